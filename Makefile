@@ -1,0 +1,72 @@
+# Everything here works in a fresh checkout with Python 3.11 or later and make, and nothing else.
+# PYTHON=/path/to/python picks the interpreter that .venv is made from.
+
+PYTHON ?=
+PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
+
+# Stamps: the environment exists; the service is installed; the service and its tools are installed.
+MADE := $(VENV)/.made
+CORE := $(VENV)/.core
+DEV := $(VENV)/.dev
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test slow bench lint cluster install clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(CORE) ## Run the service on a real feed, kill it, and show that nothing is lost
+	$(BIN)/python deploy/demo/run.py
+
+test: $(DEV) ## Run the test suite without the slow tests
+	$(BIN)/python -m pytest -m "not slow"
+
+slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and messages
+	$(BIN)/python -m pytest -m slow
+
+bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
+	$(BIN)/python -m tests.bench
+
+lint: $(DEV) ## Check style, types and the walls between the modules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+cluster: ## Start a Cassandra cluster on this machine (not there yet)
+	@echo "make cluster comes with the Cassandra store, which is not there yet." >&2; exit 1
+
+install: $(DEV) ## Make .venv and install the service and the tools for working on it
+
+clean: ## Remove .venv and everything else that can be made again
+	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A command by the right name may still be too old, a shim without an interpreter behind it, or lack
+# ensurepip: so each candidate has to make a working environment, and the first that does is taken.
+$(MADE):
+	@for python in $(PYTHONS); do \
+	    "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 || continue; \
+	    "$$python" -m venv --clear $(VENV) >/dev/null 2>&1 || { \
+	        "$$python" -m venv --clear --without-pip $(VENV) && \
+	        "$$python" -m pip --python $(BIN)/python install --quiet pip; \
+	    } >/dev/null 2>&1 || continue; \
+	    echo "Made $(VENV) with $$($(BIN)/python --version) ($$python)"; touch $@; exit 0; \
+	done; \
+	rm -rf $(VENV); \
+	echo "No Python 3.11 or later with venv and pip among: $(PYTHONS). Set PYTHON=/path/to/python." >&2; exit 1
+
+$(CORE): $(MADE) pyproject.toml constraints.txt
+	@echo "Installing queuey into $(VENV)"
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(DEV): $(MADE) pyproject.toml constraints.txt
+	@echo "Installing queuey and its development tools into $(VENV)"
+	$(PIP_INSTALL) -e '.[dev]'
+	@touch $(CORE) $@
