@@ -1,0 +1,1 @@
+"""The test suite, sorted by what its tests need."""

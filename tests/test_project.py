@@ -1,0 +1,109 @@
+"""The project's own promises: dependencies, version, sizes, walls and make targets."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import queuey
+
+ROOT = Path(__file__).parent.parent
+LONGEST_FILE = 600
+LONGEST_FUNCTION = 80
+
+
+def requirements() -> list[Requirement]:
+    """What the project asks for, extras included."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [Requirement(x) for x in chain(table["dependencies"], *table["optional-dependencies"].values())]
+
+
+def pins() -> dict[str, Version]:
+    """The pinned versions by normalised name."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return {canonicalize_name(name): Version(version) for name, version in (x.split("==") for x in lines)}
+
+
+def sources() -> list[Path]:
+    """Every Python file of the project."""
+    return sorted(path for room in ("queuey", "tests", "deploy") for path in (ROOT / room).rglob("*.py"))
+
+
+def test_constraints_are_plain_pins() -> None:
+    """Every line pins one distribution by name and version, once, in order, with no address or path."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+    assert lines == sorted(lines, key=str.lower)
+    assert len(pins()) == len(lines)
+
+
+def test_direct_dependencies_are_pinned() -> None:
+    """Whatever the project asks for is pinned to a version that it accepts."""
+    pinned = pins()
+    wanted = {canonicalize_name(requirement.name): requirement.specifier for requirement in requirements()}
+    assert wanted.keys() - pinned.keys() == set()
+    assert {name for name, specifier in wanted.items() if not specifier.contains(pinned[name])} == set()
+
+
+def test_dependencies_are_bounded() -> None:
+    """A new major version of a dependency never arrives unasked."""
+    operators = {str(x): {clause.operator for clause in x.specifier} for x in requirements()}
+    assert {name for name, found in operators.items() if found != {">=", "<"}} == set()
+
+
+def test_changelog_names_the_version() -> None:
+    """A release has its own dated section; what is being worked on is under Unreleased."""
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    version = Version(queuey.__version__)
+    assert headings[0] == "[Unreleased]"
+    if not version.is_devrelease:
+        assert re.fullmatch(rf"\[{re.escape(str(version))}\] - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_files_stay_small() -> None:
+    """No file grows past the length at which it holds a second subject."""
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources()}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_functions_stay_small() -> None:
+    """No function grows past a screenful."""
+    long = {}
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > LONGEST_FUNCTION:
+                    long[f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"] = length
+    assert long == {}
+
+
+def test_walls_hold() -> None:
+    """Every module has its place in the layers and imports only what that place allows."""
+    lint_imports = Path(sys.executable).with_name("lint-imports")
+    result = subprocess.run(
+        [lint_imports, "--no-logo", "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_package_is_typed() -> None:
+    """Type checkers of programs that import queuey see its annotations."""
+    assert (ROOT / "queuey" / "py.typed").exists()
+
+
+@pytest.mark.parametrize("target", ["demo", "test", "slow", "bench", "lint", "cluster"])
+def test_make_help_names_the_fixed_targets(target: str) -> None:
+    """The targets that people and continuous integration rely on exist and are explained."""
+    result = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.search(rf"^\s+make {target} +\w", result.stdout, re.MULTILINE)
