@@ -1,0 +1,212 @@
+"""Every error that Queuey raises, in one tree.
+
+::
+
+    QueueyError
+    ├── InvalidRequest            bad input; ``fields`` names what is wrong
+    │   └── TooLarge              a body or a batch over its limit
+    ├── NotAuthenticated          a credential that is not known
+    ├── NotAllowed                a known caller without the permission
+    ├── NotFound
+    │   ├── ApplicationNotFound
+    │   ├── QueueNotFound
+    │   ├── GroupNotFound
+    │   └── KeyNotFound
+    ├── Conflict
+    │   ├── QueueExists           re-created with other fields; carries the queue
+    │   ├── ApplicationExists
+    │   └── OffsetConflict        compare-and-set failed; carries the present offsets
+    ├── QueueChanged              a cached queue row is out of date; read it again and retry
+    ├── TooManyWaiters            no room for another long poll
+    ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
+    │   ├── StoreBusy             locked by another process for too long
+    │   ├── StoreFull             no space left
+    │   └── StoreClosed           shutting down
+    ├── StoreIncompatible         the file or schema is newer than this program
+    └── SettingsError             unknown, conflicting or malformed settings
+
+``code`` is stable: clients may branch on it. HTTP statuses live in ``queuey.web.errors`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from queuey.messages import Queue
+
+Outcome = Literal["none", "unknown"]
+
+
+class QueueyError(Exception):
+    """Base of all errors of this package."""
+
+    code = "Error"
+
+
+class InvalidRequest(QueueyError):
+    """Input that cannot be accepted. Nothing was stored.
+
+    Args:
+        fields: What is wrong, by the name of the field (``"1.partition"`` in a batch).
+        code: Overrides the class's stable code.
+    """
+
+    code = "InvalidParameter"
+
+    def __init__(self, fields: Mapping[str, str], *, code: str | None = None) -> None:
+        super().__init__("; ".join(f"{name}: {text}" for name, text in fields.items()))
+        self.fields = dict(fields)
+        if code is not None:
+            self.code = code
+
+
+class TooLarge(InvalidRequest):
+    """A body, message or batch over its limit. Nothing was stored."""
+
+    code = "TooLarge"
+
+
+class NotAuthenticated(QueueyError):
+    """A credential was given and is not valid (unknown, expired, revoked)."""
+
+    code = "InvalidApplicationKey"
+
+
+class NotAllowed(QueueyError):
+    """The caller lacks the permission."""
+
+    code = "Forbidden"
+
+
+class NotFound(QueueyError):
+    """Something named in the request does not exist."""
+
+    code = "NotFound"
+
+
+class ApplicationNotFound(NotFound):
+    """No application has that name."""
+
+    code = "InvalidApplicationName"
+
+
+class QueueNotFound(NotFound):
+    """The application has no queue of that name."""
+
+    code = "InvalidQueueName"
+
+
+class GroupNotFound(NotFound):
+    """The queue has no offsets of that consumer group."""
+
+    code = "InvalidGroupName"
+
+
+class KeyNotFound(NotFound):
+    """The application has no such key."""
+
+    code = "InvalidKeyId"
+
+
+class Conflict(QueueyError):
+    """The request does not fit the present state."""
+
+    code = "Conflict"
+
+
+class QueueExists(Conflict):
+    """A queue of that name exists with other fields; ``queue`` is how it stands."""
+
+    code = "QueueExists"
+
+    def __init__(self, queue: Queue, differing: Sequence[str]) -> None:
+        super().__init__(f"Queue {queue.name!r} exists with another {', '.join(differing)}.")
+        self.queue = queue
+        self.differing = tuple(differing)
+
+
+class ApplicationExists(Conflict):
+    """An application of that name exists."""
+
+    code = "ApplicationExists"
+
+
+class OffsetConflict(Conflict):
+    """At least one compare-and-set of an offset failed.
+
+    Args:
+        current: The offset now recorded per partition of the request (lower hex, None when none is).
+        applied: The partitions of the request that were set nevertheless.
+    """
+
+    code = "OffsetConflict"
+
+    def __init__(self, current: Mapping[int, str | None], applied: Sequence[int]) -> None:
+        super().__init__("The recorded offset is not the expected one.")
+        self.current = dict(current)
+        self.applied = tuple(applied)
+
+
+class QueueChanged(QueueyError):
+    """The queue row a call was made with is out of date (updated, purged or deleted meanwhile).
+
+    Nothing was stored or read. The caller looks the queue up again and retries.
+    """
+
+    code = "QueueChanged"
+
+
+class TooManyWaiters(QueueyError):
+    """All places for long polls are taken."""
+
+    code = "TooManyWaiters"
+    retry_after = 1
+
+
+class StoreUnavailable(QueueyError):
+    """The store cannot serve the call now.
+
+    Args:
+        message: What happened, for people.
+        outcome: ``none``: the write is not and will not be visible. ``unknown``: it may be.
+        retry_after: Seconds after which a retry makes sense.
+    """
+
+    code = "StoreUnavailable"
+
+    def __init__(self, message: str, *, outcome: Outcome = "none", retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.outcome: Outcome = outcome
+        self.retry_after = retry_after
+
+
+class StoreBusy(StoreUnavailable):
+    """Another process holds the store's write lock for too long."""
+
+    code = "StoreBusy"
+
+
+class StoreFull(StoreUnavailable):
+    """No space is left for writes."""
+
+    code = "StoreFull"
+
+
+class StoreClosed(StoreUnavailable):
+    """The store is shutting down."""
+
+    code = "StoreClosed"
+
+
+class StoreIncompatible(QueueyError):
+    """The store's format is one that this program does not know."""
+
+    code = "StoreIncompatible"
+
+
+class SettingsError(QueueyError):
+    """Settings that cannot be used: unknown, malformed or conflicting."""
+
+    code = "SettingsError"

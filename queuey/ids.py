@@ -1,0 +1,134 @@
+"""Message ids: version-1 UUIDs, their order, and positions between them.
+
+A **position** is the pair ``(ticks, low)``:
+
+* ``ticks`` is the UUID's 60-bit time, 100 ns steps since 1582-10-15 (RFC 9562, section 5.1);
+* ``low`` is the UUID's low 8 bytes (clock sequence and node) as a signed 64-bit integer in which the lower seven
+  bytes are flipped by 0x80 each.
+
+Compared as plain tuples of integers, positions have exactly the order of Cassandra's ``TimeUUIDType``: by time, then
+by the low 8 bytes as *signed* bytes. Every store sorts by them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+Position = tuple[int, int]
+
+TICKS_PER_SECOND = 10_000_000
+EPOCH_TICKS = 0x01B21DD213814000
+"""Ticks between 1582-10-15 and 1970-01-01."""
+
+LOW_MIN = -(1 << 63)
+LOW_MAX = (1 << 63) - 1
+TICKS_MAX = (1 << 60) - 1
+FIRST: Position = (0, LOW_MIN)
+LAST: Position = (TICKS_MAX, LOW_MAX)
+
+_FLIP = 0x0080808080808080
+_MASK = 0xFFFFFFFFFFFFFFFF
+_HEX = re.compile(r"[0-9a-fA-F]{32}")
+_SECONDS = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,20}))?", re.ASCII)
+
+
+def now_ticks() -> int:
+    """Returns the wall clock in ticks."""
+    return time.time_ns() // 100 + EPOCH_TICKS
+
+
+def seconds_to_ticks(seconds: float) -> int:
+    """Returns the tick of an instant given in seconds since 1970 (exact to a float's precision)."""
+    return int(seconds * TICKS_PER_SECOND) + EPOCH_TICKS
+
+
+def ticks_to_seconds(ticks: int) -> float:
+    """Returns the instant of ``ticks`` in seconds since 1970."""
+    return (ticks - EPOCH_TICKS) / TICKS_PER_SECOND
+
+
+def low_hex(low: int) -> str:
+    """Returns the last 16 hex digits of the ids whose position has this ``low``."""
+    return f"{(low & _MASK) ^ _FLIP:016x}"
+
+
+def to_hex(position: Position) -> str:
+    """Returns the id of a position: 32 lower-case hex digits."""
+    ticks, low = position
+    return f"{ticks & 0xFFFFFFFF:08x}{(ticks >> 32) & 0xFFFF:04x}1{ticks >> 48:03x}{(low & _MASK) ^ _FLIP:016x}"
+
+
+def timestamp_text(ticks: int) -> str:
+    """Returns the instant of ``ticks`` as seconds since 1970 with exactly seven decimals."""
+    ticks -= EPOCH_TICKS
+    if ticks < 0:
+        return f"-{-ticks // TICKS_PER_SECOND}.{-ticks % TICKS_PER_SECOND:07d}"
+    return f"{ticks // TICKS_PER_SECOND}.{ticks % TICKS_PER_SECOND:07d}"
+
+
+def parse_position(text: str) -> Position:
+    """Reads a position from 32 hex digits, any case, with or without dashes, any UUID version.
+
+    Raises:
+        ValueError: ``text`` is no UUID.
+    """
+    digits = text.replace("-", "") if len(text) == 36 else text  # noqa: PLR2004 - a dashed UUID's length
+    if _HEX.fullmatch(digits) is None:
+        msg = f"{text!r} is not a message id"
+        raise ValueError(msg)
+    ticks = int(digits[13:16] + digits[8:12] + digits[:8], 16)
+    low = int(digits[16:], 16) ^ _FLIP
+    return ticks, low - (1 << 64) if low > LOW_MAX else low
+
+
+def parse_id(text: str) -> Position:
+    """Reads the id of a message: like :func:`parse_position`, but only version 1 of the RFC's variant.
+
+    Raises:
+        ValueError: ``text`` is no version-1 UUID.
+    """
+    position = parse_position(text)
+    digits = text.replace("-", "")
+    if digits[12] != "1" or digits[16] not in "89abAB":
+        msg = f"{text!r} is not a version 1 UUID"
+        raise ValueError(msg)
+    return position
+
+
+def parse_instant(text: str) -> int | None:
+    """Reads seconds since 1970 (``123`` or ``123.4567890``) as ticks, exactly; None if ``text`` is no such number.
+
+    Digits beyond the seventh decimal are cut.
+    """
+    match = _SECONDS.fullmatch(text)
+    if match is None:
+        return None
+    whole, fraction = match.groups()
+    ticks = int(whole) * TICKS_PER_SECOND + int(((fraction or "") + "0000000")[:7]) + EPOCH_TICKS
+    return min(ticks, TICKS_MAX)
+
+
+def following(position: Position) -> Position:
+    """Returns the lowest position above ``position``."""
+    ticks, low = position
+    if low < LOW_MAX:
+        return ticks, low + 1
+    return (ticks + 1, LOW_MIN) if ticks < TICKS_MAX else LAST
+
+
+def preceding(position: Position) -> Position:
+    """Returns the highest position below ``position``."""
+    ticks, low = position
+    if low > LOW_MIN:
+        return ticks, low - 1
+    return (ticks - 1, LOW_MAX) if ticks > 0 else FIRST
+
+
+def random_low() -> int:
+    """Returns a process's own ``low``: a random clock sequence and a random node (multicast bit set, RFC 9562 6.10)."""
+    raw = int.from_bytes(os.urandom(8), "big")
+    raw = (raw & 0x3FFFFFFFFFFFFFFF) | 0x8000000000000000 | (1 << 40)
+    low = raw ^ _FLIP
+    return low - (1 << 64) if low > LOW_MAX else low

@@ -1,0 +1,224 @@
+"""The nouns: queues, messages, slices of a partition and the pages they give."""
+
+from __future__ import annotations
+
+import msgspec
+
+from queuey import ids
+from queuey.ids import Position
+
+DEFAULT_TTL = 259_200
+"""Seconds (3 days)."""
+MAX_TTL = 33_554_432
+"""Seconds (388 days)."""
+
+TYPES = ("user", "public")
+CONSISTENCIES = ("weak", "strong", "very_strong")
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Somebody other than the owning application, and what they may do: ``app:reports``, ``bid:ann@example.org``."""
+
+    name: str
+    read: bool = True
+    delete: bool = True
+
+
+class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller may choose about a queue. None means: not given."""
+
+    partitions: int | None = None
+    type: str | None = None
+    consistency: str | None = None
+    principals: tuple[Principal, ...] | None = None
+    ttl: int | None = None
+    read_delay: float | None = None
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as the catalogue has it.
+
+    Attributes:
+        uid: Names the queue from creation to deletion, also over purges. Offsets hang on it.
+        qid: Names the queue's present messages; a purge changes it.
+        ttl: Default TTL of messages in seconds; None: the deployment's.
+        read_delay: Seconds; None: what the consistency level means on this store.
+        created: Seconds since 1970.
+        version: The state of the catalogue that this row was read at; stores use it to notice stale rows.
+    """
+
+    application: str
+    name: str
+    uid: int
+    qid: int
+    partitions: int = 1
+    type: str = "user"
+    consistency: str = "strong"
+    principals: tuple[Principal, ...] = ()
+    ttl: int | None = None
+    read_delay: float | None = None
+    created: float = 0.0
+    version: int = 0
+
+
+class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """What travels with a body.
+
+    Attributes:
+        content_type: As given by the producer; None if it gave none.
+        headers: Pairs of lower-case name and value, in the order given.
+        json: The body is the text of a JSON value and is shown as that value, not as a string.
+    """
+
+    content_type: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    json: bool = False
+
+
+class NewMessage(msgspec.Struct, gc=False):
+    """A message to be stored.
+
+    Attributes:
+        body: ``str`` for text (any UTF-8), ``bytes`` for anything else. Never empty.
+        partition: 1 to the queue's count.
+        ttl: Seconds from storing, or from the due time of a delayed message.
+        delay: Seconds until the message is due. Its due time becomes its id time.
+        meta: None is the same as ``Meta()``.
+    """
+
+    body: str | bytes
+    partition: int
+    ttl: int
+    meta: Meta | None = None
+    delay: float = 0.0
+
+
+class Message(msgspec.Struct, gc=False):
+    """A stored message. ``position`` is its place in the order of its partition; ``expires`` is in ticks."""
+
+    ticks: int
+    low: int
+    partition: int
+    expires: int
+    body: str | bytes
+    meta: Meta | None = None
+
+    @property
+    def position(self) -> Position:
+        """The id as a position."""
+        return self.ticks, self.low
+
+    @property
+    def id(self) -> str:
+        """The id: 32 lower-case hex digits."""
+        return ids.to_hex((self.ticks, self.low))
+
+    @property
+    def timestamp(self) -> str:
+        """Seconds since 1970 with seven decimals."""
+        return ids.timestamp_text(self.ticks)
+
+
+class Slice(msgspec.Struct, frozen=True, gc=False):
+    """A range of one partition: positions in ``[lower, upper)``.
+
+    Attributes:
+        limit: At most so many messages.
+        max_bytes: The page ends with the message whose body brings the sum of body lengths to this or above.
+        descending: Newest first.
+        delayed: Keep below the queue's read delay. False reads up to what is certainly committed; on a store with
+            eventual consistency a cursor taken from such a page may miss messages.
+    """
+
+    partition: int
+    lower: Position = ids.FIRST
+    upper: Position = ids.LAST
+    limit: int = 100
+    max_bytes: int = 8 << 20
+    descending: bool = False
+    delayed: bool = True
+
+
+class Page(msgspec.Struct, gc=False):
+    """What a slice gave.
+
+    Attributes:
+        messages: In the slice's order.
+        horizon: Every id below ``(horizon, LOW_MIN)`` was considered; nothing at or above it was shown (ticks).
+        next: Where the next slice of the same direction starts: ascending the lowest position not yet read, never
+            below the slice's ``lower``; descending the highest position not yet read, None when the slice is exhausted.
+        more: The page ended at ``limit`` or ``max_bytes``; another slice may give messages at once.
+    """
+
+    messages: list[Message]
+    horizon: int
+    next: Position | None
+    more: bool
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    """What is known of one partition without reading it.
+
+    Attributes:
+        count: Messages alive; ``exact`` says whether it was counted or estimated. Delayed ones are included.
+        oldest: Position of the oldest live message, None when empty.
+        newest: Position of the newest one, delayed ones included.
+    """
+
+    partition: int
+    count: int
+    exact: bool
+    oldest: Position | None
+    newest: Position | None
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """How far a consumer group has processed one partition: everything up to and including ``position``."""
+
+    partition: int
+    position: Position
+    updated: float
+
+
+class OffsetChange(msgspec.Struct, frozen=True):
+    """A compare-and-set of one offset.
+
+    Attributes:
+        expected: The position that must be recorded now; None: none may be recorded. Only used if ``compare``.
+        compare: False sets the offset in any case.
+    """
+
+    partition: int
+    position: Position
+    expected: Position | None = None
+    compare: bool = False
+
+
+class Lag(msgspec.Struct, frozen=True):
+    """What lies above an offset: how many messages (``exact`` or estimated), and the oldest one's age in seconds."""
+
+    count: int
+    exact: bool
+    seconds: float
+
+
+class Key(msgspec.Struct, frozen=True, kw_only=True):
+    """An application's key as it is kept: never the key, only its SHA-256.
+
+    Attributes:
+        id: Public, names the key for revoking. 8 hex digits of the hash.
+        created, expires: Seconds since 1970; ``expires`` None: never.
+    """
+
+    application: str
+    id: str
+    created: float
+    expires: float | None = None
+    note: str = ""
+
+
+class Acknowledgement(msgspec.Struct, frozen=True):
+    """What a store promises when a write has returned: a stable word and a sentence for people."""
+
+    level: str
+    text: str

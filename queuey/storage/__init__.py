@@ -1,0 +1,299 @@
+"""The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
+
+A :class:`Store` is four small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+:class:`Applications` (and their keys) and :class:`Offsets`. The claim log, jobs, named messages and the bulk scan and
+write for Spark are further contracts beside these; none of these four needs to change for them, because a message is
+always named by ``(queue.qid, partition, position)`` and every read is bounded by a horizon the store reports.
+
+Rules for every implementation:
+
+* All methods may be called from any thread. Each either has its whole effect or none, unless its docstring says less.
+* Failures of the backend surface as :class:`~queuey.errors.StoreUnavailable` (or a child) and as nothing else, the
+  cause kept with ``from``. No call waits longer than the store's configured deadline. After the backend has come
+  back the same store object works again.
+* Positions are ordered as in :mod:`queuey.ids`. No expired message is ever returned, whether swept or not.
+* Calls that take a :class:`~queuey.messages.Queue` raise :class:`~queuey.errors.QueueChanged`, with no effect, when
+  that row is out of date in a way that matters: the queue is gone, was purged, or has other fields. Never do they
+  act on messages of a purged or deleted queue.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queuey.ids import Position
+    from queuey.messages import (
+        Acknowledgement,
+        Key,
+        Lag,
+        Message,
+        NewMessage,
+        Offset,
+        OffsetChange,
+        Page,
+        PartitionInfo,
+        Queue,
+        QueueSpec,
+        Slice,
+    )
+
+
+class Catalogue(ABC):
+    """Which queues exist. All changes are linearizable per queue name."""
+
+    @abstractmethod
+    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+        """Creates the queue, or finds it. Fields that ``spec`` does not give take their defaults.
+
+        Returns:
+            The queue as it stands and whether this call created it.
+
+        Raises:
+            QueueExists: It exists and a field given in ``spec`` differs. Nothing was changed.
+            ApplicationNotFound: No such application.
+        """
+
+    @abstractmethod
+    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        """Looks a queue up, from a cache unless ``fresh``.
+
+        The cache may be behind other processes' changes; the calls that take a queue notice that themselves.
+
+        Raises:
+            QueueNotFound: No such queue.
+        """
+
+    @abstractmethod
+    def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+        """Changes the fields that ``changes`` gives and resets those named by ``clear`` to their defaults.
+
+        Raises:
+            InvalidRequest: ``partitions`` is lower than now (code ``InvalidUpdate``).
+            QueueChanged: ``queue`` is out of date.
+        """
+
+    @abstractmethod
+    def delete_queue(self, queue: Queue) -> None:
+        """Deletes the queue, its messages and its offsets in O(1); space is reclaimed later.
+
+        When it has returned, no read shows a message of it, no write to it succeeds, and the name is free.
+
+        Raises:
+            QueueChanged: ``queue`` is out of date.
+        """
+
+    @abstractmethod
+    def purge_queue(self, queue: Queue) -> Queue:
+        """Removes all messages in O(1), delayed ones included; fields, offsets and name stay.
+
+        Returns:
+            The queue with its new ``qid``.
+
+        Raises:
+            QueueChanged: ``queue`` is out of date.
+        """
+
+    @abstractmethod
+    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+        """Lists queues by name, ``start`` inclusive, in an order that is the same at every call.
+
+        Cost: proportional to ``limit``, not to the number of queues.
+        """
+
+
+class Messages(ABC):
+    """Messages of queues, by partition and position."""
+
+    @abstractmethod
+    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
+        """Stores new messages, all or none, and mints their ids.
+
+        Ids of messages without delay are above every id minted before by this store for whoever saw that call's
+        answer on this process, and above ``after``. Within one call they ascend per partition in the order given.
+        A delayed message's id time is its due time; it moves no generator.
+
+        Returns:
+            The positions, in the order of ``items``.
+
+        Raises:
+            InvalidRequest: ``after`` lies more than a second ahead of the clock; a partition is beyond the queue's.
+            StoreUnavailable: ``outcome`` says what became of the messages.
+        """
+
+    @abstractmethod
+    def put(self, queue: Queue, places: Sequence[tuple[int, Position]], item: NewMessage) -> None:
+        """Writes one body at the given ids, creating or overwriting each, all or none.
+
+        The TTL counts from now, or from the id's time if that is later; ``item.partition`` and ``item.delay`` are
+        ignored. Moves no generator.
+
+        Raises:
+            InvalidRequest: A partition is beyond the queue's.
+        """
+
+    @abstractmethod
+    def fetch(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> list[Message]:
+        """Returns the live messages at these ids, in the order asked, missing ones left out.
+
+        No read delay applies and delayed messages are found.
+        """
+
+    @abstractmethod
+    def delete(self, queue: Queue, places: Iterable[tuple[int, Position]]) -> int:
+        """Deletes messages by id and returns how many of them were there (stores that cannot tell: how many ids)."""
+
+    @abstractmethod
+    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """Reads slices, one page each, all under one horizon sampled before the first of them.
+
+        **G1**: for any cursor taken from a page with ``delayed=True``, an acknowledged message below it (minted, not
+        put) was shown by that page or an earlier one of the chain. The bound is part of the query, never applied
+        after the limit. Partitions beyond the queue's give empty pages.
+        """
+
+    @abstractmethod
+    def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
+        """Returns the horizon (ticks) and what is known of each partition, 1 to N. Cost: bounded per partition."""
+
+    @abstractmethod
+    def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
+        """Estimates what lies above each offset and below the horizon; None means from the beginning."""
+
+    @abstractmethod
+    def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:
+        """Starts watching for new messages and returns a function that waits for them.
+
+        The function takes seconds to wait at most and returns whether a read is worthwhile; it may return True for
+        nothing, and it may be late by up to 0.25 s for messages stored by other processes. Messages committed after
+        ``watch`` was called are noticed, so a caller watches, reads, and waits if the read gave nothing.
+        """
+
+
+class Applications(ABC):
+    """Applications and the SHA-256 hashes of their keys."""
+
+    @abstractmethod
+    def create_application(self, name: str) -> None:
+        """Creates an application.
+
+        Raises:
+            ApplicationExists: It exists.
+        """
+
+    @abstractmethod
+    def applications(self) -> list[str]:
+        """Lists the names, sorted."""
+
+    @abstractmethod
+    def has_application(self, name: str) -> bool:
+        """Tells whether the application exists; may answer from a cache that is at most 5 s old."""
+
+    @abstractmethod
+    def add_key(self, application: str, digest: bytes, *, expires: float | None = None, note: str = "") -> Key:
+        """Adds a key by its 32-byte SHA-256; adding one that the application has already gives that one.
+
+        Raises:
+            ApplicationNotFound: No such application.
+            Conflict: Another application has this key.
+        """
+
+    @abstractmethod
+    def keys(self, application: str) -> list[Key]:
+        """Lists the application's keys that are not revoked, expired ones included, oldest first."""
+
+    @abstractmethod
+    def revoke_key(self, application: str, key_id: str) -> None:
+        """Removes a key; reading it finds nothing from then on.
+
+        Raises:
+            KeyNotFound: The application has no such key.
+        """
+
+    @abstractmethod
+    def expire_key(self, application: str, key_id: str, expires: float) -> Key:
+        """Sets when a key ends (seconds since 1970), for rotation.
+
+        Raises:
+            KeyNotFound: The application has no such key.
+        """
+
+    @abstractmethod
+    def find_key(self, digest: bytes) -> Key | None:
+        """Finds a key by its hash, expired ones included. Always asks the backend; callers cache."""
+
+
+class Offsets(ABC):
+    """How far consumer groups have processed a queue."""
+
+    @abstractmethod
+    def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+        """Records offsets, each partition by its own compare-and-set.
+
+        Returns:
+            The offsets now recorded for the partitions of ``changes``.
+
+        Raises:
+            InvalidRequest: A partition is beyond the queue's.
+            OffsetConflict: Some comparison failed; those partitions are unchanged, the others are set.
+        """
+
+    @abstractmethod
+    def offsets(self, queue: Queue, group: str) -> list[Offset]:
+        """Returns what is recorded, by partition.
+
+        Raises:
+            GroupNotFound: Nothing is recorded for the group.
+        """
+
+    @abstractmethod
+    def groups(self, queue: Queue) -> list[str]:
+        """Lists the groups with recorded offsets, sorted."""
+
+    @abstractmethod
+    def delete_group(self, queue: Queue, group: str) -> None:
+        """Forgets a group's offsets.
+
+        Raises:
+            GroupNotFound: Nothing is recorded for the group.
+        """
+
+
+class Store(Catalogue, Messages, Applications, Offsets):
+    """One backend, open."""
+
+    name: str
+    """``sqlite`` or ``cassandra``."""
+
+    @abstractmethod
+    def ping(self) -> None:
+        """Proves that the backend can write and read.
+
+        Raises:
+            StoreUnavailable: It cannot; the message says why.
+        """
+
+    @abstractmethod
+    def close(self, timeout: float = 10.0) -> None:
+        """Finishes the writes that were accepted, then closes; afterwards every call raises ``StoreClosed``.
+
+        Idempotent. Writes still waiting after ``timeout`` seconds are refused with outcome ``none`` or ``unknown``.
+        """
+
+    @abstractmethod
+    def acknowledgement(self) -> Acknowledgement:
+        """Says what an acknowledged write means on this store as it is configured."""
+
+    @abstractmethod
+    def guarantee(self, queue: Queue) -> str:
+        """Says in a sentence which guarantees hold for a queue of its consistency level on this store."""
+
+    @abstractmethod
+    def read_delay(self, queue: Queue) -> float:
+        """Returns the seconds that a range read stays behind the clock for this queue."""
+
+    @abstractmethod
+    def statistics(self) -> dict[str, float]:
+        """Returns counters and gauges of the store's work, by Prometheus-style name without prefix."""

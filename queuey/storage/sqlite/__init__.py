@@ -1,0 +1,106 @@
+"""The embedded store: one SQLite file, safe for several processes of one machine.
+
+Every acknowledged message is on disk (``sync="full"``). Ids are minted inside the write transaction, so the horizon is
+exact and no read delay is needed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Acknowledgement, Queue
+from queuey.storage import Store
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite import schema
+from queuey.storage.sqlite.applications import SqliteApplications
+from queuey.storage.sqlite.catalogue import SqliteCatalogue
+from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.messages import SqliteMessages
+from queuey.storage.sqlite.offsets import SqliteOffsets
+from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.sweep import Sweep
+from queuey.storage.sqlite.transaction import Transaction
+
+__all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
+
+
+class SqliteStore(SqliteCatalogue, SqliteMessages, SqliteApplications, SqliteOffsets, Store):
+    """The store contract on SQLite."""
+
+    name = "sqlite"
+
+    def __init__(self, directory: Path, options: SqliteOptions) -> None:
+        self._db = Database(directory, options)
+        self._known = {}
+        self._sweep = Sweep(self._db)
+
+    def ping(self) -> None:
+        """See the contract. Also notices that the file was moved away or replaced."""
+        self._db.verify_place()
+        self._db.writer.perform(Transaction.advance)
+        with self._db.readers.reading() as connection:
+            self._db.read_clock(connection)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """See the contract."""
+        self._sweep.stop(timeout)
+        self._db.close(timeout)
+
+    def sweep(self) -> int:
+        """Removes expired messages and those of purged and deleted queues now; returns how many."""
+        return self._sweep.run()
+
+    def acknowledgement(self) -> Acknowledgement:
+        """See the contract."""
+        if self._db.options.sync == "full":
+            return Acknowledgement("fsync", "on this machine's disk (fsync) before the answer")
+        return Acknowledgement(
+            "written",
+            "handed to the operating system before the answer; a crash of the machine may lose the last writes",
+        )
+
+    def guarantee(self, queue: Queue) -> str:  # noqa: ARG002 - the contract's signature
+        """See the contract. All levels are alike on one machine."""
+        return (
+            "exact: a reader that goes on from its cursor misses no acknowledged message; "
+            "a 503 with outcome none left nothing; X-After orders messages"
+        )
+
+    def read_delay(self, queue: Queue) -> float:
+        """See the contract. Zero unless the queue sets its own."""
+        return queue.read_delay or 0.0
+
+    def statistics(self) -> dict[str, float]:
+        """See the contract."""
+        writer = self._db.writer
+        with self._db.readers.reading() as connection:
+            last, _ = self._db.read_clock(connection)
+        return {
+            "store_commits_total": writer.commits,
+            "store_operations_total": writer.operations,
+            "store_messages_appended_total": self._db.appended,
+            "store_messages_swept_total": self._sweep.removed,
+            "store_longest_commit_seconds": writer.longest,
+            "store_log_pages": driver.wal_pages(self._db.path),
+            "store_clock_behind_seconds": max(0.0, (last - self._db.clock()) / TICKS_PER_SECOND),
+        }
+
+
+def open_store(directory: Path, *, options: SqliteOptions | None = None) -> SqliteStore:
+    """Opens the embedded store in a directory, creating both where needed.
+
+    Raises:
+        StoreUnavailable: The directory or its file cannot be used.
+        StoreIncompatible: The file is not a store, or one of a newer format.
+    """
+    return SqliteStore(Path(directory), options or SqliteOptions())
+
+
+def check(directory: Path) -> list[str]:
+    """Runs SQLite's integrity check on the store in a directory and returns its complaints, none if it is sound.
+
+    Raises:
+        StoreUnavailable: The file cannot be read.
+    """
+    return schema.check(Path(directory) / driver.FILE)

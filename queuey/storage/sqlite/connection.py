@@ -1,0 +1,200 @@
+"""The one place that opens SQLite (through apsw) and that knows its errors."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import apsw
+
+from queuey.errors import (
+    Outcome,
+    QueueyError,
+    StoreBusy,
+    StoreClosed,
+    StoreFull,
+    StoreIncompatible,
+    StoreUnavailable,
+)
+from queuey.storage.sqlite.options import SqliteOptions
+
+Connection = apsw.Connection
+DatabaseError = apsw.Error
+
+FILE = "queuey.sqlite3"
+
+
+def translate(error: apsw.Error, outcome: Outcome = "none") -> QueueyError:
+    """Returns the store error for a driver error.
+
+    Args:
+        error: What the driver raised.
+        outcome: What is known of the write that failed. An error while reading or before committing is ``none``.
+    """
+    text = str(error) or type(error).__name__
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy(f"the store is locked by another process: {text}", outcome=outcome)
+        case apsw.FullError():
+            return StoreFull(f"no space left for the store: {text}", outcome=outcome, retry_after=10)
+        case apsw.NotADBError():
+            return StoreIncompatible(f"the store's file is not a database: {text}")
+        case apsw.ConnectionClosedError():
+            return StoreClosed("the store is closed", outcome=outcome)
+        case _:
+            return StoreUnavailable(f"the store failed: {text}", outcome=outcome, retry_after=5)
+
+
+def is_certain(error: apsw.Error) -> bool:
+    """Tells whether a COMMIT that failed with ``error`` certainly left nothing behind."""
+    return isinstance(error, apsw.BusyError | apsw.LockedError | apsw.FullError | apsw.ReadOnlyError)
+
+
+def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_only: bool = False) -> Connection:
+    """Opens a connection to the store's file.
+
+    Only ``create`` makes a new file: a connection opened later must not silently begin an empty store where the file
+    has vanished.
+
+    Raises:
+        StoreUnavailable: The file cannot be opened.
+        StoreIncompatible: The file is not a database.
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
+    if create:
+        flags |= apsw.SQLITE_OPEN_CREATE
+    try:
+        connection = apsw.Connection(str(path), flags=flags, statementcachesize=160)
+        connection.set_busy_handler(_patience(options.busy_timeout))
+        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        connection.execute(f"PRAGMA synchronous = {options.sync}")
+        connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+        connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
+        if read_only:
+            connection.execute("PRAGMA query_only = ON")
+        for pragma in options.pragmas:
+            connection.execute(pragma).fetchall()
+    except apsw.Error as error:
+        raise translate(error) from error
+    return connection
+
+
+def _patience(seconds: float) -> Callable[[int], bool]:
+    """Returns a busy handler that retries often at first.
+
+    SQLite's own one soon sleeps 100 ms at a time, which starves a process beside another one that commits all the time.
+    """
+    began = 0.0
+
+    def handler(tries: int) -> bool:
+        nonlocal began
+        now = time.monotonic()
+        if tries == 0:
+            began = now
+        if now - began >= seconds:
+            return False
+        time.sleep(0.0005 if tries < 20 else 0.002)  # noqa: PLR2004 - the first 10 ms in small steps
+        return True
+
+    return handler
+
+
+class Readers:
+    """A fixed number of reading connections, opened when first needed and opened anew after a failure."""
+
+    def __init__(self, path: Path, options: SqliteOptions) -> None:
+        self._path = path
+        self._options = options
+        self._free: SimpleQueue[Connection | None] = SimpleQueue()
+        self._closed = False
+        for _ in range(options.readers):
+            self._free.put(None)
+
+    def take(self) -> Connection:
+        """Returns a free connection; give it back with :meth:`give`, or call :meth:`drop` after an error.
+
+        Raises:
+            StoreBusy: None became free within the deadline.
+            StoreUnavailable: The file cannot be opened.
+            StoreClosed: The store is closed.
+        """
+        try:
+            connection = self._free.get(timeout=self._options.deadline)
+        except Empty as error:
+            message = "all reading connections are busy"
+            raise StoreBusy(message) from error
+        if self._closed:
+            self._free.put(connection)
+            message = "the store is closed"
+            raise StoreClosed(message)
+        if connection is None:
+            try:
+                connection = connect(self._path, self._options, read_only=True)
+            except BaseException:
+                self._free.put(None)
+                raise
+        return connection
+
+    def give(self, connection: Connection) -> None:
+        """Puts a connection back."""
+        self._free.put(connection)
+
+    def drop(self, connection: Connection) -> None:
+        """Closes a connection that failed; its place is filled anew at the next need."""
+        with contextlib.suppress(apsw.Error):
+            connection.close(True)  # noqa: FBT003 - apsw takes it by position only
+        self._free.put(None)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Lends a connection; translates driver errors.
+
+        Raises:
+            StoreUnavailable: The read failed.
+        """
+        connection = self.take()
+        try:
+            yield connection
+        except apsw.Error as error:
+            self.drop(connection)
+            raise translate(error) from error
+        except BaseException:
+            self.give(connection)
+            raise
+        else:
+            self.give(connection)
+
+    def close(self, timeout: float) -> None:
+        """Closes all connections, waiting for those that are lent."""
+        self._closed = True
+        until = time.monotonic() + timeout
+        closed = 0
+        while closed < self._options.readers:
+            try:
+                connection = self._free.get(timeout=max(0.0, until - time.monotonic()))
+            except Empty:
+                break
+            if connection is not None:
+                with contextlib.suppress(apsw.Error):
+                    connection.close(True)  # noqa: FBT003 - apsw takes it by position only
+            closed += 1
+        for _ in range(closed):
+            self._free.put(None)
+
+
+def wal_pages(path: Path) -> int:
+    """Returns the size of the write-ahead log in pages of 4 KiB (0 if there is none)."""
+    try:
+        return path.with_name(f"{path.name}-wal").stat().st_size >> 12
+    except OSError:
+        return 0
+
+
+def checkpoint(connection: Connection, *, truncate: bool = False) -> None:
+    """Copies the write-ahead log into the database file without waiting for anybody."""
+    mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
+    with contextlib.suppress(apsw.BusyError, apsw.LockedError):
+        connection.wal_checkpoint(mode=mode)

@@ -1,0 +1,172 @@
+"""What the parts of the embedded store share: the connections, the writer, the cached catalogue, the watchers."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.messages import Queue
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite import rows, schema
+from queuey.storage.sqlite.connection import Connection, Readers
+from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.transaction import Transaction
+from queuey.storage.sqlite.writer import Writer
+
+
+class QueueCache:
+    """The rows of recently used queues; bounded, the oldest entry leaves first.
+
+    Entries may be behind other processes' changes: whoever acts on one verifies it (see :func:`rows.verify`).
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._rows: dict[tuple[str, str], Queue] = {}
+        self._lock = threading.Lock()
+        self.get = self._rows.get
+
+    def put(self, queue: Queue) -> None:
+        """Remembers a row."""
+        with self._lock:
+            if len(self._rows) >= self._size:
+                self._rows.pop(next(iter(self._rows)))
+            self._rows[queue.application, queue.name] = queue
+
+    def drop(self, application: str, name: str) -> None:
+        """Forgets a row."""
+        with self._lock:
+            self._rows.pop((application, name), None)
+
+
+class Database:
+    """One open store file.
+
+    Attributes:
+        catalogue: The version of the catalogue last seen by anybody here; rows read at another are looked up again.
+        appended: Messages appended by this process.
+    """
+
+    def __init__(self, directory: Path, options: SqliteOptions) -> None:
+        """Opens or creates the file.
+
+        Raises:
+            StoreUnavailable: The directory or the file cannot be used.
+            StoreIncompatible: The file is not a store, or a newer one.
+        """
+        self.path = directory / driver.FILE
+        self.options = options
+        self.clock = options.clock
+        self.queues = QueueCache(options.cached_queues)
+        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self._watches_lock = threading.Lock()
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.path.touch(mode=0o600)
+        except OSError as error:
+            message = f"the data directory {directory} cannot be used: {error.strerror or error}"
+            raise StoreUnavailable(message) from error
+        connection = driver.connect(self.path, options, create=True)
+        try:
+            schema.prepare(connection, self.path)
+        finally:
+            connection.close()
+        self._identity = self._inode()
+        self.appended = 0
+        self.catalogue = 0
+        self.readers = Readers(self.path, options)
+        self.low = ids.random_low()
+        self.writer = Writer(self.path, options, self.low, self._committed)
+
+    def read_clock(self, connection: Connection) -> tuple[int, int]:
+        """Returns the highest tick that is certainly readable, and the version of the catalogue.
+
+        Sampled before the rows that it bounds are read. If a delayed message has come due, the clock is moved on in a
+        write transaction first, so that no id is minted below it afterwards.
+        """
+        row: Any = connection.execute(rows.CLOCK).fetchone()
+        last, catalogue, due, _ = row
+        if due is not None and last < due <= self.clock():
+            last = self.writer.perform(_advance)
+        self.catalogue = catalogue
+        return last, catalogue
+
+    def verify_place(self) -> None:
+        """Makes sure that the file is still the one that was opened.
+
+        Raises:
+            StoreUnavailable: It was moved, removed or replaced.
+        """
+        if self._inode() != self._identity:
+            message = f"{self.path} was moved, removed or replaced while in use"
+            raise StoreUnavailable(message, retry_after=30)
+
+    def _inode(self) -> tuple[int, int] | None:
+        try:
+            status = self.path.stat()
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _committed(self, transaction: Transaction) -> None:
+        self.appended += transaction.messages
+        self.catalogue = transaction.catalogue
+        if self._watches and transaction.touched:
+            with self._watches_lock:
+                watches = list(self._watches)
+            for watch in watches:
+                if not watch.partitions.isdisjoint(transaction.touched):
+                    watch.event.set()
+
+    def add_watch(self, watch: Watch) -> None:
+        """Has a watch told of every commit that touches its partitions, for as long as somebody holds it."""
+        with self._watches_lock:
+            self._watches.add(watch)
+
+    def close(self, timeout: float) -> None:
+        """Finishes accepted writes and closes everything."""
+        self.writer.close(timeout)
+        self.readers.close(min(timeout, 2.0))
+
+
+class Watch:
+    """Waits for messages in some partitions; see ``Messages.watch``."""
+
+    POLL = 0.2
+    """Seconds between looks at what other processes have written."""
+
+    def __init__(self, database: Database, queue: Queue, partitions: frozenset[int]) -> None:
+        self.partitions = partitions
+        self.event = threading.Event()
+        self._database = database
+        self._delay = queue.read_delay
+        self._seen = self._last()
+        database.add_watch(self)
+
+    def _last(self) -> tuple[int, int]:
+        with self._database.readers.reading() as connection:
+            return self._database.read_clock(connection)
+
+    def __call__(self, timeout: float) -> bool:
+        """Waits up to ``timeout`` seconds; returns whether a read is worthwhile."""
+        remaining = timeout
+        while remaining > 0:
+            step = min(self.POLL, remaining)
+            if self.event.wait(step):
+                self.event.clear()
+                return True
+            remaining -= step
+            seen = self._last()
+            if self._delay or seen != self._seen:
+                self._seen = seen
+                return True
+        return False
+
+
+def _advance(transaction: Transaction) -> int:
+    transaction.advance()
+    return transaction.last

@@ -1,0 +1,192 @@
+"""Messages of the embedded store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from queuey import ids
+from queuey.errors import InvalidRequest
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+from queuey.storage import Messages
+from queuey.storage.sqlite import rows
+from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.database import Database, Watch
+from queuey.storage.sqlite.reading import read_slice, to_messages
+from queuey.storage.sqlite.runs import Run, estimate, live_runs, lowest_live
+from queuey.storage.sqlite.transaction import Append, Transaction, encode_meta
+
+MAX_AHEAD = TICKS_PER_SECOND
+"""How far ``after`` may lie ahead of the clock."""
+COUNTED = 10_000
+"""Up to so many messages are counted; more are estimated from the runs."""
+
+_FETCH = "SELECT ticks, low, expires, body, meta FROM messages WHERE qp = ? AND ticks = ? AND low = ? AND expires > ?"
+_COUNT = (
+    "SELECT count(*) FROM (SELECT 1 FROM messages "
+    "WHERE qp = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? LIMIT ?)"
+)
+_ENDS = (
+    "SELECT ticks, low FROM messages WHERE qp = ? AND ticks >= ? AND expires > ? ORDER BY ticks {0}, low {0} LIMIT 1"
+)
+_OLDEST = _ENDS.format("ASC")
+_NEWEST = _ENDS.format("DESC")
+_FIRST_ABOVE = (
+    "SELECT ticks FROM messages WHERE qp = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? "
+    "ORDER BY ticks, low LIMIT 1"
+)
+
+
+class SqliteMessages(Messages):
+    """The messages contract on SQLite."""
+
+    _db: Database
+
+    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
+        """See the contract."""
+        if after is not None and after[0] > self._db.clock() + MAX_AHEAD:
+            raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
+        for item in items:
+            if not 0 < item.partition <= queue.partitions:
+                raise _beyond(item.partition, queue)
+            _check_text(item.body)
+        if not items:
+            return []
+        return self._db.writer.append(Append(queue, items, after))
+
+    def put(self, queue: Queue, places: Sequence[tuple[int, Position]], item: NewMessage) -> None:
+        """See the contract."""
+        for partition, _ in places:
+            if not 0 < partition <= queue.partitions:
+                raise _beyond(partition, queue)
+        _check_text(item.body)
+        base = queue.qid << 8
+        meta = encode_meta(item.meta)
+        span = item.ttl * TICKS_PER_SECOND
+
+        def work(transaction: Transaction) -> None:
+            transaction.verify(queue)
+            for partition, position in places:
+                expires = max(transaction.now, position[0]) + span
+                transaction.put(base | partition, position, expires, item.body, meta)
+
+        self._db.writer.perform(work)
+
+    def fetch(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> list[Message]:
+        """See the contract."""
+        found: list[Message] = []
+        now = self._db.clock()
+        with self._db.readers.reading() as connection:
+            self._sample(connection, queue)
+            for partition, position in places:
+                if 0 < partition <= queue.partitions:
+                    row = connection.execute(_FETCH, (queue.qid << 8 | partition, *position, now)).fetchall()
+                    found += to_messages(row, partition)
+        return found
+
+    def delete(self, queue: Queue, places: Iterable[tuple[int, Position]]) -> int:
+        """See the contract."""
+        base = queue.qid << 8
+        wanted = [(base | partition, position) for partition, position in places if 0 < partition <= queue.partitions]
+
+        def work(transaction: Transaction) -> int:
+            transaction.verify(queue)
+            return transaction.remove(wanted)
+
+        return self._db.writer.perform(work)
+
+    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """See the contract."""
+        base = queue.qid << 8
+        with self._db.readers.reading() as connection:
+            safe = self._sample(connection, queue)
+            now = self._db.clock()
+            pages: list[Page] = []
+            for wanted in slices:
+                horizon = safe
+                if wanted.delayed and queue.read_delay:
+                    horizon = min(safe, now - int(queue.read_delay * TICKS_PER_SECOND))
+                qp = base | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
+                pages.append(read_slice(connection, qp, wanted, horizon, now))
+        return pages
+
+    def _sample(self, connection: Connection, queue: Queue) -> int:
+        """Returns the horizon without the read delay, having made sure that the queue's row is current."""
+        last, catalogue = self._db.read_clock(connection)
+        if queue.version != catalogue:
+            rows.verify(connection, queue)
+        return last + 1
+
+    def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
+        """See the contract."""
+        with self._db.readers.reading() as connection:
+            horizon = self._sample(connection, queue)
+            now = self._db.clock()
+            partitions = [
+                self._inspect_one(connection, queue.qid << 8 | partition, partition, now)
+                for partition in range(1, queue.partitions + 1)
+            ]
+        if queue.read_delay:
+            horizon = min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND))
+        return horizon, partitions
+
+    def _inspect_one(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
+        runs = live_runs(connection, qp, now)
+        alive = lowest_live(runs, now)
+        if alive is None:
+            return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
+        count, exact = _count(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX, now, runs)
+        oldest: Any = connection.execute(_OLDEST, (qp, alive, now)).fetchone()
+        newest: Any = connection.execute(_NEWEST, (qp, alive, now)).fetchone()
+        return PartitionInfo(partition, count, exact=exact, oldest=oldest, newest=newest)
+
+    def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
+        """See the contract."""
+        found: list[Lag] = []
+        with self._db.readers.reading() as connection:
+            horizon = self._sample(connection, queue)
+            now = self._db.clock()
+            if queue.read_delay:
+                horizon = min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND))
+            for partition, offset in offsets:
+                qp = queue.qid << 8 | partition
+                runs = live_runs(connection, qp, now)
+                alive = lowest_live(runs, now)
+                if alive is None:
+                    found.append(Lag(0, exact=True, seconds=0.0))
+                    continue
+                above = max(offset or ids.FIRST, (alive - 1, ids.LOW_MAX))
+                count, exact = _count(connection, qp, above, horizon, now, runs)
+                first: Any = connection.execute(_FIRST_ABOVE, (qp, *above, horizon, now)).fetchone()
+                seconds = 0.0 if first is None else max(0, now - first[0]) / TICKS_PER_SECOND
+                found.append(Lag(count, exact=exact, seconds=seconds))
+        return found
+
+    def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:
+        """See the contract."""
+        return Watch(self._db, queue, frozenset(queue.qid << 8 | partition for partition in partitions))
+
+
+def _count(
+    connection: Connection, qp: int, above: Position, horizon: int, now: int, runs: Sequence[Run]
+) -> tuple[int, bool]:
+    """Counts live messages above a position and below the horizon; estimates where there are many."""
+    row: Any = connection.execute(_COUNT, (qp, *above, horizon, now, COUNTED + 1)).fetchone()
+    count: int = row[0]
+    if count <= COUNTED:
+        return count, True
+    return max(count, estimate(runs, now, above[0])), False
+
+
+def _beyond(partition: int, queue: Queue) -> InvalidRequest:
+    return InvalidRequest({"partition": f"{partition} is not a partition of this queue (1 to {queue.partitions})"})
+
+
+def _check_text(body: str | bytes) -> None:
+    """Refuses text that has no UTF-8 form, before it can spoil a group."""
+    if isinstance(body, str) and not body.isascii():
+        try:
+            body.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequest({"body": "is not valid Unicode text"}) from error

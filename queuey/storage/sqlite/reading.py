@@ -1,0 +1,80 @@
+"""Slices of a partition, and the rows they give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from queuey import ids
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Message, Page, Slice
+from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.rows import decode_meta
+from queuey.storage.sqlite.runs import live_runs, lowest_live
+
+_RANGE = (
+    "SELECT ticks, low, expires, body, meta FROM messages "
+    "WHERE qp = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ? "
+)
+ASCENDING = _RANGE + "ORDER BY ticks, low LIMIT ?"
+DESCENDING = _RANGE + "ORDER BY ticks DESC, low DESC LIMIT ?"
+
+_STEP = 32
+"""Rows between looks at the size of the page: bounds what is held beyond ``max_bytes``."""
+_RECENT = 2 * TICKS_PER_SECOND
+"""Reads that begin this near to now do not ask where live messages begin."""
+
+
+def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> Page:
+    """Reads one page.
+
+    Args:
+        connection: A reading connection.
+        qp: Queue and partition.
+        wanted: The slice.
+        horizon: Ticks; nothing at or above is read. Sampled before this call.
+        now: Ticks; what has expired by then is not shown.
+    """
+    lower, upper = wanted.lower, min(wanted.upper, (horizon, ids.LOW_MIN))
+    if lower[0] < now - _RECENT:
+        alive = lowest_live(live_runs(connection, qp, now), now)
+        lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))
+    rows: list[Any] = []
+    more = False
+    if lower < upper and wanted.limit > 0:
+        cursor = connection.execute(
+            DESCENDING if wanted.descending else ASCENDING, (qp, *lower, *upper, now, wanted.limit)
+        )
+        rows, more = _bounded(cursor, wanted.limit, wanted.max_bytes)
+    messages = to_messages(rows, wanted.partition)
+    return Page(messages, horizon, _next(wanted, messages, upper, more=more), more)
+
+
+def to_messages(rows: list[Any], partition: int) -> list[Message]:
+    """Returns the messages of rows (ticks, low, expires, body, meta)."""
+    return [
+        Message(ticks, low, partition, expires, body, None if meta is None else decode_meta(meta))
+        for ticks, low, expires, body, meta in rows
+    ]
+
+
+def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
+    """Takes rows until one of the two bounds; returns them and whether a bound was met."""
+    rows: list[Any] = []
+    size = 0
+    while chunk := list(islice(cursor, _STEP)):
+        for index, row in enumerate(chunk):
+            size += len(row[3])
+            if size >= max_bytes:
+                return rows + chunk[: index + 1], True
+        rows += chunk
+    return rows, len(rows) >= limit
+
+
+def _next(wanted: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
+    if wanted.descending:
+        return ids.preceding(messages[-1].position) if more and messages else None
+    if more and messages:
+        return ids.following(messages[-1].position)
+    return max(wanted.lower, upper)

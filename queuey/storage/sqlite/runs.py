@@ -1,0 +1,117 @@
+"""Runs: the messages of a partition grouped by when they expire.
+
+A run holds the messages whose expiry falls into one window. Windows are as wide as a power of two that is between
+1/16 and 1/8 of the time from a message's id to its expiry, so a partition has few live runs (8 to 16 per TTL in use)
+whatever the TTL, and everything in a run has expired soon after its first message did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from queuey.storage.sqlite.connection import Connection
+
+_NARROWEST = 24
+"""Windows are at least 2**24 ticks (1.7 s) wide."""
+
+
+class Run(NamedTuple):
+    """A row of ``runs``; see the schema."""
+
+    until: int
+    n: int
+    first: int
+    last: int
+    span: int
+
+
+def window(ticks: int, expires: int) -> int:
+    """Returns the exponent of the width of the window that a message falls into."""
+    return max(_NARROWEST, (expires - ticks).bit_length() - 4)
+
+
+def run_end(ticks: int, expires: int) -> int:
+    """Returns ``until`` of the run that a message belongs to: the end of its window, above ``expires``."""
+    width = window(ticks, expires)
+    return ((expires >> width) + 1) << width
+
+
+class Tally:
+    """Changes to runs, gathered over a transaction and written at its end."""
+
+    __slots__ = ("_added", "_removed")
+
+    def __init__(self) -> None:
+        self._added: dict[tuple[int, int], list[int]] = {}
+        self._removed: dict[tuple[int, int], int] = {}
+
+    def add(self, qp: int, first: int, last: int, span: int, count: int) -> None:
+        """Counts new messages with ids from ``first`` to ``last`` that all expire ``span`` after their ids.
+
+        They go into the run of the last of them; at the border between two windows the count of the earlier run
+        stays a little low.
+        """
+        key = qp, run_end(last, last + span)
+        entry = self._added.get(key)
+        if entry is None:
+            self._added[key] = [count, first, last, span]
+            return
+        entry[0] += count
+        entry[1] = min(entry[1], first)
+        entry[2] = max(entry[2], last)
+        entry[3] = max(entry[3], span)
+
+    def remove(self, qp: int, ticks: int, expires: int) -> None:
+        """Counts a removed message."""
+        key = qp, run_end(ticks, expires)
+        self._removed[key] = self._removed.get(key, 0) + 1
+
+    def copy(self) -> Tally:
+        """Returns an independent copy."""
+        twin = Tally()
+        twin._added = {key: list(entry) for key, entry in self._added.items()}
+        twin._removed = dict(self._removed)
+        return twin
+
+    def write(self, connection: Connection) -> None:
+        """Brings the table up to date."""
+        if self._added:
+            connection.executemany(
+                "INSERT INTO runs (qp, until, n, first, last, span) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (qp, until) DO UPDATE SET n = n + excluded.n, first = min(first, excluded.first), "
+                "last = max(last, excluded.last), span = max(span, excluded.span)",
+                [(qp, until, *entry) for (qp, until), entry in self._added.items()],
+            )
+        if self._removed:
+            connection.executemany(
+                "UPDATE runs SET n = n - ? WHERE qp = ? AND until = ?",
+                [(n, qp, until) for (qp, until), n in self._removed.items()],
+            )
+
+
+def live_runs(connection: Connection, qp: int, now: int) -> list[Run]:
+    """Returns the runs of a partition that may hold live messages, soonest to expire first."""
+    rows = connection.execute(
+        "SELECT until, n, first, last, span FROM runs WHERE qp = ? AND until > ? ORDER BY until", (qp, now)
+    )
+    return [Run(*row) for row in rows]
+
+
+def lowest_live(runs: Iterable[Run], now: int) -> int | None:
+    """Returns a tick below which no message is alive; None if none is alive at all.
+
+    A read that begins there skips what has expired and is not swept yet. With one TTL per partition it is exact.
+    """
+    return min((max(run.first, now - run.span) for run in runs), default=None)
+
+
+def estimate(runs: Iterable[Run], now: int, above: int) -> int:
+    """Estimates the live messages with ticks above ``above``, taking each run as evenly spread."""
+    total = 0.0
+    for run in runs:
+        lower = max(run.first, now - run.span, above)
+        length = run.last - run.first + 1
+        share = min(1.0, max(0.0, (run.last + 1 - lower) / length))
+        total += max(0, run.n) * share
+    return round(total)

@@ -1,0 +1,149 @@
+"""Tables of the embedded store.
+
+``messages`` is clustered by (queue and partition, id), so a slice is one seek and a walk. ``qp`` is ``qid << 8 |
+partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of :mod:`queuey.ids`.
+
+``runs`` groups the messages of a partition by the time they expire (see :mod:`.runs`): it tells the sweep where to
+look, a read where to begin, and how many messages there are, at the price of one small upsert per partition and commit
+instead of an index entry per message.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from queuey.errors import StoreIncompatible
+from queuey.storage.sqlite.connection import Connection, DatabaseError, connect, translate
+from queuey.storage.sqlite.options import SqliteOptions
+
+APPLICATION_ID = 0x51554559
+"""``QUEY``: tells our files from other SQLite databases."""
+FORMAT = 1
+
+TABLES = """
+CREATE TABLE clock (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    last INTEGER NOT NULL,       -- ticks of the highest id minted, or a later instant that a reader has passed
+    catalogue INTEGER NOT NULL,  -- goes up whenever a queue is changed, purged or deleted
+    next_id INTEGER NOT NULL     -- next uid or qid
+);
+INSERT INTO clock VALUES (1, 0, 1, 1);
+
+CREATE TABLE applications (name TEXT PRIMARY KEY, created REAL NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE keys (
+    digest BLOB PRIMARY KEY,     -- SHA-256 of the key
+    application TEXT NOT NULL,
+    id TEXT NOT NULL,
+    created REAL NOT NULL,
+    expires REAL,
+    note TEXT NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX keys_by_application ON keys (application, created);
+
+CREATE TABLE queues (
+    application TEXT NOT NULL,
+    name TEXT NOT NULL,
+    uid INTEGER NOT NULL,
+    qid INTEGER NOT NULL,
+    partitions INTEGER NOT NULL,
+    type TEXT NOT NULL,
+    consistency TEXT NOT NULL,
+    principals TEXT,
+    ttl INTEGER,
+    read_delay REAL,
+    created REAL NOT NULL,
+    PRIMARY KEY (application, name)
+) WITHOUT ROWID;
+
+CREATE TABLE messages (
+    qp INTEGER NOT NULL,
+    ticks INTEGER NOT NULL,
+    low INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    body NOT NULL,               -- TEXT or BLOB
+    meta BLOB,                   -- msgpack of messages.Meta, NULL for none
+    PRIMARY KEY (qp, ticks, low)
+) WITHOUT ROWID;
+
+CREATE TABLE runs (
+    qp INTEGER NOT NULL,
+    until INTEGER NOT NULL,      -- all messages of the run have expired by then
+    n INTEGER NOT NULL,
+    first INTEGER NOT NULL,      -- lowest and highest ticks of ids, and the longest time from id to expiry
+    last INTEGER NOT NULL,
+    span INTEGER NOT NULL,
+    PRIMARY KEY (qp, until)
+) WITHOUT ROWID;
+CREATE INDEX runs_by_end ON runs (until);
+
+-- Ids above clock.last: delayed messages and ids given by clients.
+CREATE TABLE delayed (ticks INTEGER PRIMARY KEY);
+
+-- Message ids (qid) of purged and deleted queues whose rows are still to be removed.
+CREATE TABLE graves (qid INTEGER PRIMARY KEY);
+
+CREATE TABLE offsets (
+    uid INTEGER NOT NULL,
+    grp TEXT NOT NULL,
+    part INTEGER NOT NULL,
+    ticks INTEGER NOT NULL,
+    low INTEGER NOT NULL,
+    updated REAL NOT NULL,
+    PRIMARY KEY (uid, grp, part)
+) WITHOUT ROWID;
+"""
+
+
+def prepare(connection: Connection, path: Path) -> None:
+    """Creates the tables in an empty file; two processes may do so at once.
+
+    Raises:
+        StoreIncompatible: The file belongs to another program or to a newer version of this one.
+        StoreUnavailable: The file cannot be written.
+    """
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            version, application = _marks(connection)
+            empty = not connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()
+            if empty and version == 0:
+                connection.execute(TABLES)
+                connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+                connection.execute(f"PRAGMA user_version = {FORMAT}")
+                version, application = FORMAT, APPLICATION_ID
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.execute("ROLLBACK")
+            raise
+    except DatabaseError as error:
+        raise translate(error) from error
+    if application != APPLICATION_ID:
+        message = f"{path} is a database of another program"
+        raise StoreIncompatible(message)
+    if version != FORMAT:
+        message = f"{path} has format {version}; this version of queuey knows format {FORMAT}"
+        raise StoreIncompatible(message)
+
+
+def _marks(connection: Connection) -> tuple[int, int]:
+    version: Any = connection.execute("PRAGMA user_version").fetchone()
+    application: Any = connection.execute("PRAGMA application_id").fetchone()
+    return version[0], application[0]
+
+
+def check(path: Path) -> list[str]:
+    """Runs SQLite's integrity check on the store's file and returns its complaints, none if it is sound.
+
+    Raises:
+        StoreUnavailable: The file cannot be read.
+    """
+    connection = connect(path, SqliteOptions())
+    try:
+        rows = connection.execute("PRAGMA integrity_check").fetchall()
+    except DatabaseError as error:
+        raise translate(error) from error
+    finally:
+        connection.close()
+    return [str(row[0]) for row in rows if row[0] != "ok"]

@@ -1,0 +1,135 @@
+"""Removing what has expired, and what purged and deleted queues left behind.
+
+A sweep never holds anything up: it looks for rows with a reading connection and deletes them by the writer in
+transactions of a few hundred rows, resting between them as long as each took. It also copies the write-ahead log into
+the database file, so that the writer hardly ever has to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from queuey import ids
+from queuey.errors import QueueyError, StoreClosed
+from queuey.ids import Position
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+_ENDED = "SELECT qp, until, first, last FROM runs WHERE until <= ? ORDER BY until LIMIT 100"
+_STEP = (
+    "SELECT ticks, low FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND ticks <= ? "
+    "ORDER BY ticks, low LIMIT 1 OFFSET ?"
+)
+_DELETE = (
+    "DELETE FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND expires <= ? "
+    "RETURNING 1"
+)
+_WAL_PAGES = 1000
+"""Pages of log (4 MB) at which the sweep's thread copies it into the database file."""
+
+
+class Sweep:
+    """The background sweep of one store in one process. Several processes may sweep one file."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.removed = 0
+        interval = database.options.sweep_interval
+        if interval is not None:
+            self._thread = threading.Thread(target=self._loop, args=(interval,), name="queuey-sweep", daemon=True)
+            self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Ends the thread; a transaction under way is finished."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _loop(self, interval: float) -> None:
+        while not self._stop.wait(interval):
+            try:
+                self.checkpoint()
+                self.run(rest=True)
+            except StoreClosed:
+                return
+            except QueueyError as error:
+                log.warning("the sweep of expired messages failed and will be tried again: %s", error)
+            except Exception:
+                log.exception("the sweep of expired messages failed and will be tried again")
+
+    def checkpoint(self) -> None:
+        """Copies the log into the database file once it is worth it."""
+        if driver.wal_pages(self._db.path) > _WAL_PAGES:
+            with self._db.readers.reading() as connection:
+                driver.checkpoint(connection)
+
+    def run(self, *, rest: bool = False) -> int:
+        """Removes everything that can be removed now; returns how many messages that was.
+
+        Raises:
+            StoreUnavailable: The store failed; what was removed stays removed.
+        """
+        before = self.removed
+        for began in self._transactions():
+            if self._stop.is_set():
+                break
+            if rest and self._stop.wait(max(0.002, time.monotonic() - began)):
+                break
+        return self.removed - before
+
+    def _transactions(self) -> Iterator[float]:
+        """Does one transaction after the other, yielding when each began."""
+        while ended := self._rows(_ENDED, self._db.clock()):
+            for qp, until, first, last in ended:
+                yield from self._clear(qp, (first, ids.LOW_MIN), last, until)
+                began = time.monotonic()
+                self._db.writer.perform(partial(_forget_run, qp, until))
+                yield began
+        while graves := self._rows("SELECT qid FROM graves LIMIT 100"):
+            for (qid,) in graves:
+                for (qp,) in self._rows(
+                    "SELECT DISTINCT qp FROM runs WHERE qp >= ? AND qp < ?", qid << 8, (qid + 1) << 8
+                ):
+                    yield from self._clear(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
+                began = time.monotonic()
+                self._db.writer.perform(partial(_close_grave, qid))
+                yield began
+
+    def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
+        """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
+        place: Position | None = lower
+        while place is not None:
+            began = time.monotonic()
+            start = place
+            step = self._rows(_STEP, qp, *start, last, self._db.options.sweep_rows)
+            end: Position = step[0] if step else (last, ids.LOW_MAX)
+            self.removed += self._db.writer.perform(partial(_remove, (qp, *start, *end, until)))
+            place = ids.following(end) if step else None
+            yield began
+
+    def _rows(self, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
+        with self._db.readers.reading() as connection:
+            return connection.execute(sql, parameters).fetchall()
+
+
+def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
+    return len(transaction.connection.execute(_DELETE, bounds).fetchall())
+
+
+def _forget_run(qp: int, until: int, transaction: Transaction) -> None:
+    transaction.connection.execute("DELETE FROM runs WHERE qp = ? AND until = ?", (qp, until))
+
+
+def _close_grave(qid: int, transaction: Transaction) -> None:
+    transaction.connection.execute("DELETE FROM runs WHERE qp >= ? AND qp < ?", (qid << 8, (qid + 1) << 8))
+    transaction.connection.execute("DELETE FROM graves WHERE qid = ?", (qid,))

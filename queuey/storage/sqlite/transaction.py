@@ -1,0 +1,268 @@
+"""One write transaction: what may be done to the store, and the minting of ids.
+
+Ids are minted here and nowhere else: above the clock, above every id that any process minted before (``clock.last``,
+read under the write lock) and, in one group, upwards from message to message. So the order of ids is the order of
+commits, and a reader that bounds itself by ``clock.last`` of its own snapshot misses nothing (guarantee G1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from queuey import ids
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import Meta, NewMessage, Queue
+from queuey.storage.sqlite import rows
+from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.runs import Tally
+
+T = TypeVar("T")
+
+_COLUMNS = 6
+_CHUNK = 100
+"""Rows per INSERT statement. One statement of many rows costs two thirds of as many statements, and gives the
+interpreter lock back once instead of once a row."""
+_INSERT = {
+    n: "INSERT INTO messages (qp, ticks, low, expires, body, meta) VALUES " + ",".join(["(?,?,?,?,?,?)"] * n)  # noqa: S608 - constants only
+    for n in range(1, _CHUNK + 1)
+}
+_DELETE = "DELETE FROM messages WHERE qp = ? AND ticks = ? AND low = ? RETURNING expires"
+
+_encode_meta = msgspec.msgpack.Encoder().encode
+
+
+class Append(msgspec.Struct, gc=False):
+    """New messages for one queue, stored all or none."""
+
+    queue: Queue
+    items: Sequence[NewMessage]
+    after: Position | None = None
+
+
+class Transaction:
+    """Between BEGIN IMMEDIATE and COMMIT.
+
+    Attributes:
+        connection: For statements of :meth:`Writer.perform`'s work.
+        now: The clock, read under the write lock (ticks).
+        last: The highest id minted so far, by anybody (ticks).
+        touched: The ``qp`` of all partitions that got messages.
+        messages: How many messages were appended.
+    """
+
+    __slots__ = (
+        "_begun_last",
+        "_catalogue",
+        "_delayed",
+        "_delayed_low",
+        "_due",
+        "_low",
+        "_next_id",
+        "_rows",
+        "_stored_catalogue",
+        "_stored_next_id",
+        "connection",
+        "last",
+        "messages",
+        "now",
+        "tally",
+        "touched",
+    )
+
+    def __init__(self, connection: Connection, now: int, low: int) -> None:
+        self.connection = connection
+        self.now = now
+        self._low = low
+        row: Any = connection.execute(rows.CLOCK).fetchone()
+        self.last: int = row[0]
+        self._catalogue: int = row[1]
+        self._due: int | None = row[2]
+        self._next_id: int = row[3]
+        self._begun_last = self.last
+        self._stored_catalogue = self._catalogue
+        self._stored_next_id = self._next_id
+        self._rows: list[Any] = []
+        self._delayed: list[tuple[int]] = []
+        self._delayed_low = 0
+        self.tally = Tally()
+        self.touched: set[int] = set()
+        self.messages = 0
+
+    # Messages
+
+    def append(self, append: Append) -> list[Position]:
+        """Mints ids for new messages and stores them; see the storage contract.
+
+        Raises:
+            QueueChanged: The queue's row is out of date; nothing was done.
+        """
+        queue = append.queue
+        self.verify(queue)
+        first = self.last + 1
+        first = max(first, self.now)
+        if append.after is not None and append.after[0] >= first:
+            first = append.after[0] + 1
+        tick = first
+        low = self._low
+        base = queue.qid << 8
+        parameters = self._rows
+        positions: list[Position] = []
+        counts: dict[tuple[int, int], list[int]] = {}
+        for item in append.items:
+            qp = base | item.partition
+            span = item.ttl * TICKS_PER_SECOND
+            if item.delay:
+                position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
+                self.tally.add(qp, position[0], position[0], span, 1)
+            else:
+                position = tick, low
+                entry = counts.get((qp, span))
+                if entry is None:
+                    counts[qp, span] = [1, tick, tick]
+                else:
+                    entry[0] += 1
+                    entry[2] = tick
+                tick += 1
+            parameters += (
+                qp,
+                *position,
+                position[0] + span,
+                item.body,
+                encode_meta(item.meta) if item.meta else None,
+            )
+            positions.append(position)
+        for (qp, span), (count, lowest, highest) in counts.items():
+            self.tally.add(qp, lowest, highest, span, count)
+        self.touched.update(base | item.partition for item in append.items)
+        if tick > first:
+            self.last = tick - 1
+        self.messages += len(positions)
+        if len(parameters) >= _COLUMNS * _CHUNK:
+            self.flush(whole_chunks=True)
+        return positions
+
+    def _delay(self, due: int) -> Position:
+        """Returns a position at a due time that lies above everything any reader has passed.
+
+        Its ``low`` is random per transaction: ids of other transactions may fall on the same ticks.
+        """
+        if not self._delayed_low:
+            self._delayed_low = ids.random_low()
+        due += len(self._delayed)
+        self._delayed.append((due,))
+        return due, self._delayed_low
+
+    def put(self, qp: int, position: Position, expires: int, body: str | bytes, meta: bytes | None) -> None:
+        """Stores one message at a given id, replacing what is there."""
+        self.flush()
+        self.remove([(qp, position)])
+        self.connection.execute(_INSERT[1], (qp, *position, expires, body, meta))
+        self.tally.add(qp, position[0], position[0], expires - position[0], 1)
+        self.touched.add(qp)
+        if position[0] > self.last:
+            self._delayed.append((position[0],))
+
+    def remove(self, places: Iterable[tuple[int, Position]]) -> int:
+        """Deletes messages by partition (``qp``) and id; returns how many of them were alive."""
+        self.flush()
+        alive = 0
+        for qp, position in places:
+            for (expires,) in self.connection.execute(
+                "DELETE FROM messages WHERE qp = ? AND ticks = ? AND low = ? RETURNING expires",
+                (qp, *position),
+            ).fetchall():
+                alive += expires > self.now
+                self.tally.remove(qp, position[0], expires)
+        return alive
+
+    def flush(self, *, whole_chunks: bool = False) -> None:
+        """Sends gathered rows to the database, so that later statements of this transaction see them."""
+        parameters = self._rows
+        if not parameters:
+            return
+        width = _COLUMNS * _CHUNK
+        start = 0
+        while len(parameters) - start >= width:
+            self.connection.execute(_INSERT[_CHUNK], parameters[start : start + width])
+            start += width
+        rest = len(parameters) - start
+        if rest and not whole_chunks:
+            self.connection.execute(_INSERT[rest // _COLUMNS], parameters[start:])
+            start += rest
+        self._rows = parameters[start:]
+
+    # The catalogue
+
+    def verify(self, queue: Queue) -> None:
+        """Makes sure that a queue's row is current, at no cost while no queue has been changed since it was read.
+
+        Raises:
+            QueueChanged: It is not.
+        """
+        if queue.version != self._catalogue:
+            rows.verify(self.connection, queue)
+
+    @property
+    def catalogue(self) -> int:
+        """The version of the catalogue, as this transaction leaves it."""
+        return self._catalogue
+
+    def change_catalogue(self) -> int:
+        """Marks all rows read before as possibly out of date; returns the new version."""
+        self._catalogue += 1
+        return self._catalogue
+
+    def new_id(self) -> int:
+        """Returns a number that is used for no other ``uid`` or ``qid``."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    # The transaction itself
+
+    def isolated(self, work: Callable[[Transaction], T]) -> T:
+        """Runs ``work`` so that, if it raises, nothing it did remains while the rest of the group does."""
+        self.flush()
+        kept = (
+            self.last,
+            self._catalogue,
+            self._next_id,
+            list(self._delayed),
+            set(self.touched),
+            self.tally.copy(),
+        )
+        self.connection.execute("SAVEPOINT one")
+        try:
+            result = work(self)
+            self.flush()
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK TO one")
+                self.connection.execute("RELEASE one")
+            self.last, self._catalogue, self._next_id, self._delayed, self.touched, self.tally = kept
+            raise
+        self.connection.execute("RELEASE one")
+        return result
+
+    def advance(self) -> None:
+        """Moves ``last`` to the clock: a reader is about to show ids up to there."""
+        self.last = max(self.last, self.now)
+
+    def finish(self) -> None:
+        """Writes what was gathered; the next statement is COMMIT."""
+        self.flush()
+        self.tally.write(self.connection)
+        if self._delayed:
+            self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", self._delayed)
+        if self._due is not None and self._due <= self.last:
+            self.connection.execute("DELETE FROM delayed WHERE ticks <= ?", (self.last,))
+        changed = (self.last, self._catalogue, self._next_id)
+        if changed != (self._begun_last, self._stored_catalogue, self._stored_next_id):
+            self.connection.execute("UPDATE clock SET last = ?, catalogue = ?, next_id = ?", changed)
+
+
+def encode_meta(meta: Meta | None) -> bytes | None:
+    """Returns what the ``meta`` column holds."""
+    return _encode_meta(meta) if meta is not None and meta != Meta() else None

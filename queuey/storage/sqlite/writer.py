@@ -1,0 +1,243 @@
+"""One writer thread with group commit.
+
+Every write of the process goes through it. It takes whatever waits at that moment, runs it in one transaction, and
+answers all callers after one fsync; while it commits, the next group gathers. No wait is added.
+
+States of an operation and what moves it::
+
+    waiting ──(writer claims it)──► running ──(COMMIT returned)──► done: result
+       │                              └──────(error)────────────► done: error
+       └──(caller's deadline claims it)──► withdrawn: outcome "none", never run
+
+A caller whose deadline passes while its operation runs gives up with outcome ``unknown``.
+
+A group that fails as a whole (disk full, lock) fails for all its callers with the same error. If one operation fails
+by its own fault, the group is rolled back and the operations run again one by one, so that only that one fails.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
+from queuey.ids import Position
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.connection import Connection, DatabaseError
+from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.transaction import Append, Transaction
+
+T = TypeVar("T")
+
+_GROUP_MESSAGES = 4000
+"""A group takes no further operation once it holds this many messages, to bound its latency."""
+_WAL_LIMIT = 16_384
+"""Pages of 4 KiB (64 MiB) of log at which the writer itself checkpoints, so that the log can start over."""
+
+
+class _Operation:
+    """A write on its way: an :class:`Append`, or any function of the transaction."""
+
+    __slots__ = ("answered", "claim", "error", "result", "work")
+
+    def __init__(self, work: Append | Callable[[Transaction], Any]) -> None:
+        self.work = work
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.claim = threading.Lock()
+        self.answered = threading.Lock()
+        self.answered.acquire()
+
+
+class Writer:
+    """The writing side of one store in one process."""
+
+    def __init__(self, path: Path, options: SqliteOptions, low: int, committed: Callable[[Transaction], None]) -> None:
+        """Starts the thread.
+
+        Args:
+            path: The store's file.
+            options: Timeouts and the clock.
+            low: The ``low`` of all ids minted here.
+            committed: Called in the writer's thread after each commit.
+        """
+        self._path = path
+        self._options = options
+        self._low = low
+        self._committed = committed
+        self._inbox: SimpleQueue[_Operation | None] = SimpleQueue()
+        self._connection: Connection | None = None
+        self._closed = False
+        self.commits = 0
+        self.operations = 0
+        self.longest = 0.0
+        self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
+        self._thread.start()
+
+    def append(self, append: Append) -> list[Position]:
+        """Stores messages; see :class:`Append`. Raises what :meth:`perform` raises."""
+        positions: list[Position] = self._submit(_Operation(append))
+        return positions
+
+    def perform(self, work: Callable[[Transaction], T]) -> T:
+        """Runs ``work`` inside a transaction and returns its result once that is committed.
+
+        ``work`` may be run again after a rollback, so it must keep its effects inside the transaction.
+
+        Raises:
+            QueueyError: What ``work`` raised; its effects are undone.
+            StoreUnavailable: The write failed; ``outcome`` says whether it may have happened.
+        """
+        result: T = self._submit(_Operation(work))
+        return result
+
+    def _submit(self, operation: _Operation) -> Any:  # noqa: ANN401 - what the operation gives
+        if self._closed:
+            message = "the store is closed"
+            raise StoreClosed(message)
+        self._inbox.put(operation)
+        if not operation.answered.acquire(timeout=self._options.deadline):
+            if operation.claim.acquire(blocking=False):
+                message = "the store did not get to the write in time"
+                raise StoreUnavailable(message)
+            message = "the store did not finish the write in time"
+            raise StoreUnavailable(message, outcome="unknown")
+        if operation.error is not None:
+            raise operation.error
+        return operation.result
+
+    def close(self, timeout: float) -> None:
+        """Finishes what was accepted, then ends the thread; what is left after ``timeout`` is refused."""
+        if not self._closed:
+            self._closed = True
+            self._inbox.put(None)
+        self._thread.join(timeout)
+        self._refuse_rest()
+
+    def _refuse_rest(self) -> None:
+        while not self._inbox.empty():
+            operation = self._inbox.get()
+            if operation is not None and operation.claim.acquire(blocking=False):
+                operation.error = StoreClosed("the store is closed")
+                operation.answered.release()
+
+    def _run(self) -> None:
+        while self._gather_and_handle():
+            pass
+        self._refuse_rest()
+        self._disconnect(checkpoint=True)
+
+    def _gather_and_handle(self) -> bool:
+        """Waits for operations, runs all that have come as one group; returns False when the writer is to end."""
+        inbox = self._inbox
+        group: list[_Operation] = []
+        size = 0
+        operation = inbox.get()
+        waiting = inbox.qsize()
+        while operation is not None:
+            if operation.claim.acquire(blocking=False):
+                group.append(operation)
+                size += _size(operation)
+            if not waiting or size >= _GROUP_MESSAGES:
+                break
+            waiting -= 1
+            operation = inbox.get()
+        if group:
+            self._handle(group)
+        return operation is not None
+
+    def _handle(self, group: list[_Operation]) -> None:
+        began = time.monotonic()
+        try:
+            self._attempt(group)
+        except _OwnFault:
+            for operation in group:
+                try:
+                    self._attempt([operation])
+                except _OwnFault as fault:
+                    operation.error = fault.__cause__
+                except BaseException as error:  # noqa: BLE001 - it belongs to the caller that waits
+                    operation.error = error
+        except BaseException as error:  # noqa: BLE001 - every caller gets it; the thread must live on
+            for operation in group:
+                operation.error = error
+        self.longest = max(self.longest, time.monotonic() - began)
+        for operation in group:
+            operation.answered.release()
+
+    def _attempt(self, group: Sequence[_Operation]) -> None:
+        """Runs a group in one transaction and sets the results.
+
+        Raises:
+            _OwnFault: Something in the group failed by its own fault; nothing was stored.
+            StoreUnavailable: The store failed.
+        """
+        connection = self._open()
+        outcome: Outcome = "none"
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                transaction = Transaction(connection, self._options.clock(), self._low)
+                results = [_apply(operation, transaction) for operation in group]
+                transaction.finish()
+                outcome = "unknown"
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except DatabaseError as error:
+            certain = driver.is_certain(error)
+            if not certain:
+                self._disconnect()
+            raise driver.translate(error, "none" if certain else outcome) from error
+        for operation, (result, error_of_one) in zip(group, results, strict=True):
+            operation.result, operation.error = result, error_of_one
+        self.commits += 1
+        self.operations += len(group)
+        self._committed(transaction)
+        if self.commits % 64 == 0 and driver.wal_pages(self._path) > _WAL_LIMIT:
+            driver.checkpoint(connection)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = driver.connect(self._path, self._options)
+        return self._connection
+
+    def _disconnect(self, *, checkpoint: bool = False) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            if checkpoint:
+                driver.checkpoint(connection, truncate=True)
+            connection.close(True)  # noqa: FBT003 - apsw takes it by position only
+        except DatabaseError:
+            return
+
+
+class _OwnFault(Exception):
+    """An operation of a group failed by its own fault, its cause; the group's transaction was rolled back."""
+
+
+def _size(operation: _Operation) -> int:
+    return len(operation.work.items) if isinstance(operation.work, Append) else 1
+
+
+def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, BaseException | None]:
+    """Runs one operation; returns its result, or the error with which it declined without having changed anything."""
+    work = operation.work
+    try:
+        if isinstance(work, Append):
+            return transaction.append(work), None
+        return transaction.isolated(work), None
+    except QueueyError as error:
+        return None, error
+    except DatabaseError:
+        raise
+    except Exception as error:
+        raise _OwnFault from error
