@@ -170,10 +170,8 @@ class Transaction:
         self.flush()
         alive = 0
         for qp, position in places:
-            for (expires,) in self.connection.execute(
-                "DELETE FROM messages WHERE qp = ? AND ticks = ? AND low = ? RETURNING expires",
-                (qp, *position),
-            ).fetchall():
+            gone: Any = self.connection.execute(_DELETE, (qp, *position)).fetchall()
+            for (expires,) in gone:
                 alive += expires > self.now
                 self.tally.remove(qp, position[0], expires)
         return alive
