@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from queuey.errors import Outcome
     from queuey.ids import Position
     from queuey.messages import (
         Acknowledgement,
@@ -64,6 +65,13 @@ class Catalogue(ABC):
 
         Raises:
             QueueNotFound: No such queue.
+        """
+
+    @abstractmethod
+    def cached_queue(self, application: str, name: str) -> Queue | None:
+        """Returns what :meth:`queue` would return from its cache, None where it would have to ask the backend.
+
+        Never blocks.
         """
 
     @abstractmethod
@@ -121,6 +129,29 @@ class Messages(ABC):
         Raises:
             InvalidRequest: ``after`` lies more than a second ahead of the clock; a partition is beyond the queue's.
             StoreUnavailable: ``outcome`` says what became of the messages.
+        """
+
+    @abstractmethod
+    def begin_append(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        done: Callable[[list[Position] | None, BaseException | None], None],
+        *,
+        after: Position | None = None,
+    ) -> Callable[[], Outcome]:
+        """Starts an append and returns at once; for callers that serve many requests from one thread.
+
+        ``done`` is called once, from a thread of the store, with what ``append`` would return or raise; it must be
+        quick and must not raise.
+
+        Returns:
+            A function that gives up: afterwards ``done`` is not called, and its answer says what may become of the
+            messages.
+
+        Raises:
+            InvalidRequest: As in ``append``; ``done`` is not called.
+            StoreClosed: The store is shutting down; ``done`` is not called.
         """
 
     @abstractmethod

@@ -68,10 +68,9 @@ class SqliteCatalogue(Catalogue):
 
     def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
         """See the contract."""
-        if not fresh:
-            cached = self._db.queues.get((application, name))
-            if cached is not None and cached.version == self._db.catalogue:
-                return cached
+        cached = None if fresh else self.cached_queue(application, name)
+        if cached is not None:
+            return cached
         with self._db.readers.reading() as connection:
             # The version first: a change between the two reads then makes the row look older than it is, never newer.
             _, catalogue = self._db.read_clock(connection)
@@ -81,6 +80,11 @@ class SqliteCatalogue(Catalogue):
             raise QueueNotFound(name)
         self._db.queues.put(queue)
         return queue
+
+    def cached_queue(self, application: str, name: str) -> Queue | None:
+        """See the contract."""
+        cached = self._db.queues.get((application, name))
+        return cached if cached is not None and cached.version == self._db.catalogue else None
 
     def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
         """See the contract."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from queuey import ids
-from queuey.errors import InvalidRequest
+from queuey.errors import InvalidRequest, Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 from queuey.storage import Messages
@@ -45,15 +45,28 @@ class SqliteMessages(Messages):
 
     def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
         """See the contract."""
+        return self._db.writer.append(self._checked(queue, items, after))
+
+    def begin_append(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        done: Callable[[list[Position] | None, BaseException | None], None],
+        *,
+        after: Position | None = None,
+    ) -> Callable[[], Outcome]:
+        """See the contract."""
+        return self._db.writer.begin_append(self._checked(queue, items, after), done)
+
+    def _checked(self, queue: Queue, items: Sequence[NewMessage], after: Position | None) -> Append:
+        """Refuses what could spoil a group for others, before it joins one."""
         if after is not None and after[0] > self._db.clock() + MAX_AHEAD:
             raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
         for item in items:
             if not 0 < item.partition <= queue.partitions:
                 raise _beyond(item.partition, queue)
             _check_text(item.body)
-        if not items:
-            return []
-        return self._db.writer.append(Append(queue, items, after))
+        return Append(queue, items, after)
 
     def put(self, queue: Queue, places: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         """See the contract."""

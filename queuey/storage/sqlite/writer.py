@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
@@ -40,17 +40,28 @@ _WAL_LIMIT = 16_384
 
 
 class _Operation:
-    """A write on its way: an :class:`Append`, or any function of the transaction."""
+    """A write on its way: an :class:`Append`, or any function of the transaction.
 
-    __slots__ = ("answered", "claim", "error", "result", "work")
+    Whoever gets ``claim`` decides: the writer runs the operation, its caller withdraws it.
+    """
 
-    def __init__(self, work: Append | Callable[[Transaction], Any]) -> None:
+    __slots__ = ("claim", "done", "error", "result", "work")
+
+    def __init__(self, work: Append | Callable[[Transaction], Any], done: Callable[[_Operation], None]) -> None:
         self.work = work
+        self.done = done
         self.result: Any = None
         self.error: BaseException | None = None
         self.claim = threading.Lock()
-        self.answered = threading.Lock()
-        self.answered.acquire()
+
+    def withdraw(self) -> Outcome:
+        """Gives up; afterwards nobody is told of the end. Returns what may become of the write."""
+        self.done = _nobody
+        return "none" if self.claim.acquire(blocking=False) else "unknown"
+
+
+def _nobody(_operation: _Operation) -> None:
+    """Takes the end of an operation whose caller has given up."""
 
 
 class Writer:
@@ -72,6 +83,7 @@ class Writer:
         self._inbox: SimpleQueue[_Operation | None] = SimpleQueue()
         self._connection: Connection | None = None
         self._closed = False
+        self._ended = False
         self.commits = 0
         self.operations = 0
         self.longest = 0.0
@@ -80,8 +92,16 @@ class Writer:
 
     def append(self, append: Append) -> list[Position]:
         """Stores messages; see :class:`Append`. Raises what :meth:`perform` raises."""
-        positions: list[Position] = self._submit(_Operation(append))
+        positions: list[Position] = self._wait(append)
         return positions
+
+    def begin_append(
+        self, append: Append, done: Callable[[list[Position] | None, BaseException | None], None]
+    ) -> Callable[[], Outcome]:
+        """Starts to store messages; see the storage contract."""
+        operation = _Operation(append, lambda ended: done(ended.result, ended.error))
+        self._submit(operation)
+        return operation.withdraw
 
     def perform(self, work: Callable[[Transaction], T]) -> T:
         """Runs ``work`` inside a transaction and returns its result once that is committed.
@@ -92,23 +112,29 @@ class Writer:
             QueueyError: What ``work`` raised; its effects are undone.
             StoreUnavailable: The write failed; ``outcome`` says whether it may have happened.
         """
-        result: T = self._submit(_Operation(work))
+        result: T = self._wait(work)
         return result
 
-    def _submit(self, operation: _Operation) -> Any:  # noqa: ANN401 - what the operation gives
+    def _wait(self, work: Append | Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the operation gives
+        answered = threading.Lock()
+        answered.acquire()
+        operation = _Operation(work, lambda _: answered.release())
+        self._submit(operation)
+        if not answered.acquire(timeout=self._options.deadline):
+            outcome = operation.withdraw()
+            message = "the store did not finish the write in time"
+            raise StoreUnavailable(message, outcome=outcome)
+        if operation.error is not None:
+            raise operation.error
+        return operation.result
+
+    def _submit(self, operation: _Operation) -> None:
         if self._closed:
             message = "the store is closed"
             raise StoreClosed(message)
         self._inbox.put(operation)
-        if not operation.answered.acquire(timeout=self._options.deadline):
-            if operation.claim.acquire(blocking=False):
-                message = "the store did not get to the write in time"
-                raise StoreUnavailable(message)
-            message = "the store did not finish the write in time"
-            raise StoreUnavailable(message, outcome="unknown")
-        if operation.error is not None:
-            raise operation.error
-        return operation.result
+        if self._ended:
+            self._refuse_rest()
 
     def close(self, timeout: float) -> None:
         """Finishes what was accepted, then ends the thread; what is left after ``timeout`` is refused."""
@@ -119,15 +145,19 @@ class Writer:
         self._refuse_rest()
 
     def _refuse_rest(self) -> None:
-        while not self._inbox.empty():
-            operation = self._inbox.get()
+        while True:
+            try:
+                operation = self._inbox.get_nowait()
+            except Empty:
+                return
             if operation is not None and operation.claim.acquire(blocking=False):
                 operation.error = StoreClosed("the store is closed")
-                operation.answered.release()
+                operation.done(operation)
 
     def _run(self) -> None:
         while self._gather_and_handle():
             pass
+        self._ended = True
         self._refuse_rest()
         self._disconnect(checkpoint=True)
 
@@ -167,7 +197,7 @@ class Writer:
                 operation.error = error
         self.longest = max(self.longest, time.monotonic() - began)
         for operation in group:
-            operation.answered.release()
+            operation.done(operation)
 
     def _attempt(self, group: Sequence[_Operation]) -> None:
         """Runs a group in one transaction and sets the results.
