@@ -1,0 +1,117 @@
+"""The HTTP client of Queuey: :class:`Client` for threads, :class:`AsyncClient` for async code.
+
+Both stand on one core without I/O: requests are built and answers are read by shared pure functions, and what a failure
+leads to is decided by shared state machines. The transport is the only seam. Importing this loads no HTTP library and
+reads neither the environment nor any file.
+"""
+
+from queuey.client.aio import AsyncClient
+from queuey.client.attempts import AsyncTiming, Timing
+from queuey.client.errors import (
+    AnswerTimeout,
+    ApiError,
+    ApplicationNotFound,
+    ClientError,
+    Conflict,
+    ConnectionFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    GroupNotFound,
+    InvalidAnswer,
+    InvalidArgument,
+    InvalidRequest,
+    MessageNotFound,
+    NotAllowed,
+    NotAuthenticated,
+    NotFound,
+    OffsetConflict,
+    ProfileError,
+    ProfileExposed,
+    ProfileInvalid,
+    ProfileNotFound,
+    QueueExists,
+    QueueNotFound,
+    ServerError,
+    ServiceUnavailable,
+    Timeout,
+    TooLarge,
+    TooManyWaiters,
+    TransportError,
+)
+from queuey.client.profile import Profile
+from queuey.client.queue_calls import QueueFields
+from queuey.client.read_calls import Query, ReadOptions
+from queuey.client.results import (
+    CreatedQueue,
+    GroupOffset,
+    Message,
+    NamePage,
+    Offsets,
+    Page,
+    PartitionInfo,
+    Queue,
+    QueueInfo,
+    QueuePage,
+    QueueRead,
+    RawMessage,
+    Receipt,
+)
+from queuey.client.retry import RetryPolicy
+from queuey.client.send_calls import Outgoing, SendOptions
+from queuey.client.sync import Client
+
+__all__ = [
+    "AnswerTimeout",
+    "ApiError",
+    "ApplicationNotFound",
+    "AsyncClient",
+    "AsyncTiming",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "ConnectTimeout",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "CreatedQueue",
+    "GroupNotFound",
+    "GroupOffset",
+    "InvalidAnswer",
+    "InvalidArgument",
+    "InvalidRequest",
+    "Message",
+    "MessageNotFound",
+    "NamePage",
+    "NotAllowed",
+    "NotAuthenticated",
+    "NotFound",
+    "OffsetConflict",
+    "Offsets",
+    "Outgoing",
+    "Page",
+    "PartitionInfo",
+    "Profile",
+    "ProfileError",
+    "ProfileExposed",
+    "ProfileInvalid",
+    "ProfileNotFound",
+    "Query",
+    "Queue",
+    "QueueExists",
+    "QueueFields",
+    "QueueInfo",
+    "QueueNotFound",
+    "QueuePage",
+    "QueueRead",
+    "RawMessage",
+    "ReadOptions",
+    "Receipt",
+    "RetryPolicy",
+    "SendOptions",
+    "ServerError",
+    "ServiceUnavailable",
+    "Timeout",
+    "Timing",
+    "TooLarge",
+    "TooManyWaiters",
+    "TransportError",
+]

@@ -1,0 +1,344 @@
+"""The client for async code: the same calls as :class:`queuey.client.Client`, awaited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from msgspec import UNSET, UnsetType
+
+from queuey.client import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
+from queuey.client.access import find_access
+from queuey.client.attempts import AsyncTiming, Attempts, Patience
+from queuey.client.errors import ClientError, NotFound
+from queuey.client.following import Following, start_query
+from queuey.client.offset_calls import Progress
+from queuey.client.queue_calls import QueueFields
+from queuey.client.read_calls import Query, ReadOptions
+from queuey.client.results import (
+    CreatedQueue,
+    Message,
+    NamePage,
+    Offsets,
+    Page,
+    Queue,
+    QueueInfo,
+    QueuePage,
+    QueueRead,
+    RawMessage,
+    Receipt,
+)
+from queuey.client.retry import RetryPolicy
+from queuey.client.send_calls import After, Batcher, Chunk, Outgoing, SendOptions
+from queuey.client.servers import Choice
+from queuey.client.wire import Call, Place
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    import httpx2
+
+T = TypeVar("T")
+
+Messages = Iterable[str | bytes | Outgoing] | AsyncIterable[str | bytes | Outgoing]
+
+
+class AsyncClient:
+    """Speaks to Queuey from async code; arguments, results and errors are those of :class:`queuey.client.Client`.
+
+    ``transport`` is an async one and ``timing`` an :class:`AsyncTiming`. Use it in one event loop.
+    """
+
+    def __init__(
+        self,
+        url: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        application: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        timeout: float = 10.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx2.AsyncBaseTransport | None = None,
+        timing: AsyncTiming | None = None,
+    ) -> None:
+        from queuey.client.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
+
+        access = find_access(url, application=application, key=key)
+        self.servers = access.servers
+        self._timeout = timeout
+        self._policy = retry or RetryPolicy()
+        self._timing = timing or AsyncTiming()
+        self._choice = Choice(
+            access.servers,
+            cool_down=self._policy.cool_down,
+            clock=self._timing.clock,
+            draw=self._timing.draw,
+        )
+        self._sender = AsyncSender(access.servers, access.key, verify, transport)
+
+    def __repr__(self) -> str:
+        """Names the servers and leaves the key out."""
+        return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._sender.close()
+
+    @property
+    def application(self) -> str:
+        """The application that the client speaks for."""
+        return self.servers[0].application
+
+    # -- queues
+
+    async def create_queue(self, name: str | None = None, **fields: Unpack[QueueFields]) -> CreatedQueue:
+        """Creates a queue; see :meth:`Client.create_queue`."""
+        return await self._run(queue_calls.create(name, fields))
+
+    async def queues(
+        self, *, start: str | None = None, count: bool = False, page_size: int | None = None
+    ) -> AsyncIterator[Queue]:
+        """Iterates over all queues, page by page; see :meth:`Client.queues`."""
+        while True:
+            page = await self.queue_page(start=start, count=count, limit=page_size)
+            for queue in page.queues:
+                yield queue
+            if page.next is None:
+                return
+            start = page.next
+
+    async def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
+        """Lists one page of queues from ``start`` on, inclusive."""
+        return await self._run(queue_calls.queues(start, limit, count=count))
+
+    async def queue_names(self, *, start: str | None = None, page_size: int | None = None) -> AsyncIterator[str]:
+        """Iterates over the names of all queues."""
+        while True:
+            page = await self.name_page(start=start, limit=page_size)
+            for name in page.names:
+                yield name
+            if page.next is None:
+                return
+            start = page.next
+
+    async def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
+        """Lists one page of names from ``start`` on, inclusive."""
+        return await self._run(queue_calls.names(start, limit))
+
+    async def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
+        """Changes the fields that are given; see :meth:`Client.update_queue`."""
+        return await self._run(queue_calls.update(name, fields))
+
+    async def delete_queue(self, name: str) -> None:
+        """Deletes a queue with its messages and offsets."""
+        await self._run(queue_calls.delete(name))
+
+    async def purge_queue(self, name: str) -> None:
+        """Removes all messages of a queue; the queue and its offsets stay."""
+        await self._run(queue_calls.purge(name))
+
+    async def info(self, name: str) -> QueueInfo:
+        """Returns everything the server says about a queue."""
+        return await self._run(queue_calls.info(name))
+
+    # -- sending
+
+    async def send(
+        self,
+        queue: str,
+        body: str | bytes | UnsetType = UNSET,
+        *,
+        after: After | None = None,
+        **options: Unpack[SendOptions],
+    ) -> Receipt:
+        """Stores one message; see :meth:`Client.send`."""
+        return await self._run(send_calls.send(queue, Outgoing(body, **options), after))
+
+    async def send_many(self, queue: str, messages: Messages, *, after: After | None = None) -> list[Receipt]:
+        """Stores messages in as few requests as the server's limits allow; see :meth:`Client.send_many`."""
+        receipts: list[Receipt] = []
+        try:
+            async for receipt in self.send_iter(queue, messages, after=after):
+                receipts.append(receipt)  # noqa: PERF401 - what was stored is needed when a later batch fails
+        except ClientError as error:
+            error.receipts = tuple(receipts)
+            raise
+        return receipts
+
+    async def send_iter(
+        self,
+        queue: str,
+        messages: Messages,
+        *,
+        after: After | None = None,
+        batch: int = send_calls.BATCH_MESSAGES,
+    ) -> AsyncIterator[Receipt]:
+        """Stores any number of messages and yields their receipts; see :meth:`Client.send_iter`."""
+        batcher = Batcher(batch)
+        async for message in _each(messages):
+            chunk = batcher.add(message)
+            if chunk is not None:
+                receipts = await self._send_chunk(queue, chunk, after)
+                after = send_calls.latest(chunk, receipts, after)
+                for receipt in receipts:
+                    yield receipt
+        chunk = batcher.rest()
+        if chunk is not None:
+            for receipt in await self._send_chunk(queue, chunk, after):
+                yield receipt
+
+    async def put(
+        self,
+        queue: str,
+        places: Place | Iterable[Place],
+        body: str | bytes | UnsetType = UNSET,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        """Writes one body at the given ids; see :meth:`Client.put`."""
+        await self._run(send_calls.put(queue, message_calls.several(places), Outgoing(body, **options)))
+
+    # -- reading
+
+    async def read(self, queue: str, *, wait: float = 0.0, **options: Unpack[ReadOptions]) -> Page:
+        """Reads one page of messages by time; see :meth:`Client.read`."""
+        return await self._run(read_calls.read(Query(queue=queue, **options), wait))
+
+    async def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Page]:
+        """Reads page after page until there is nothing more now; ``limit`` is the size of a page."""
+        query: Query | None = Query(queue=queue, **options)
+        while query is not None:
+            page = await self._run(read_calls.read(query))
+            yield page
+            query = read_calls.onward(query, page)
+
+    async def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> AsyncIterator[Message]:
+        """Reads all messages that are there now, page by page; ``limit`` is the size of a page."""
+        async for page in self.read_pages(queue, **options):
+            for message in page.messages:
+                yield message
+
+    async def tail_pages(
+        self, queue: str, *, wait: float = 20.0, patience: float | None = None, **options: Unpack[ReadOptions]
+    ) -> AsyncIterator[Page]:
+        """Follows a queue live and never ends; see :meth:`Client.tail_pages`."""
+        timing = self._timing
+        following = Following(
+            start_query(queue, options), wait, Patience(self._policy, patience, timing.clock, timing.draw), timing.clock
+        )
+        while True:
+            try:
+                page = await self._run(following.call())
+            except ClientError as error:
+                pause = following.pause_after(error)
+                if pause is None:
+                    raise
+                await timing.sleep(pause)
+                continue
+            pause = following.took(page)
+            if pause is None:
+                continue
+            yield page
+            if pause:
+                await timing.sleep(pause)
+
+    async def tail(
+        self, queue: str, *, wait: float = 20.0, patience: float | None = None, **options: Unpack[ReadOptions]
+    ) -> AsyncIterator[Message]:
+        """Follows a queue live, message by message; see :meth:`Client.tail_pages`."""
+        async for page in self.tail_pages(queue, wait=wait, patience=patience, **options):
+            for message in page.messages:
+                yield message
+
+    async def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
+        """Reads one page of each of several queues in one call; see :meth:`Client.read_queues`."""
+        return await self._run(read_calls.read_queues(queries, wait))
+
+    # -- messages by id
+
+    async def get(self, queue: str, places: Place | Iterable[Place]) -> list[Message]:
+        """Fetches messages by id, missing ones left out; see :meth:`Client.get`."""
+        calls = message_calls.get(queue, message_calls.several(places))
+        return [message for call in calls for message in await self._run(call)]
+
+    async def get_raw(self, queue: str, place: Place) -> RawMessage:
+        """Fetches one message as its bytes; see :meth:`Client.get_raw`."""
+        try:
+            return await self._run(message_calls.get_raw(queue, place))
+        except NotFound as error:
+            raise message_calls.missing(error) from error
+
+    async def delete(self, queue: str, places: Place | Iterable[Place]) -> None:
+        """Deletes messages by id, whether or not they are there."""
+        for call in message_calls.delete(queue, message_calls.several(places)):
+            await self._run(call)
+
+    # -- consumer offsets
+
+    async def commit(
+        self,
+        queue: str,
+        group: str,
+        offsets: Mapping[int, Progress],
+        *,
+        expected: Mapping[int, Progress | None] | None = None,
+    ) -> dict[int, str | None]:
+        """Records how far a consumer group has processed partitions; see :meth:`Client.commit`."""
+        return await self._run(offset_calls.commit(queue, group, offsets, expected))
+
+    async def offsets(self, queue: str, group: str) -> Offsets:
+        """Returns how far a group has come, and how far it is behind; see :meth:`Client.offsets`."""
+        return await self._run(offset_calls.offsets(queue, group))
+
+    async def groups(self, queue: str) -> tuple[str, ...]:
+        """Lists the groups that have recorded offsets."""
+        return await self._run(offset_calls.groups(queue))
+
+    async def delete_group(self, queue: str, group: str) -> None:
+        """Forgets a group's offsets."""
+        await self._run(offset_calls.delete_group(queue, group))
+
+    # -- the service
+
+    async def heartbeat(self) -> None:
+        """Returns if the service and its store work; see :meth:`Client.heartbeat`."""
+        await self._run(service_calls.heartbeat())
+
+    async def version(self) -> dict[str, Any]:
+        """Returns what the service says about its version."""
+        return await self._run(service_calls.version())
+
+    async def _send_chunk(self, queue: str, chunk: Chunk, after: After | None) -> list[Receipt]:
+        return await self._run(send_calls.send_batch(queue, chunk, after))
+
+    async def _run(self, call: Call[T]) -> T:
+        """Sends a call until it is answered or may not be sent again."""
+        timing = self._timing
+        attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
+        while True:
+            try:
+                return attempts.read(await self._sender.send(call, attempts.server, attempts.url, attempts.timeout))
+            except ClientError as error:
+                pause = attempts.pause_after(error)
+                if pause is None:
+                    raise
+            if pause:
+                await timing.sleep(pause)
+
+
+async def _each(messages: Messages) -> AsyncIterator[str | bytes | Outgoing]:
+    if isinstance(messages, AsyncIterable):
+        async for message in messages:
+            yield message
+    else:
+        for message in messages:
+            yield message

@@ -1,0 +1,325 @@
+"""Every error that the client raises, in one tree.
+
+::
+
+    ClientError                      a queuey.errors.QueueyError
+    ├── InvalidArgument              refused before anything was sent; also a ValueError
+    ├── ProfileError                 the profile file cannot be used
+    │   ├── ProfileNotFound
+    │   ├── ProfileInvalid           no TOML, or a key is missing or wrong
+    │   └── ProfileExposed           others than its owner may read it
+    ├── TransportError               no whole answer came; ``outcome`` says what that means for a write
+    │   ├── ConnectionFailed         no connection: nothing was sent
+    │   ├── ConnectionLost           broke off after the request may have been sent
+    │   └── Timeout
+    │       ├── ConnectTimeout       nothing was sent
+    │       └── AnswerTimeout        sent, in part or whole, and not answered in time
+    ├── InvalidAnswer                an answer that no Queuey gives
+    └── ApiError                     the server refused; status, code, fields, outcome, retry_after
+        ├── InvalidRequest           400
+        │   └── TooLarge             413
+        ├── NotAuthenticated         401
+        ├── NotAllowed               403
+        ├── NotFound                 404
+        │   ├── ApplicationNotFound
+        │   ├── QueueNotFound
+        │   ├── GroupNotFound
+        │   └── MessageNotFound
+        ├── Conflict                 409
+        │   ├── QueueExists
+        │   └── OffsetConflict       current offsets, and which partitions were set nevertheless
+        └── ServerError              5xx and 429
+            └── ServiceUnavailable   503; outcome of a write, outcomes of a batch
+                └── TooManyWaiters   no room for another long poll
+
+No message, attribute or repr of these errors contains the API key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from queuey.errors import Outcome, QueueyError
+
+if TYPE_CHECKING:
+    from queuey.client.results import Receipt
+
+
+class ClientError(QueueyError):
+    """Base of all errors of the client.
+
+    Attributes:
+        receipts: What ``send_many`` had stored in earlier requests before this one failed.
+        temporary: Whether the same call may well succeed later, unchanged.
+    """
+
+    code = "ClientError"
+    temporary = False
+
+    receipts: tuple[Receipt, ...] = ()
+
+
+class InvalidArgument(ClientError, ValueError):
+    """An argument that cannot be sent. Nothing was sent."""
+
+    code = "InvalidArgument"
+
+
+class ProfileError(ClientError):
+    """The profile file cannot be used."""
+
+    code = "ProfileError"
+
+
+class ProfileNotFound(ProfileError):
+    """There is no profile file, and nothing else says where the server is."""
+
+    code = "ProfileNotFound"
+
+
+class ProfileInvalid(ProfileError):
+    """The profile is not TOML or lacks something."""
+
+    code = "ProfileInvalid"
+
+
+class ProfileExposed(ProfileError):
+    """Group or others may read the profile, and with it the key."""
+
+    code = "ProfileExposed"
+
+
+class TransportError(ClientError):
+    """No whole answer came from ``server``.
+
+    Args:
+        message: What happened, for people.
+        server: Base address of the server that was asked last.
+
+    Attributes:
+        outcome: ``none``: nothing was sent. ``unknown``: a write may have been carried out.
+    """
+
+    code = "TransportError"
+    temporary = True
+    outcome: Outcome = "unknown"
+
+    def __init__(self, message: str, server: str = "") -> None:
+        super().__init__(message, server)
+        self.server = server
+
+    def __str__(self) -> str:
+        """Names the server beside what happened."""
+        text: str = self.args[0]
+        return f"{self.server}: {text}" if self.server else text
+
+
+class ConnectionFailed(TransportError):
+    """No connection could be made, so nothing was sent."""
+
+    code = "ConnectionFailed"
+    outcome: Outcome = "none"
+
+
+class ConnectionLost(TransportError):
+    """The connection broke after the request may have been sent."""
+
+    code = "ConnectionLost"
+
+
+class Timeout(TransportError):
+    """The server took too long."""
+
+    code = "Timeout"
+
+
+class ConnectTimeout(Timeout):
+    """The server took too long to accept a connection; nothing was sent."""
+
+    code = "ConnectTimeout"
+    outcome: Outcome = "none"
+
+
+class AnswerTimeout(Timeout):
+    """The request was sent, in part or whole, and not answered in time."""
+
+    code = "AnswerTimeout"
+
+
+class InvalidAnswer(ClientError):
+    """An answer that no Queuey gives: another service, a broken proxy, or a much newer server."""
+
+    code = "InvalidAnswer"
+
+
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server said when it refused.
+
+    Attributes:
+        status: HTTP status.
+        code: Queuey's stable name of the reason.
+        fields: What is wrong, by field or name (``"1.partition"`` in a batch).
+        text: The answer when it was plain text.
+        retry_after: Seconds after which a retry makes sense; None when the server named none.
+        outcome: What became of a write; None when the server did not say.
+        outcomes: The same for each message of a batch.
+        current: The offsets that are recorded now, per partition of the request.
+        applied: The partitions whose offset was set nevertheless.
+    """
+
+    status: int
+    code: str = "Error"
+    fields: Mapping[str, str] = {}
+    text: str = ""
+    retry_after: float | None = None
+    outcome: str | None = None
+    outcomes: tuple[str, ...] = ()
+    current: Mapping[int, str | None] = {}
+    applied: tuple[int, ...] = ()
+
+
+class ApiError(ClientError):
+    """The server refused the call.
+
+    Args:
+        refusal: What it said.
+
+    Attributes:
+        status, code, fields, retry_after, outcome, outcomes: See :class:`Refusal`.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+        self.status = refusal.status
+        self.code = refusal.code
+        self.fields = dict(refusal.fields)
+        self.retry_after = refusal.retry_after
+        self.outcome = refusal.outcome
+        self.outcomes = refusal.outcomes
+
+    def __str__(self) -> str:
+        """Says status, reason and every field that is wrong."""
+        detail = "; ".join(f"{name}: {text}" for name, text in self.fields.items()) or self.refusal.text
+        return f"{self.status} {self.code}: {detail}" if detail else f"{self.status} {self.code}"
+
+    @property
+    def not_processed(self) -> bool:
+        """Whether the server certainly did nothing, so that even a POST may be sent again."""
+        return False
+
+
+class InvalidRequest(ApiError):
+    """Something in the request is not acceptable; nothing was stored."""
+
+
+class TooLarge(InvalidRequest):
+    """A body or a batch over the server's limit; nothing was stored."""
+
+
+class NotAuthenticated(ApiError):
+    """The key is unknown, expired or revoked."""
+
+
+class NotAllowed(ApiError):
+    """The caller lacks the permission."""
+
+
+class NotFound(ApiError):
+    """Something named in the call does not exist."""
+
+
+class ApplicationNotFound(NotFound):
+    """The server has no such application."""
+
+
+class QueueNotFound(NotFound):
+    """The application has no such queue."""
+
+
+class GroupNotFound(NotFound):
+    """The queue has no offsets of that group."""
+
+
+class MessageNotFound(NotFound):
+    """The queue has no such message."""
+
+
+class Conflict(ApiError):
+    """The call does not fit the present state."""
+
+
+class QueueExists(Conflict):
+    """A queue of that name exists and differs in the given fields."""
+
+
+class OffsetConflict(Conflict):
+    """At least one offset was not what was expected.
+
+    Attributes:
+        current: The offset now recorded per partition of the call; None when none is.
+        applied: The partitions that were set nevertheless.
+    """
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.current = dict(refusal.current)
+        self.applied = refusal.applied
+
+
+class ServerError(ApiError):
+    """The server, or something before it, failed."""
+
+    temporary = True
+
+
+class ServiceUnavailable(ServerError):
+    """The server cannot serve the call now."""
+
+    @property
+    def not_processed(self) -> bool:
+        """True if the server vouches that nothing was and will be stored."""
+        said = (self.outcome, *self.outcomes)
+        return "none" in said and all(outcome in {None, "none"} for outcome in said)
+
+
+class TooManyWaiters(ServiceUnavailable):
+    """All places for long polls are taken; the call was not started."""
+
+    @property
+    def not_processed(self) -> bool:
+        """Always: it was turned away at the door."""
+        return True
+
+
+BY_CODE: dict[str, type[ApiError]] = {
+    "InvalidApplicationKey": NotAuthenticated,
+    "InvalidApplicationName": ApplicationNotFound,
+    "InvalidGroupName": GroupNotFound,
+    "InvalidQueueName": QueueNotFound,
+    "OffsetConflict": OffsetConflict,
+    "QueueExists": QueueExists,
+    "TooManyWaiters": TooManyWaiters,
+}
+
+BY_STATUS: dict[int, type[ApiError]] = {
+    400: InvalidRequest,
+    401: NotAuthenticated,
+    403: NotAllowed,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+    429: ServerError,
+    503: ServiceUnavailable,
+}
+
+
+def error_for(refusal: Refusal) -> ApiError:
+    """Returns the error whose class fits the refusal best."""
+    kind: type[Any] = BY_STATUS.get(refusal.status, ServerError if refusal.status >= 500 else ApiError)  # noqa: PLR2004 - HTTP
+    named = BY_CODE.get(refusal.code)
+    error: ApiError = (named if named is not None and issubclass(named, kind) else kind)(refusal)
+    return error

@@ -1,0 +1,71 @@
+"""Calls about consumer groups and how far they have processed a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from queuey.client.errors import InvalidArgument
+from queuey.client.results import GroupOffset, Message, Offsets, Receipt
+from queuey.client.wire import Answer, Call, decode, encode, group_segment, id_text, nothing, queue_segment
+
+Progress = str | Message | Receipt
+"""The last message that was processed, or its id."""
+
+
+class _Groups(msgspec.Struct, frozen=True):
+    groups: tuple[str, ...]
+
+
+class _Set(msgspec.Struct, frozen=True):
+    partitions: dict[int, GroupOffset]
+
+
+def commit(
+    queue: str, group: str, offsets: Mapping[int, Progress], expected: Mapping[int, Progress | None] | None
+) -> Call[dict[int, str | None]]:
+    """Records offsets; a partition named in ``expected`` only if that is what is recorded now (None: nothing)."""
+    given = expected or {}
+    if not offsets or given.keys() - offsets.keys():
+        raise InvalidArgument("offsets names at least one partition, and every one that expected names")
+    partitions: dict[str, dict[str, Any]] = {}
+    for number, progress in offsets.items():
+        partitions[str(number)] = {"offset": _id(progress)}
+        if number in given:
+            before = given[number]
+            partitions[str(number)]["expected"] = None if before is None else _id(before)
+    content = encode({"partitions": partitions})
+    return Call("PUT", _path(queue, group), _set, headers={"content-type": "application/json"}, content=content)
+
+
+def offsets(queue: str, group: str) -> Call[Offsets]:
+    """Asks for a group's offsets and lag, all partitions."""
+    return Call("GET", _path(queue, group), lambda answer: decode(answer, Offsets), repeatable=True)
+
+
+def groups(queue: str) -> Call[tuple[str, ...]]:
+    """Lists the groups with recorded offsets."""
+    return Call("GET", f"{queue_segment(queue)}/offsets", _groups, repeatable=True)
+
+
+def delete_group(queue: str, group: str) -> Call[None]:
+    """Forgets a group's offsets."""
+    return Call("DELETE", _path(queue, group), nothing)
+
+
+def _path(queue: str, group: str) -> str:
+    return f"{queue_segment(queue)}/offsets/{group_segment(group)}"
+
+
+def _id(progress: Progress) -> str:
+    return id_text(progress if isinstance(progress, str) else progress.id)
+
+
+def _set(answer: Answer) -> dict[int, str | None]:
+    return {number: state.offset for number, state in decode(answer, _Set).partitions.items()}
+
+
+def _groups(answer: Answer) -> tuple[str, ...]:
+    return decode(answer, _Groups).groups

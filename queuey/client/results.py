@@ -1,0 +1,225 @@
+"""What the client's calls return: frozen, typed, with the names of the API's JSON when encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from queuey import ids
+from queuey.client.errors import ApiError
+from queuey.messages import Acknowledgement
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _ticks(identifier: str) -> int:
+    return ids.parse_position(identifier)[0]
+
+
+def _time(identifier: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=(_ticks(identifier) - ids.EPOCH_TICKS) // 10)
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """A message was stored.
+
+    Attributes:
+        id: 32 lower-case hex digits.
+        timestamp: The id's time, seconds since 1970 with seven decimals, exactly as the server wrote it.
+        partition: 1 to the queue's count.
+    """
+
+    id: str = msgspec.field(name="key")
+    timestamp: str
+    partition: int
+
+    @property
+    def time(self) -> datetime:
+        """The id's time in UTC, cut to microseconds."""
+        return _time(self.id)
+
+    @property
+    def ticks(self) -> int:
+        """The id's time in 100 ns steps since 1582-10-15, exactly."""
+        return _ticks(self.id)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message of a queue.
+
+    Attributes:
+        id: 32 lower-case hex digits.
+        timestamp: The id's time, seconds since 1970 with seven decimals, exactly as the server wrote it.
+        partition: 1 to the queue's count.
+        body: ``str`` for text, ``bytes`` for anything else, or the value of a body that was sent as JSON.
+        content_type: As given by the producer; None if it gave none.
+        headers: As given by the producer, names in lower case.
+    """
+
+    id: str = msgspec.field(name="message_id")
+    timestamp: str
+    partition: int
+    body: Any
+    content_type: str | None = None
+    headers: Mapping[str, str] = {}
+
+    @property
+    def time(self) -> datetime:
+        """The id's time in UTC, cut to microseconds."""
+        return _time(self.id)
+
+    @property
+    def ticks(self) -> int:
+        """The id's time in 100 ns steps since 1582-10-15, exactly."""
+        return _ticks(self.id)
+
+
+class RawMessage(msgspec.Struct, frozen=True):
+    """A message as its bytes, with what the server says about them. Fields as in :class:`Message`."""
+
+    id: str
+    timestamp: str
+    partition: int
+    body: bytes
+    content_type: str
+    headers: Mapping[str, str] = {}
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What one read gave.
+
+    Attributes:
+        messages: In the order asked for.
+        horizon: An id; nothing at or above it was read.
+        next: Per partition, where to go on with ``since`` in the same order; None: a descending read is through.
+        cursor: The same as one text, for keeping; empty when every partition is through.
+        more: Another read now may give messages.
+        cursor_safe: False after ``delay=0``: a read that goes on from this cursor may miss messages.
+    """
+
+    messages: tuple[Message, ...]
+    horizon: str
+    next: Mapping[int, str | None]
+    cursor: str
+    more: bool
+    cursor_safe: bool = True
+
+
+class QueueRead(msgspec.Struct, frozen=True):
+    """What a read of several queues gave for one of them: a page, or the reason why there is none."""
+
+    queue: str
+    page: Page | None = None
+    error: ApiError | None = None
+
+
+class Queue(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as the server describes it.
+
+    Attributes:
+        principals: Who else may read and delete.
+        ttl: Seconds; None: the deployment's default.
+        read_delay: Seconds; None: what the consistency level means on that server.
+        created: Seconds since 1970; None in the answer to a create.
+        application: Only in listings.
+        count: Messages, in listings that asked for them.
+    """
+
+    name: str = msgspec.field(name="queue_name")
+    partitions: int
+    type: str
+    consistency: str
+    principals: tuple[str, ...] = ()
+    ttl: int | None = None
+    read_delay: float | None = None
+    created: float | None = None
+    application: str | None = None
+    count: int | None = None
+
+
+class CreatedQueue(Queue, frozen=True, kw_only=True):
+    """The answer to a create. ``new`` is False if the queue was there already, as it was asked for."""
+
+    new: bool
+
+
+class QueuePage(msgspec.Struct, frozen=True):
+    """One page of the list of queues; ``next`` is the ``start`` of the next one, None at the end."""
+
+    queues: tuple[Queue, ...]
+    next: str | None
+
+
+class NamePage(msgspec.Struct, frozen=True):
+    """One page of the list of queue names; ``next`` is the ``start`` of the next one, None at the end."""
+
+    names: tuple[str, ...]
+    next: str | None
+
+
+class PartitionInfo(msgspec.Struct, frozen=True):
+    """What is known of one partition. ``oldest`` and ``newest`` are ids, None when it is empty."""
+
+    count: int
+    exact: bool
+    oldest: str | None
+    newest: str | None
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the server says about a queue.
+
+    Attributes:
+        ttl, read_delay: Seconds, those in force.
+        store: ``sqlite`` or ``cassandra``.
+        guarantee: Which guarantees hold for the queue on that store, a sentence.
+        acknowledgement: What a stored message has survived: a stable word and a sentence.
+        horizon: An id; everything below it can be read.
+        count: Messages in all partitions; ``exact``: counted, otherwise estimated.
+        partition_info: By partition.
+    """
+
+    name: str = msgspec.field(name="queue_name")
+    application: str
+    partitions: int
+    type: str
+    consistency: str
+    principals: tuple[str, ...] = msgspec.field(name="principles", default=())
+    ttl: int | None
+    read_delay: float
+    created: float
+    store: str
+    guarantee: str
+    acknowledgement: Acknowledgement
+    horizon: str
+    count: int
+    exact: bool
+    partition_info: dict[int, PartitionInfo]
+
+
+class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a consumer group has processed one partition.
+
+    Attributes:
+        offset: The last id processed; None: nothing recorded.
+        updated: Seconds since 1970 when it was recorded.
+        lag: Messages behind it; ``lag_exact``: counted, otherwise estimated.
+        lag_seconds: Age of the oldest of them.
+    """
+
+    offset: str | None
+    updated: float | None = None
+    lag: int = 0
+    lag_exact: bool = True
+    lag_seconds: float = 0.0
+
+
+class Offsets(msgspec.Struct, frozen=True):
+    """How far a consumer group has processed a queue. ``lag`` is the sum over the partitions."""
+
+    group: str
+    partitions: dict[int, GroupOffset]
+    lag: int = 0

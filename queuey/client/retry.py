@@ -1,0 +1,86 @@
+"""Whether a failed call is sent again, and after how long. Pure: nothing here sleeps, sends or looks at a clock."""
+
+from __future__ import annotations
+
+import msgspec
+
+from queuey.client.errors import (
+    ApiError,
+    ClientError,
+    InvalidArgument,
+    ServerError,
+    ServiceUnavailable,
+    TooManyWaiters,
+    TransportError,
+)
+
+_GATEWAY = frozenset({429, 502, 503, 504})
+"""Statuses that say: not now. A plain 500 says: not this."""
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How persistent a client is.
+
+    A call is sent again only if that is safe: it changes nothing, is the same done twice (PUT and DELETE of messages by
+    id), or certainly was not processed (no connection; 503 with outcome ``none``; no room for another long poll).
+    Anything else that broke off may have been carried out, and the caller decides.
+
+    Attributes:
+        rounds: Attempts, not counting those that move on at once to a server that is not known to be down. 1: never
+            pause and try again.
+        base: Seconds; the pause after the first attempt is drawn from 0 to ``base``, then to twice that, and so on.
+        cap: The most that upper bound grows to, in seconds.
+        retry_after_cap: The most seconds by which Retry-After prolongs a pause.
+        deadline: Seconds from the first attempt of a call to its last, the time that it asked the server to wait aside.
+        cool_down: Seconds for which a server that failed is avoided while there are others.
+    """
+
+    rounds: int = 4
+    base: float = 0.1
+    cap: float = 5.0
+    retry_after_cap: float = 30.0
+    deadline: float = 60.0
+    cool_down: float = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuses negative times and a client that never tries."""
+        times = (self.base, self.cap, self.retry_after_cap, self.deadline, self.cool_down)
+        if self.rounds < 1 or not all(time >= 0 for time in times):
+            raise InvalidArgument("a retry policy has at least one round and no negative times")
+
+    def pause(self, rounds: int, draw: float, retry_after: float | None = None) -> float:
+        """Returns the seconds to wait after so many attempts.
+
+        Args:
+            rounds: Attempts that have failed.
+            draw: A random number from 0 to 1; with it callers that failed together come back apart.
+            retry_after: What the server asked for; the jitter comes on top of it.
+        """
+        jitter = draw * min(self.cap, self.base * 2.0 ** min(rounds - 1, 30))
+        return min(retry_after or 0.0, self.retry_after_cap) + jitter
+
+
+def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
+    """Tells whether a call that failed so may be sent again.
+
+    Args:
+        error: How it failed.
+        repeatable: Sending it twice does no harm.
+    """
+    if isinstance(error, TransportError):
+        return repeatable or error.outcome == "none"
+    if isinstance(error, ServiceUnavailable) and error.not_processed:
+        return True
+    return repeatable and isinstance(error, ServerError) and error.status in _GATEWAY
+
+
+def blames_server(error: ClientError) -> bool:
+    """Tells whether the failure is that server's own, so that others are to be preferred for a while."""
+    if isinstance(error, TransportError):
+        return True
+    return isinstance(error, ServerError) and error.status in _GATEWAY and not isinstance(error, TooManyWaiters)
+
+
+def asked_pause(error: ClientError) -> float | None:
+    """Returns the seconds that the server asked for, if it did."""
+    return error.retry_after if isinstance(error, ApiError) else None

@@ -1,0 +1,275 @@
+"""Calls that store messages: one, a batch, or any number in batches of a bounded size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from queuey import ids
+from queuey.client.errors import InvalidArgument
+from queuey.client.results import Message, Receipt
+from queuey.client.wire import (
+    Answer,
+    Call,
+    Place,
+    decode,
+    encode,
+    id_text,
+    nothing,
+    number_text,
+    place_text,
+    queue_segment,
+)
+
+BATCH_MESSAGES = 1000
+"""The server's limit of messages in a batch."""
+BATCH_BYTES = 8 << 20
+"""The server's limit of a batch's body."""
+
+After = str | Message | Receipt
+"""A message that new ones have to come after."""
+
+_OPEN = b'{"messages":['
+_CLOSE = b"]}"
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]+")
+_HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+
+
+class SendOptions(TypedDict, total=False):
+    """What may be said about a message. Every option is that of :class:`Outgoing`."""
+
+    json: Any
+    ttl: int | None
+    partition: int | None
+    key: str | None
+    delay: float | None
+    headers: Mapping[str, str] | None
+    content_type: str | None
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A message to be sent: a ``body``, or ``json``, and what is said about it.
+
+    Attributes:
+        body: Text or bytes, never empty.
+        json: Any JSON value in place of a body; readers get the value back.
+        ttl: Seconds; None: the queue's default.
+        partition: 1 to the queue's count; None: by ``key``, else any.
+        key: Messages of one key go to one partition, in order.
+        delay: Seconds until range reads show the message; its TTL counts from then.
+        headers: Up to 16 small texts kept with the message; names are lower-cased.
+        content_type: Kept with the message.
+    """
+
+    body: str | bytes | UnsetType = UNSET
+    json: Any = UNSET
+    ttl: int | None = None
+    partition: int | None = None
+    key: str | None = None
+    delay: float | None = None
+    headers: Mapping[str, str] | None = None
+    content_type: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses a message without a body, with two, or with one of another type."""
+        if (self.body is UNSET) == (self.json is UNSET):
+            raise InvalidArgument("a message has either a body or a JSON value")
+        if self.body is not UNSET and not isinstance(self.body, str | bytes):
+            raise InvalidArgument("a body is str or bytes; JSON values are given as json=")
+
+
+class _Item(msgspec.Struct, omit_defaults=True):
+    """A message of a batch as the server reads it."""
+
+    body: Any
+    encoding: str | None = None
+    ttl: int | None = None
+    partition: int | None = None
+    message_key: str | None = None
+    delay: float | None = None
+    headers: Mapping[str, str] | None = None
+    content_type: str | None = None
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    messages: list[Receipt]
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """The body of one batch, and which of its messages are not delayed, in order."""
+
+    content: bytes
+    prompt: tuple[bool, ...]
+
+
+class Batcher:
+    """Collects messages into batches that the server takes, holding no more than one of them.
+
+    Args:
+        messages: At most so many in a batch.
+        size: At most so many bytes of a batch's body; a larger message travels alone, for the server to judge.
+    """
+
+    def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES) -> None:
+        if messages < 1:
+            raise InvalidArgument("a batch has at least one message")
+        self._messages = min(messages, BATCH_MESSAGES)
+        self._room = size - len(_OPEN) - len(_CLOSE)
+        self._items: list[bytes] = []
+        self._prompt: list[bool] = []
+        self._size = 0
+
+    def add(self, message: str | bytes | Outgoing) -> Chunk | None:
+        """Takes a message; returns the batch that had no room for it, if so."""
+        outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
+        item = _item(outgoing)
+        full = len(self._items) >= self._messages or self._size + len(item) > self._room
+        chunk = self.rest() if full else None
+        self._items.append(item)
+        self._prompt.append(not outgoing.delay)
+        self._size += len(item) + 1
+        return chunk
+
+    def rest(self) -> Chunk | None:
+        """Returns what has been collected, if anything, and begins anew."""
+        if not self._items:
+            return None
+        chunk = Chunk(_OPEN + b",".join(self._items) + _CLOSE, tuple(self._prompt))
+        self._items, self._prompt, self._size = [], [], 0
+        return chunk
+
+
+def send(queue: str, message: Outgoing, after: After | None = None) -> Call[Receipt]:
+    """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one."""
+    headers = _bare_headers(message)
+    if headers is None:
+        batcher = Batcher()
+        batcher.add(message)
+        content = batcher.rest()
+        assert content is not None  # noqa: S101 - a message was just added
+        return Call("POST", queue_segment(queue), _receipt, headers=_batch_headers(after), content=content.content)
+    return Call("POST", queue_segment(queue), _receipt, headers=headers | _after(after), content=_bytes(message.body))
+
+
+def send_batch(queue: str, chunk: Chunk, after: After | None = None) -> Call[list[Receipt]]:
+    """Stores a batch, all or none of it."""
+    return Call("POST", queue_segment(queue), _receipts, headers=_batch_headers(after), content=chunk.content)
+
+
+def latest(chunk: Chunk, receipts: Iterable[Receipt], after: After | None) -> After | None:
+    """Returns what the next batch has to come after, so that batches keep their order across servers.
+
+    Delayed messages do not count: their ids lie ahead of now, where nothing may be asked to come after them.
+    """
+    ids_stored = [receipt.id for receipt, prompt in zip(receipts, chunk.prompt, strict=False) if prompt]
+    return max(ids_stored, key=ids.parse_position, default=after)
+
+
+def put(queue: str, places: Iterable[Place], message: Outgoing) -> Call[None]:
+    """Writes one body at the given ids, creating or overwriting each.
+
+    Raises:
+        InvalidArgument: No place is given; or the message has a partition, key or delay, which the ids decide; or
+            what HTTP headers cannot carry.
+    """
+    segment = ",".join(place_text(place) for place in places)
+    if not segment:
+        raise InvalidArgument("put needs the id of at least one message")
+    if message.partition is not None or message.key is not None or message.delay is not None:
+        raise InvalidArgument("the id decides about partition and time; put takes no partition, key or delay")
+    if message.json is not UNSET:
+        body, kind = encode(message.json), message.content_type or "application/json"
+    else:
+        body, kind = _bytes(message.body), message.content_type or ""
+    headers = _headers(message, kind)
+    if headers is None:
+        raise InvalidArgument("put carries only content types and headers of printable ASCII")
+    return Call("PUT", f"{queue_segment(queue)}/{segment}", nothing, headers=headers, content=body, repeatable=True)
+
+
+def _bytes(body: str | bytes | UnsetType) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    try:
+        return str(body).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("the body has no UTF-8 form") from error
+
+
+def _item(message: Outgoing) -> bytes:
+    body: Any = message.body
+    if body is UNSET:
+        body = msgspec.Raw(encode(message.json))
+    try:
+        return msgspec.json.encode(
+            _Item(
+                body,
+                "base64" if isinstance(body, bytes) else None,
+                message.ttl,
+                message.partition,
+                message.key,
+                message.delay,
+                message.headers,
+                message.content_type,
+            )
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"the message has no JSON form: {error}") from error
+
+
+def _bare_headers(message: Outgoing) -> dict[str, str] | None:
+    """Returns the headers for a message sent as its bare bytes, or None where that would change or lose something."""
+    kind = message.content_type or ""
+    if message.body is UNSET or kind.lower().startswith("application/json"):
+        return None
+    headers = _headers(message, kind)
+    if headers is None:
+        return None
+    if message.key is not None:
+        if _HEADER_VALUE.fullmatch(message.key) is None:
+            return None
+        headers["x-message-key"] = message.key
+    if message.partition is not None:
+        headers["x-partition"] = number_text(message.partition)
+    if message.delay:
+        headers["x-delay"] = number_text(message.delay)
+    return headers
+
+
+def _headers(message: Outgoing, kind: str) -> dict[str, str] | None:
+    """Returns TTL, content type and the message's own headers; None if HTTP cannot carry them unchanged."""
+    headers: dict[str, str] = {}
+    for name, value in (message.headers or {}).items():
+        if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
+            return None
+        headers[f"x-header-{name}"] = value
+    if kind:
+        if _HEADER_VALUE.fullmatch(kind) is None:
+            return None
+        headers["content-type"] = kind
+    if message.ttl is not None:
+        headers["x-ttl"] = number_text(message.ttl)
+    return headers
+
+
+def _after(after: After | None) -> dict[str, str]:
+    if after is None:
+        return {}
+    return {"x-after": id_text(after if isinstance(after, str) else after.id)}
+
+
+def _batch_headers(after: After | None) -> dict[str, str]:
+    return {"content-type": "application/json", **_after(after)}
+
+
+def _receipt(answer: Answer) -> Receipt:
+    (receipt,) = _receipts(answer)
+    return receipt
+
+
+def _receipts(answer: Answer) -> list[Receipt]:
+    return decode(answer, _Stored).messages

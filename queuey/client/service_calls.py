@@ -1,0 +1,21 @@
+"""Calls about the service itself. They stand beside the API, not below an application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey.client.wire import Answer, Call, decode, nothing
+
+
+def heartbeat() -> Call[None]:
+    """Asks whether the service and its store work."""
+    return Call("GET", "/__heartbeat__", nothing, repeatable=True)
+
+
+def version() -> Call[dict[str, Any]]:
+    """Asks which version answers."""
+    return Call("GET", "/__version__", _version, repeatable=True)
+
+
+def _version(answer: Answer) -> dict[str, Any]:
+    return decode(answer, dict[str, Any])

@@ -1,0 +1,450 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
+
+from msgspec import UNSET, UnsetType
+
+from queuey.client import (
+    message_calls,
+    offset_calls,
+    queue_calls,
+    read_calls,
+    send_calls,
+    service_calls,
+)
+from queuey.client.access import find_access
+from queuey.client.attempts import Attempts, Patience, Timing
+from queuey.client.errors import ClientError, NotFound
+from queuey.client.following import Following, start_query
+from queuey.client.offset_calls import Progress
+from queuey.client.queue_calls import QueueFields
+from queuey.client.read_calls import Query, ReadOptions
+from queuey.client.results import (
+    CreatedQueue,
+    Message,
+    NamePage,
+    Offsets,
+    Page,
+    Queue,
+    QueueInfo,
+    QueuePage,
+    QueueRead,
+    RawMessage,
+    Receipt,
+)
+from queuey.client.retry import RetryPolicy
+from queuey.client.send_calls import After, Batcher, Chunk, Outgoing, SendOptions
+from queuey.client.servers import Choice
+from queuey.client.wire import Call, Place
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    import httpx2
+
+T = TypeVar("T")
+
+
+class Client:
+    """Speaks to Queuey. Safe to use from several threads; close it, or use it as a context manager.
+
+    Args:
+        url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: what
+            ``QUEUEY_URL`` says, else the profile that ``queuey serve`` wrote.
+        key: The API key. None: ``QUEUEY_KEY``, else the profile's, if the servers are the profile's. Empty: none.
+        application: The application, if the address does not name it.
+        verify: Check certificates: by the system's authorities, by those in a file or directory, by an SSL context of
+            one's own, or (False) not at all.
+        timeout: Seconds to wait for the server at every step; connecting takes 5 at most.
+        retry: How persistent to be.
+        transport: An httpx2 transport in place of the network.
+        timing: Where time and chance come from.
+
+    Raises:
+        InvalidArgument: An address or the key cannot be used.
+        ProfileError: The profile was needed and cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str | Iterable[str] | None = None,
+        *,
+        key: str | None = None,
+        application: str | None = None,
+        verify: bool | str | Path | ssl.SSLContext = True,
+        timeout: float = 10.0,
+        retry: RetryPolicy | None = None,
+        transport: httpx2.BaseTransport | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        from queuey.client.transport import Sender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
+
+        access = find_access(url, application=application, key=key)
+        self.servers = access.servers
+        self._timeout = timeout
+        self._policy = retry or RetryPolicy()
+        self._timing = timing or Timing()
+        self._choice = Choice(
+            access.servers,
+            cool_down=self._policy.cool_down,
+            clock=self._timing.clock,
+            draw=self._timing.draw,
+        )
+        self._sender = Sender(access.servers, access.key, verify, transport)
+
+    def __repr__(self) -> str:
+        """Names the servers and leaves the key out."""
+        return f"{type(self).__name__}({', '.join(server.base for server in self.servers)})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._sender.close()
+
+    @property
+    def application(self) -> str:
+        """The application that the client speaks for."""
+        return self.servers[0].application
+
+    # -- queues
+
+    def create_queue(self, name: str | None = None, **fields: Unpack[QueueFields]) -> CreatedQueue:
+        """Creates a queue; one that is there with the same fields is a success too, with ``new`` False.
+
+        Args:
+            name: Its name; None: the server makes one up.
+            fields: See :class:`QueueFields`.
+
+        Raises:
+            QueueExists: It is there with other fields.
+        """
+        return self._run(queue_calls.create(name, fields))
+
+    def queues(self, *, start: str | None = None, count: bool = False, page_size: int | None = None) -> Iterator[Queue]:
+        """Iterates over all queues, page by page.
+
+        Args:
+            start: The name to start at, inclusive.
+            count: Also ask how many messages each has.
+            page_size: Queues per request; None: the server's default.
+        """
+        while True:
+            page = self.queue_page(start=start, count=count, limit=page_size)
+            yield from page.queues
+            if page.next is None:
+                return
+            start = page.next
+
+    def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
+        """Lists one page of queues from ``start`` on, inclusive."""
+        return self._run(queue_calls.queues(start, limit, count=count))
+
+    def queue_names(self, *, start: str | None = None, page_size: int | None = None) -> Iterator[str]:
+        """Iterates over the names of all queues, which costs the server less than :meth:`queues`."""
+        while True:
+            page = self.name_page(start=start, limit=page_size)
+            yield from page.names
+            if page.next is None:
+                return
+            start = page.next
+
+    def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
+        """Lists one page of names from ``start`` on, inclusive."""
+        return self._run(queue_calls.names(start, limit))
+
+    def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
+        """Changes the fields that are given; None resets ``principals``, ``ttl`` or ``read_delay``.
+
+        Raises:
+            InvalidRequest: A field is not acceptable, or the number of partitions would shrink.
+        """
+        return self._run(queue_calls.update(name, fields))
+
+    def delete_queue(self, name: str) -> None:
+        """Deletes a queue with its messages and offsets."""
+        self._run(queue_calls.delete(name))
+
+    def purge_queue(self, name: str) -> None:
+        """Removes all messages of a queue, whatever their number; the queue and its offsets stay."""
+        self._run(queue_calls.purge(name))
+
+    def info(self, name: str) -> QueueInfo:
+        """Returns everything the server says about a queue."""
+        return self._run(queue_calls.info(name))
+
+    # -- sending
+
+    def send(
+        self,
+        queue: str,
+        body: str | bytes | UnsetType = UNSET,
+        *,
+        after: After | None = None,
+        **options: Unpack[SendOptions],
+    ) -> Receipt:
+        """Stores one message.
+
+        Args:
+            queue: Where to.
+            body: Text or bytes; or give any JSON value as ``json=``.
+            after: A message that this one must come after, whichever server it was stored by.
+            options: See :class:`Outgoing`.
+
+        Raises:
+            TransportError: Nobody answered. With ``outcome`` ``unknown`` the message may have been stored.
+        """
+        return self._run(send_calls.send(queue, Outgoing(body, **options), after))
+
+    def send_many(
+        self, queue: str, messages: Iterable[str | bytes | Outgoing], *, after: After | None = None
+    ) -> list[Receipt]:
+        """Stores messages in as few requests as the server's limits allow, in order.
+
+        Each request is stored whole or not at all. If one fails, the error's ``receipts`` are those of the requests
+        before it.
+        """
+        receipts: list[Receipt] = []
+        try:
+            receipts.extend(self.send_iter(queue, messages, after=after))
+        except ClientError as error:
+            error.receipts = tuple(receipts)
+            raise
+        return receipts
+
+    def send_iter(
+        self,
+        queue: str,
+        messages: Iterable[str | bytes | Outgoing],
+        *,
+        after: After | None = None,
+        batch: int = send_calls.BATCH_MESSAGES,
+    ) -> Iterator[Receipt]:
+        """Stores any number of messages, holding at most one batch of them, and yields their receipts in order.
+
+        Nothing is sent unless the receipts are iterated over. A batch goes out when it is full or ``messages`` ends.
+
+        Args:
+            queue: Where to.
+            messages: Bodies, or :class:`Outgoing` for more than a body.
+            after: A message that all of these must come after.
+            batch: Messages per request, at most.
+        """
+        batcher = Batcher(batch)
+        for message in messages:
+            chunk = batcher.add(message)
+            if chunk is not None:
+                receipts = self._send_chunk(queue, chunk, after)
+                after = send_calls.latest(chunk, receipts, after)
+                yield from receipts
+        chunk = batcher.rest()
+        if chunk is not None:
+            yield from self._send_chunk(queue, chunk, after)
+
+    def put(
+        self,
+        queue: str,
+        places: Place | Iterable[Place],
+        body: str | bytes | UnsetType = UNSET,
+        **options: Unpack[SendOptions],
+    ) -> None:
+        """Writes one body at the given ids, creating or overwriting each message.
+
+        Args:
+            queue: The queue.
+            places: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
+            body: Text or bytes; or give any JSON value as ``json=``, which is kept as text.
+            options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
+        """
+        self._run(send_calls.put(queue, message_calls.several(places), Outgoing(body, **options)))
+
+    # -- reading
+
+    def read(self, queue: str, *, wait: float = 0.0, **options: Unpack[ReadOptions]) -> Page:
+        """Reads one page of messages by time, from all partitions unless told otherwise.
+
+        Args:
+            queue: The queue.
+            wait: Seconds, up to 20, to wait for messages if there are none.
+            options: See :class:`Query`.
+        """
+        return self._run(read_calls.read(Query(queue=queue, **options), wait))
+
+    def read_pages(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Page]:
+        """Reads page after page until there is nothing more now; ``limit`` is the size of a page."""
+        query: Query | None = Query(queue=queue, **options)
+        while query is not None:
+            page = self._run(read_calls.read(query))
+            yield page
+            query = read_calls.onward(query, page)
+
+    def read_all(self, queue: str, **options: Unpack[ReadOptions]) -> Iterator[Message]:
+        """Reads all messages that are there now, page by page; ``limit`` is the size of a page."""
+        for page in self.read_pages(queue, **options):
+            yield from page.messages
+
+    def tail_pages(
+        self, queue: str, *, wait: float = 20.0, patience: float | None = None, **options: Unpack[ReadOptions]
+    ) -> Iterator[Page]:
+        """Follows a queue live and never ends; yields an empty page whenever ``wait`` has passed without messages.
+
+        Servers may come and go meanwhile. The cursor of the last page, given as ``since`` to a later call, goes on
+        where this one stopped.
+
+        Args:
+            queue: The queue.
+            wait: Seconds, up to 20, that the server holds a request open.
+            patience: Seconds of uninterrupted failure after which to give up; None: never.
+            options: See :class:`Query`. Without ``since`` only what becomes readable from now on; ``since=0`` begins
+                with the oldest.
+
+        Raises:
+            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+        """
+        timing = self._timing
+        following = Following(
+            start_query(queue, options), wait, Patience(self._policy, patience, timing.clock, timing.draw), timing.clock
+        )
+        while True:
+            try:
+                page = self._run(following.call())
+            except ClientError as error:
+                pause = following.pause_after(error)
+                if pause is None:
+                    raise
+                timing.sleep(pause)
+                continue
+            pause = following.took(page)
+            if pause is None:
+                continue
+            yield page
+            if pause:
+                timing.sleep(pause)
+
+    def tail(
+        self, queue: str, *, wait: float = 20.0, patience: float | None = None, **options: Unpack[ReadOptions]
+    ) -> Iterator[Message]:
+        """Follows a queue live, message by message; see :meth:`tail_pages`."""
+        for page in self.tail_pages(queue, wait=wait, patience=patience, **options):
+            yield from page.messages
+
+    def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:
+        """Reads one page of each of up to 100 queues in one call, in the order asked.
+
+        Args:
+            queries: Names, or :class:`Query` for more than a name.
+            wait: Seconds, up to 20, to wait for messages if none of them has any.
+        """
+        return self._run(read_calls.read_queues(queries, wait))
+
+    # -- messages by id
+
+    def get(self, queue: str, places: Place | Iterable[Place]) -> list[Message]:
+        """Fetches messages by id, missing ones left out. No read delay applies.
+
+        Args:
+            queue: The queue.
+            places: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
+        """
+        calls = message_calls.get(queue, message_calls.several(places))
+        return [message for call in calls for message in self._run(call)]
+
+    def get_raw(self, queue: str, place: Place) -> RawMessage:
+        """Fetches one message as its bytes.
+
+        Raises:
+            MessageNotFound: It is not there.
+        """
+        try:
+            return self._run(message_calls.get_raw(queue, place))
+        except NotFound as error:
+            raise message_calls.missing(error) from error
+
+    def delete(self, queue: str, places: Place | Iterable[Place]) -> None:
+        """Deletes messages by id, whether or not they are there."""
+        for call in message_calls.delete(queue, message_calls.several(places)):
+            self._run(call)
+
+    # -- consumer offsets
+
+    def commit(
+        self,
+        queue: str,
+        group: str,
+        offsets: Mapping[int, Progress],
+        *,
+        expected: Mapping[int, Progress | None] | None = None,
+    ) -> dict[int, str | None]:
+        """Records how far a consumer group has processed partitions.
+
+        Args:
+            queue: The queue.
+            group: The group.
+            offsets: Per partition the last message processed, or its id.
+            expected: Per partition what must be recorded now for it to be set; None: nothing may be.
+
+        Returns:
+            What is recorded now for the partitions of ``offsets``.
+
+        Raises:
+            OffsetConflict: Something else was recorded; has the present values.
+        """
+        return self._run(offset_calls.commit(queue, group, offsets, expected))
+
+    def offsets(self, queue: str, group: str) -> Offsets:
+        """Returns how far a group has come, and how far it is behind.
+
+        Raises:
+            GroupNotFound: Nothing is recorded for it.
+        """
+        return self._run(offset_calls.offsets(queue, group))
+
+    def groups(self, queue: str) -> tuple[str, ...]:
+        """Lists the groups that have recorded offsets."""
+        return self._run(offset_calls.groups(queue))
+
+    def delete_group(self, queue: str, group: str) -> None:
+        """Forgets a group's offsets."""
+        self._run(offset_calls.delete_group(queue, group))
+
+    # -- the service
+
+    def heartbeat(self) -> None:
+        """Returns if the service and its store work.
+
+        Raises:
+            ServiceUnavailable: They do not.
+        """
+        self._run(service_calls.heartbeat())
+
+    def version(self) -> dict[str, Any]:
+        """Returns what the service says about its version."""
+        return self._run(service_calls.version())
+
+    def _send_chunk(self, queue: str, chunk: Chunk, after: After | None) -> list[Receipt]:
+        return self._run(send_calls.send_batch(queue, chunk, after))
+
+    def _run(self, call: Call[T]) -> T:
+        """Sends a call until it is answered or may not be sent again."""
+        timing = self._timing
+        attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
+        while True:
+            try:
+                return attempts.read(self._sender.send(call, attempts.server, attempts.url, attempts.timeout))
+            except ClientError as error:
+                pause = attempts.pause_after(error)
+                if pause is None:
+                    raise
+            if pause:
+                timing.sleep(pause)
