@@ -206,7 +206,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     """An application's key as it is kept: never the key, only its SHA-256.
 
     Attributes:
-        id: Public, names the key for revoking. 8 hex digits of the hash.
+        id: Public, names the key for revoking: the first 8 hex digits of the hash, more if another key has these.
         created, expires: Seconds since 1970; ``expires`` None: never.
     """
 

@@ -63,9 +63,10 @@ class SqliteApplications(Applications):
                 if present[0] != application:
                     raise Conflict("This key belongs to another application.")
                 return _key(present)
+            taken = {key_id for (key_id,) in connection.execute("SELECT id FROM keys")}
             key = Key(
                 application=application,
-                id=digest.hex()[:8],
+                id=next(name for n in range(8, 65) if (name := digest.hex()[:n]) not in taken),
                 created=ids.ticks_to_seconds(transaction.now),
                 expires=expires,
                 note=note,

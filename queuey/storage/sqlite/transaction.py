@@ -85,7 +85,7 @@ class Transaction:
         self._stored_catalogue = self._catalogue
         self._stored_next_id = self._next_id
         self._rows: list[Any] = []
-        self._delayed: list[tuple[int]] = []
+        self._delayed: list[int] = []
         self._delayed_low = 0
         self.tally = Tally()
         self.touched: set[int] = set()
@@ -147,12 +147,13 @@ class Transaction:
     def _delay(self, due: int) -> Position:
         """Returns a position at a due time that lies above everything any reader has passed.
 
-        Its ``low`` is random per transaction: ids of other transactions may fall on the same ticks.
+        Ids of other transactions may fall on the same ticks, so its ``low`` begins at random in each transaction, and
+        counts up from message to message, which keeps those of one due time in order.
         """
         if not self._delayed_low:
-            self._delayed_low = ids.random_low()
-        due += len(self._delayed)
-        self._delayed.append((due,))
+            self._delayed_low = ids.random_low() & ~0xFFFF
+        self._delayed_low += 1
+        self._delayed.append(due)
         return due, self._delayed_low
 
     def put(self, qp: int, position: Position, expires: int, body: str | bytes, meta: bytes | None) -> None:
@@ -163,7 +164,7 @@ class Transaction:
         self.tally.add(qp, position[0], position[0], expires - position[0], 1)
         self.touched.add(qp)
         if position[0] > self.last:
-            self._delayed.append((position[0],))
+            self._delayed.append(position[0])
 
     def remove(self, places: Iterable[tuple[int, Position]]) -> int:
         """Deletes messages by partition (``qp``) and id; returns how many of them were alive."""
@@ -252,8 +253,9 @@ class Transaction:
         """Writes what was gathered; the next statement is COMMIT."""
         self.flush()
         self.tally.write(self.connection)
-        if self._delayed:
-            self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", self._delayed)
+        ahead = [(due,) for due in self._delayed if due > self.last]
+        if ahead:
+            self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", ahead)
         if self._due is not None and self._due <= self.last:
             self.connection.execute("DELETE FROM delayed WHERE ticks <= ?", (self.last,))
         changed = (self.last, self._catalogue, self._next_id)
