@@ -46,6 +46,7 @@ class SqliteStore(SqliteCatalogue, SqliteMessages, SqliteApplications, SqliteOff
         """See the contract."""
         self._sweep.stop(timeout)
         self._db.close(timeout)
+        self._known.clear()
 
     def sweep(self) -> int:
         """Removes expired messages and those of purged and deleted queues now; returns how many."""

@@ -37,6 +37,11 @@ class QueueCache:
                 self._rows.pop(next(iter(self._rows)))
             self._rows[queue.application, queue.name] = queue
 
+    def clear(self) -> None:
+        """Forgets everything."""
+        with self._lock:
+            self._rows.clear()
+
     def drop(self, application: str, name: str) -> None:
         """Forgets a row."""
         with self._lock:
@@ -130,6 +135,7 @@ class Database:
     def close(self, timeout: float) -> None:
         """Finishes accepted writes and closes everything."""
         self.writer.close(timeout)
+        self.queues.clear()
         self.readers.close(min(timeout, 2.0))
 
 

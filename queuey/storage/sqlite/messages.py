@@ -149,7 +149,7 @@ class SqliteMessages(Messages):
         alive = lowest_live(runs, now)
         if alive is None:
             return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
-        count, exact = _count(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX, now, runs)
+        count, exact = _count(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX + 1, now, runs)
         oldest: Any = connection.execute(_OLDEST, (qp, alive, now)).fetchone()
         newest: Any = connection.execute(_NEWEST, (qp, alive, now)).fetchone()
         return PartitionInfo(partition, count, exact=exact, oldest=oldest, newest=newest)
@@ -163,7 +163,7 @@ class SqliteMessages(Messages):
             if queue.read_delay:
                 horizon = min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND))
             for partition, offset in offsets:
-                qp = queue.qid << 8 | partition
+                qp = queue.qid << 8 | partition if 0 < partition <= queue.partitions else -1
                 runs = live_runs(connection, qp, now)
                 alive = lowest_live(runs, now)
                 if alive is None:
