@@ -1,0 +1,83 @@
+"""The use cases: what can be done with queues, messages, ranges and offsets, free of HTTP and of identity.
+
+Every API translates to these. A caller reaches a queue in two steps: :meth:`Service.find` looks it up, and
+:meth:`Service.enter` makes an :class:`Entry` of the row and the caller's check, which all other use cases take.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from queuey.messages import Queue
+from queuey.metrics import Metrics
+from queuey.service.entry import Check, Entry, find_queue
+from queuey.service.limits import Limits
+from queuey.service.messages import Draft, MessageUseCases, Place
+from queuey.service.offsets import OffsetUseCases, Progress
+from queuey.service.queues import Description, Queues
+from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
+from queuey.service.reading import Reader, Source
+from queuey.storage import Store
+
+__all__ = [
+    "Bound",
+    "Check",
+    "Description",
+    "Draft",
+    "Entry",
+    "Limits",
+    "Mark",
+    "Place",
+    "Progress",
+    "Range",
+    "Reading",
+    "Service",
+    "Source",
+    "parse_bound",
+    "parse_mark",
+]
+
+
+class Service:
+    """All use cases over one store.
+
+    Args:
+        store: Where everything is kept; its owner closes it.
+        limits: How much one request may ask for.
+        metrics: Counts messages in and out.
+        stopping: Set when the service ends: whoever waits for messages is answered at once.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits | None = None,
+        *,
+        metrics: Metrics | None = None,
+        stopping: threading.Event | None = None,
+    ) -> None:
+        self.store = store
+        self.limits = limits or Limits()
+        self.metrics = metrics or Metrics()
+        self.stopping = stopping or threading.Event()
+        self.queues = Queues(store, self.limits)
+        self.messages = MessageUseCases(store, self.limits, self.metrics)
+        self.reader = Reader(store, self.limits, self.metrics, self.stopping)
+        self.offsets = OffsetUseCases(store)
+
+    def find(self, application: str, name: str) -> Queue:
+        """Looks a queue up.
+
+        Raises:
+            ApplicationNotFound: No such application.
+            QueueNotFound: It has no such queue.
+        """
+        return find_queue(self.store, application, name)
+
+    def enter(self, queue: Queue, check: Check) -> Entry:
+        """Lets a caller in to a queue.
+
+        Raises:
+            NotAllowed: ``check`` refuses.
+        """
+        return Entry(self.store, queue, check)

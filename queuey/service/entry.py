@@ -1,0 +1,75 @@
+"""A queue row in use, together with the check that let the caller in.
+
+Rows come from a cache and may be out of date. The store notices and refuses (``QueueChanged``); then the row is read
+afresh, the caller is checked against *that* row, and the call is made again. So permission is always decided on the
+row that is used, although the usual request reads no row at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from queuey.errors import ApplicationNotFound, QueueChanged, QueueNotFound, StoreBusy
+from queuey.messages import Queue
+from queuey.storage import Store
+
+T = TypeVar("T")
+Check = Callable[[Queue], None]
+"""Raises :class:`~queuey.errors.NotAllowed` when the caller may not do what it asks with this row."""
+
+ATTEMPTS = 5
+"""A row that changes under five reads in a row is being rewritten by somebody in a loop."""
+
+
+def find_queue(store: Store, application: str, name: str, *, fresh: bool = False) -> Queue:
+    """Looks a queue up.
+
+    Raises:
+        ApplicationNotFound: No such application.
+        QueueNotFound: It has no such queue.
+    """
+    try:
+        return store.queue(application, name, fresh=fresh)
+    except QueueNotFound as error:
+        if not store.has_application(application):
+            raise ApplicationNotFound("Application of that name was not found.") from error
+        raise QueueNotFound("Queue of that name was not found.") from error
+
+
+class Entry:
+    """A caller's way to one queue. ``queue`` is the row as last seen. Used by one thread at a time."""
+
+    __slots__ = ("_check", "_store", "queue")
+
+    def __init__(self, store: Store, queue: Queue, check: Check) -> None:
+        check(queue)
+        self.queue = queue
+        self._check = check
+        self._store = store
+
+    def refresh(self) -> None:
+        """Reads the row afresh and checks the caller against it.
+
+        Raises:
+            QueueNotFound: It is gone.
+            NotAllowed: The caller may no longer do this.
+        """
+        queue = find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
+        self._check(queue)
+        self.queue = queue
+
+    def use(self, call: Callable[[Queue], T]) -> T:
+        """Makes a call with the row, again with a fresh one as long as the store says that it has changed.
+
+        Raises:
+            QueueNotFound: The queue is gone.
+            NotAllowed: The caller may no longer do this.
+            StoreBusy: The row changes too fast.
+        """
+        for _ in range(ATTEMPTS):
+            try:
+                return call(self.queue)
+            except QueueChanged:
+                self.refresh()
+        raise StoreBusy(f"Queue {self.queue.name!r} is being changed all the time.")

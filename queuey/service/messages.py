@@ -1,0 +1,135 @@
+"""Use cases about single messages: post, put, fetch and delete by id."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from queuey.errors import InvalidRequest
+from queuey.ids import Position
+from queuey.messages import Message, Meta, NewMessage, Queue
+from queuey.metrics import Metrics
+from queuey.partitions import StickyChoice, by_key
+from queuey.service.entry import Entry
+from queuey.service.limits import Limits
+from queuey.storage import Store
+
+Place = tuple[int, Position]
+"""Partition and position."""
+
+
+class Draft(msgspec.Struct, gc=False):
+    """A message as its producer gives it.
+
+    Attributes:
+        body: ``str`` for text, ``bytes`` for anything else. Never empty.
+        partition: None: chosen, by ``key`` if there is one.
+        ttl: Seconds; None: the queue's, or else the deployment's.
+        key: Messages of one key go to one partition.
+        delay: Seconds until it is due.
+    """
+
+    body: str | bytes
+    ttl: int | None = None
+    partition: int | None = None
+    meta: Meta | None = None
+    delay: float = 0.0
+    key: str | None = None
+
+
+def partition_error(partition: int, queue: Queue) -> str | None:
+    """Says what is wrong with a partition to write to, or None."""
+    if partition < 1:
+        return f"{partition} is less than minimum value 1"
+    if partition > queue.partitions:
+        return f"{partition} is greater than maximum value {queue.partitions}"
+    return None
+
+
+class MessageUseCases:
+    """Everything that names a single message."""
+
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics) -> None:
+        self._store = store
+        self._limits = limits
+        self._metrics = metrics
+        self._sticky = StickyChoice()
+
+    def post(self, entry: Entry, drafts: Sequence[Draft], *, after: Position | None = None) -> list[Place]:
+        """Stores new messages, all or none.
+
+        Returns:
+            The partition and position of each, in order.
+
+        Raises:
+            InvalidRequest: A partition is beyond the queue's; ``after`` lies too far ahead.
+            StoreUnavailable: ``outcome`` says what became of them.
+        """
+        if not drafts:
+            return []
+
+        def append(queue: Queue) -> list[Place]:
+            items = self._addressed(queue, drafts)
+            positions = self._store.append(queue, items, after=after)
+            return [(item.partition, position) for item, position in zip(items, positions, strict=True)]
+
+        places = entry.use(append)
+        self._metrics.received(len(places))
+        return places
+
+    def put(self, entry: Entry, places: Sequence[Place], draft: Draft) -> None:
+        """Writes one body at all the places, creating or overwriting each.
+
+        Raises:
+            InvalidRequest: A partition is beyond the queue's.
+        """
+
+        def write(queue: Queue) -> None:
+            for partition, _ in places:
+                if (error := partition_error(partition, queue)) is not None:
+                    raise InvalidRequest({"partition": error})
+            ttl = self._ttl(queue) if draft.ttl is None else draft.ttl
+            self._store.put(queue, places, NewMessage(draft.body, places[0][0], ttl, draft.meta))
+
+        entry.use(write)
+        self._metrics.received(len(places))
+
+    def fetch(self, entry: Entry, places: Sequence[Place]) -> list[Message]:
+        """Returns the messages that are there, in the order asked."""
+        messages = entry.use(lambda queue: self._store.fetch(queue, _within(queue, places)))
+        self._metrics.delivered(len(messages))
+        return messages
+
+    def delete(self, entry: Entry, places: Sequence[Place]) -> int:
+        """Deletes what is there; returns how many were (or, on stores that cannot tell, were named)."""
+        return entry.use(lambda queue: self._store.delete(queue, _within(queue, places)))
+
+    def _ttl(self, queue: Queue) -> int:
+        return self._limits.default_ttl if queue.ttl is None else queue.ttl
+
+    def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:
+        """Gives each draft its partition and TTL. Drafts that leave the choice go to one partition together."""
+        ttl = self._ttl(queue)
+        choose = partial(self._sticky.choose, queue.partitions)
+        shared = 0
+        items = []
+        for draft in drafts:
+            partition = draft.partition
+            if partition is None:
+                if draft.key is None:
+                    partition = shared = shared or choose()
+                else:
+                    partition = by_key(draft.key, queue.partitions)
+            elif not 1 <= partition <= queue.partitions:
+                raise InvalidRequest({"partition": partition_error(partition, queue) or ""})
+            items.append(
+                NewMessage(draft.body, partition, ttl if draft.ttl is None else draft.ttl, draft.meta, draft.delay)
+            )
+        return items
+
+
+def _within(queue: Queue, places: Sequence[Place]) -> list[Place]:
+    """Leaves out places in partitions that the queue does not have: nothing can be there."""
+    return [place for place in places if 1 <= place[0] <= queue.partitions]

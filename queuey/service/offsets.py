@@ -1,0 +1,85 @@
+"""Use cases about how far consumer groups have processed a queue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from queuey.errors import InvalidRequest
+from queuey.messages import Lag, Offset, OffsetChange, Queue
+from queuey.service.entry import Entry
+from queuey.service.messages import partition_error
+from queuey.storage import Store
+
+_GROUP = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
+
+
+def require_group_name(group: str) -> None:
+    """Raises InvalidRequest unless ``group`` can name a consumer group."""
+    if _GROUP.fullmatch(group) is None:
+        raise InvalidRequest({"group": "A group name has 1 to 100 of A-Z a-z 0-9 . _ : @ -"})
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a group is in one partition; ``offset`` None: nothing recorded, everything lies ahead."""
+
+    partition: int
+    offset: Offset | None
+    lag: Lag
+
+
+class OffsetUseCases:
+    """Record, show, list and forget offsets."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def record(self, entry: Entry, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+        """Records offsets, each partition by its own compare-and-set.
+
+        Raises:
+            InvalidRequest: The name of the group or a partition cannot be.
+            OffsetConflict: Some comparison failed; the others are recorded.
+        """
+        require_group_name(group)
+
+        def record(queue: Queue) -> list[Offset]:
+            errors = {}
+            for change in changes:
+                if (error := partition_error(change.partition, queue)) is not None:
+                    errors[f"partitions.{change.partition}"] = error
+            if errors:
+                raise InvalidRequest(errors)
+            return self._store.set_offsets(queue, group, changes)
+
+        return entry.use(record) if changes else []
+
+    def progress(self, entry: Entry, group: str) -> list[Progress]:
+        """Shows each partition of the queue.
+
+        Raises:
+            GroupNotFound: Nothing is recorded for the group.
+        """
+
+        def progress(queue: Queue) -> list[Progress]:
+            recorded = {offset.partition: offset for offset in self._store.offsets(queue, group)}
+            numbers = range(1, queue.partitions + 1)
+            places = [(n, recorded[n].position if n in recorded else None) for n in numbers]
+            lags = self._store.lag(queue, places)
+            return [Progress(n, recorded.get(n), lag) for n, lag in zip(numbers, lags, strict=True)]
+
+        return entry.use(progress)
+
+    def groups(self, entry: Entry) -> list[str]:
+        """Lists the groups, sorted."""
+        return entry.use(self._store.groups)
+
+    def forget(self, entry: Entry, group: str) -> None:
+        """Forgets a group.
+
+        Raises:
+            GroupNotFound: Nothing is recorded for it.
+        """
+        entry.use(lambda queue: self._store.delete_group(queue, group))

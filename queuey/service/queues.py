@@ -1,0 +1,150 @@
+"""Use cases about queues themselves."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+
+from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
+from queuey.messages import Acknowledgement, PartitionInfo, Queue, QueueSpec
+from queuey.service.entry import Entry
+from queuey.service.limits import Limits
+from queuey.storage import Store
+
+_CONTROL = frozenset(map(chr, (*range(0x20), 0x7F)))
+
+
+def queue_name_error(name: str, longest: int) -> str | None:
+    """Says what is wrong with the name of a new queue, or None.
+
+    A queue must be reachable under ``/v1/{app}/{queue}``, and names that begin with an underscore are kept for the
+    API's own resources.
+    """
+    if not name:
+        return "Required"
+    if len(name) > longest:
+        return f"Longer than maximum length {longest}"
+    if "/" in name or not _CONTROL.isdisjoint(name) or name in {".", ".."} or name[0] == "_":
+        return "A queue name has no slash and no control character, is not . or .. and does not begin with _"
+    return None
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a queue: its row, what is in force for it, and its partitions.
+
+    Attributes:
+        ttl: Seconds in force.
+        read_delay: Seconds in force.
+        horizon: Ticks; range reads show nothing at or above it now.
+    """
+
+    queue: Queue
+    ttl: int
+    read_delay: float
+    store: str
+    guarantee: str
+    acknowledgement: Acknowledgement
+    horizon: int
+    partitions: Sequence[PartitionInfo]
+
+
+class Queues:
+    """Create, find, list, change and delete queues."""
+
+    def __init__(self, store: Store, limits: Limits) -> None:
+        self._store = store
+        self._limits = limits
+
+    def require_application(self, application: str) -> None:
+        """Raises ApplicationNotFound if there is no such application."""
+        if not self._store.has_application(application):
+            raise ApplicationNotFound("Application of that name was not found.")
+
+    def create(self, application: str, name: str | None, spec: QueueSpec) -> tuple[Queue, bool]:
+        """Creates a queue, or finds the one that has every field given.
+
+        Args:
+            application: The owner.
+            name: None: a random one.
+            spec: Fields that are not given take their defaults.
+
+        Returns:
+            The queue and whether it is new.
+
+        Raises:
+            InvalidRequest: The name cannot be used.
+            QueueExists: It exists with other fields.
+        """
+        if name is None:
+            name = secrets.token_hex(16)
+        elif (error := queue_name_error(name, self._limits.max_queue_name)) is not None:
+            raise InvalidRequest({"queue_name": error})
+        try:
+            return self._store.create_queue(application, name, spec)
+        except QueueExists as error:
+            given = spec.principals
+            if given is None or set(given) != set(error.queue.principals):
+                raise
+            # The same principals in another order are the same principals.
+            spec = msgspec.structs.replace(spec, principals=error.queue.principals)
+        return self._store.create_queue(application, name, spec)
+
+    def list(self, application: str, *, start: str, limit: int) -> tuple[list[Queue], str | None]:
+        """Lists queues by name from ``start`` on, inclusive.
+
+        Returns:
+            At most ``limit`` queues, and the name at which the next page starts, None at the end.
+        """
+        found = self._store.list_queues(application, start=start, limit=limit + 1)
+        return found[:limit], found[limit].name if len(found) > limit else None
+
+    def count(self, queue: Queue) -> int | None:
+        """Returns how many messages a listed queue has, None if it has gone meanwhile."""
+        try:
+            _, partitions = Entry(self._store, queue, lambda _: None).use(self._store.inspect)
+        except QueueNotFound:
+            return None
+        return sum(partition.count for partition in partitions)
+
+    def update(self, entry: Entry, changes: QueueSpec, clear: Sequence[str] = ()) -> Queue:
+        """Changes the fields given in ``changes`` and resets those named in ``clear``.
+
+        Raises:
+            InvalidRequest: It would have fewer partitions (code ``InvalidUpdate``).
+        """
+
+        def change(queue: Queue) -> Queue:
+            if changes.partitions is not None and changes.partitions < queue.partitions:
+                raise InvalidRequest({"InvalidUpdate": "Partitions can only be increased."}, code="InvalidUpdate")
+            return self._store.update_queue(queue, changes, clear=clear)
+
+        return entry.use(change)
+
+    def delete(self, entry: Entry) -> None:
+        """Deletes the queue with all it has."""
+        entry.use(self._store.delete_queue)
+
+    def purge(self, entry: Entry) -> None:
+        """Removes all messages of the queue."""
+        entry.use(self._store.purge_queue)
+
+    def describe(self, entry: Entry) -> Description:
+        """Tells everything about a queue."""
+        store = self._store
+
+        def describe(queue: Queue) -> Description:
+            horizon, partitions = store.inspect(queue)
+            return Description(
+                queue=queue,
+                ttl=self._limits.default_ttl if queue.ttl is None else queue.ttl,
+                read_delay=store.read_delay(queue),
+                store=store.name,
+                guarantee=store.guarantee(queue),
+                acknowledgement=store.acknowledgement(),
+                horizon=horizon,
+                partitions=partitions,
+            )
+
+        return entry.use(describe)

@@ -1,0 +1,223 @@
+"""Range reads as pure functions: which slices to ask for, and how their pages become one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from queuey import ids
+from queuey.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.messages import Message, Page, Slice
+
+MERGE_MINIMUM = 16
+"""Messages to ask of each partition at least when merging many of them."""
+
+
+class Mark(msgspec.Struct, frozen=True, gc=False):
+    """A point in the order that a caller named: an id, or all ids of one instant.
+
+    Attributes:
+        start: The lowest position that belongs to it.
+        end: The lowest position above it.
+    """
+
+    start: Position
+    end: Position
+
+
+Bound = Mark | Mapping[int, Mark] | None
+"""One mark for every partition, or marks by partition, or none."""
+
+
+def mark_of(position: Position) -> Mark:
+    """Returns the mark of one id."""
+    return Mark(position, ids.following(position))
+
+
+def parse_mark(text: str) -> Mark:
+    """Reads an id or an instant.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    ticks = ids.parse_instant(text) if len(text) != 32 else None  # noqa: PLR2004 - digits of an id
+    if ticks is None:
+        return mark_of(ids.parse_position(text))
+    return Mark((ticks, LOW_MIN), (ticks + 1, LOW_MIN))
+
+
+def parse_bound(text: str) -> Bound:
+    """Reads an id, an instant, or a cursor: ``1:<id>,2:<id>``. Blank is None.
+
+    Raises:
+        ValueError: It is none of these.
+    """
+    text = text.strip()
+    if not text:
+        return None
+    if ":" not in text:
+        return parse_mark(text)
+    marks: dict[int, Mark] = {}
+    for item in text.split(","):
+        number, _, name = item.strip().partition(":")
+        if not (number.isascii() and number.isdigit()) or len(number) > 3 or int(number) in marks:  # noqa: PLR2004
+            raise ValueError(f"{item!r} does not name a partition, or names one again")
+        marks[int(number)] = mark_of(ids.parse_position(name.strip()))
+    return marks
+
+
+class Range(msgspec.Struct, frozen=True, kw_only=True):
+    """What to read of one queue.
+
+    Attributes:
+        partitions: In the order of the answer; None: all.
+        limit: Messages per partition, or in all when merging.
+        since: Where to start, inclusive. A cursor speaks for each partition: ascending, one that it does not name is
+            read from its beginning (it was added later); descending, not at all (it was exhausted).
+        after, before, until: Bounds in time whatever the direction: above, below, at or below.
+        delayed: Stay behind the queue's read delay.
+        merge: One list in time order instead of partition after partition.
+    """
+
+    partitions: tuple[int, ...] | None = (1,)
+    limit: int = 100
+    descending: bool = False
+    since: Bound = None
+    after: Bound = None
+    before: Bound = None
+    until: Bound = None
+    delayed: bool = True
+    merge: bool = False
+
+
+class Reading(msgspec.Struct, gc=False):
+    """The answer to a range read.
+
+    Attributes:
+        messages: In the order asked for.
+        horizon: Ticks; nothing at or above it was read.
+        next: Per partition the position to go on from with ``since``, None when there is nothing further.
+        more: Another read may give messages now.
+        cursor_safe: False: a reader that keeps ``next`` may miss messages.
+    """
+
+    messages: list[Message]
+    horizon: int
+    next: dict[int, Position | None]
+    more: bool
+    cursor_safe: bool = True
+
+    @property
+    def cursor(self) -> str:
+        """``next`` as one text that ``since`` takes; empty when every partition is exhausted."""
+        return ",".join(f"{n}:{ids.to_hex(at)}" for n, at in self.next.items() if at is not None)
+
+
+def _at(bound: Bound, partition: int) -> Mark | None:
+    if bound is None or isinstance(bound, Mark):
+        return bound
+    return bound.get(partition)
+
+
+def slices(wanted: Range, partitions: Sequence[int], *, limit: int, max_bytes: int) -> list[Slice]:
+    """Returns what to ask the store for, one slice per partition that is not exhausted."""
+    exhausted = wanted.descending and wanted.since is not None and not isinstance(wanted.since, Mark)
+    found = []
+    for partition in partitions:
+        since = _at(wanted.since, partition)
+        if since is None and exhausted:
+            continue
+        lower, upper = FIRST, LAST
+        if since is not None:
+            lower, upper = (FIRST, since.end) if wanted.descending else (since.start, LAST)
+        if (after := _at(wanted.after, partition)) is not None:
+            lower = max(lower, after.end)
+        if (before := _at(wanted.before, partition)) is not None:
+            upper = min(upper, before.start)
+        if (until := _at(wanted.until, partition)) is not None:
+            upper = min(upper, until.end)
+        found.append(
+            Slice(
+                partition,
+                lower,
+                upper,
+                limit=limit,
+                max_bytes=max_bytes,
+                descending=wanted.descending,
+                delayed=wanted.delayed,
+            )
+        )
+    return found
+
+
+def nothing() -> Slice:
+    """Returns a slice that holds no message: reading it only samples the horizon."""
+    return Slice(1, FIRST, FIRST, limit=1)
+
+
+def one_after_another(asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
+    """Adds pages to a reading, partition after partition."""
+    for piece, page in zip(asked, pages, strict=True):
+        reading.messages += page.messages
+        reading.next[piece.partition] = page.next
+        reading.horizon = page.horizon
+        reading.more = reading.more or page.more
+
+
+def merge(asked: Sequence[Slice], pages: Sequence[Page], limit: int, reading: Reading) -> None:
+    """Adds pages to a reading in time order over all partitions, until it holds ``limit`` messages.
+
+    A page that ended early says nothing of what follows it. So the merged list ends where the first such page ends:
+    beyond that, its partition may hold a message that belongs in between. What is left over is read again next time.
+    Messages with the same id in several partitions are ordered by partition.
+    """
+    descending = asked[0].descending
+    ends = []
+    for piece, page in zip(asked, pages, strict=True):
+        reading.next[piece.partition] = page.next
+        reading.horizon = page.horizon
+        if page.more and page.next is not None:
+            ends.append((*page.next, piece.partition))
+    fence = (max(ends) if descending else min(ends)) if ends else None
+    messages = [message for page in pages for message in page.messages]
+    messages.sort(key=_order, reverse=descending)
+    room = limit - len(reading.messages)
+    taken = 0
+    for message in messages[:room]:
+        if fence is not None and (_order(message) <= fence if descending else _order(message) >= fence):
+            break
+        taken += 1
+    reading.messages += messages[:taken]
+    reading.more = fence is not None or taken < len(messages)
+    left: set[int] = set()
+    for message in messages[taken:]:
+        if message.partition not in left:
+            left.add(message.partition)
+            reading.next[message.partition] = message.position
+
+
+def resume(asked: Sequence[Slice], reading: Reading, *, limit: int, max_bytes: int) -> list[Slice]:
+    """Returns the slices that go on where a reading stands."""
+    found = []
+    for piece in asked:
+        at = reading.next[piece.partition]
+        if at is None:
+            continue
+        bounds = {"upper": ids.following(at)} if piece.descending else {"lower": at}
+        found.append(msgspec.structs.replace(piece, limit=limit, max_bytes=max_bytes, **bounds))
+    return found
+
+
+def share(total: int, parts: int, minimum: int = 1) -> int:
+    """Returns what each of ``parts`` may take of ``total``."""
+    return max(minimum, total // max(1, parts))
+
+
+def body_bytes(messages: Sequence[Message]) -> int:
+    """Returns roughly how much the bodies weigh (text counts its characters)."""
+    return sum(len(message.body) for message in messages)
+
+
+def _order(message: Message) -> tuple[int, int, int]:
+    return message.ticks, message.low, message.partition

@@ -1,0 +1,164 @@
+"""Use cases that read ranges: of one queue, of several, and with waiting for messages to come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from queuey.errors import NotAllowed, NotFound, QueueyError, TooManyWaiters
+from queuey.messages import Queue
+from queuey.metrics import Metrics
+from queuey.partitions import MAX_PARTITIONS
+from queuey.service import ranges
+from queuey.service.entry import Entry
+from queuey.service.limits import Limits
+from queuey.service.ranges import Range, Reading
+from queuey.storage import Store
+
+TICK = 0.5
+"""Seconds between looks at messages that come due without a write, and at the end of service, while waiting."""
+TICK_OF_MANY = 0.25
+"""The same when waiting on several queues, of which only the first wakes the reader."""
+
+Waiter = Callable[[float], bool]
+
+
+class Source(msgspec.Struct, frozen=True):
+    """One queue of a read and what to read of it."""
+
+    entry: Entry
+    range: Range
+
+
+class Reader:
+    """Reads ranges."""
+
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, stopping: threading.Event) -> None:
+        self._store = store
+        self._limits = limits
+        self._metrics = metrics
+        self._stopping = stopping
+        self._slots = threading.BoundedSemaphore(limits.wait_slots)
+
+    def read(self, entry: Entry, wanted: Range, wait: float = 0.0) -> Reading:
+        """Reads a range of one queue; waits up to ``wait`` seconds if there is nothing to answer.
+
+        Raises:
+            TooManyWaiters: It would have to wait and all places for that are taken.
+        """
+        if wait > 0:
+            [answer] = self.read_many([Source(entry, wanted)], wait)
+            if isinstance(answer, QueueyError):
+                raise answer
+            return answer
+        reading = self._read(entry, wanted, self._limits.page_bytes)
+        self._metrics.delivered(len(reading.messages))
+        return reading
+
+    def read_many(self, sources: Sequence[Source], wait: float = 0.0) -> list[Reading | QueueyError]:
+        """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.
+
+        Args:
+            sources: At least one.
+            wait: Seconds to wait at most while no queue has anything.
+
+        Returns:
+            Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
+        """
+        deadline = time.monotonic() + wait
+        waiters = self._watch(sources) if wait > 0 else []
+        answers = self._read_each(sources)
+        if wait > 0 and _fruitless(answers):
+            with self._slot():
+                tick = TICK if len(sources) == 1 else TICK_OF_MANY
+                while _fruitless(answers) and not self._stopping.is_set():
+                    left = deadline - time.monotonic()
+                    if left <= 0:
+                        break
+                    if waiters:
+                        waiters[0](min(left, tick))
+                    waiters = self._watch(sources)
+                    answers = self._read_each(sources)
+        for answer in answers:
+            if isinstance(answer, Reading):
+                self._metrics.delivered(len(answer.messages))
+        return answers
+
+    @contextmanager
+    def _slot(self) -> Iterator[None]:
+        if not self._slots.acquire(blocking=False):
+            raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    def _watch(self, sources: Sequence[Source]) -> list[Waiter]:
+        """Watches the queues that can still be read. Watching comes before reading, so that nothing is missed."""
+        waiters = []
+        for source in sources:
+            wanted = source.range
+
+            def watch(queue: Queue, wanted: Range = wanted) -> Waiter:
+                return self._store.watch(queue, _numbers(queue, wanted))
+
+            try:
+                waiters.append(source.entry.use(watch))
+            except (NotFound, NotAllowed):
+                continue
+        return waiters
+
+    def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
+        max_bytes = ranges.share(self._limits.page_bytes, len(sources))
+        answers: list[Reading | QueueyError] = []
+        for source in sources:
+            try:
+                answers.append(self._read(source.entry, source.range, max_bytes))
+            except (NotFound, NotAllowed) as error:
+                answers.append(error)
+        return answers
+
+    def _read(self, entry: Entry, wanted: Range, max_bytes: int) -> Reading:
+        return entry.use(lambda queue: self._read_queue(queue, wanted, max_bytes))
+
+    def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
+        numbers = _numbers(queue, wanted)
+        parts = len(numbers)
+        limit = wanted.limit
+        if wanted.merge:
+            limit = min(limit, ranges.share(2 * limit, parts, ranges.MERGE_MINIMUM))
+        asked = ranges.slices(wanted, numbers, limit=limit, max_bytes=ranges.share(max_bytes, parts))
+        reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
+        if not asked:
+            reading.horizon = self._store.read(queue, [ranges.nothing()])[0].horizon
+            return reading
+        pages = self._store.read(queue, asked)
+        if not wanted.merge:
+            ranges.one_after_another(asked, pages, reading)
+            return reading
+        ranges.merge(asked, pages, wanted.limit, reading)
+        while reading.more and len(reading.messages) < wanted.limit:
+            weight = ranges.body_bytes(reading.messages)
+            if weight >= max_bytes:
+                break
+            asked = ranges.resume(asked, reading, limit=limit, max_bytes=ranges.share(max_bytes - weight, parts))
+            ranges.merge(asked, self._store.read(queue, asked), wanted.limit, reading)
+        return reading
+
+
+def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
+    """Returns the partitions to read, each once; numbers that no queue can have are left out."""
+    if wanted.partitions is None:
+        return range(1, queue.partitions + 1)
+    if len(wanted.partitions) == 1 and 1 <= wanted.partitions[0] <= MAX_PARTITIONS:
+        return wanted.partitions
+    return [number for number in dict.fromkeys(wanted.partitions) if 1 <= number <= MAX_PARTITIONS]
+
+
+def _fruitless(answers: Sequence[Reading | QueueyError]) -> bool:
+    """Tells whether there is nothing to answer yet: no message, and no queue that ceased to be readable."""
+    return all(isinstance(answer, Reading) and not answer.messages for answer in answers)

@@ -1,0 +1,54 @@
+"""What a view gives back: a status, headers and the whole body, nothing else.
+
+Pyramid takes any object that provides ``IResponse``. This one costs a fifth of a general response object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from pyramid.interfaces import IResponse
+from zope.interface import implementer
+
+Environ = dict[str, Any]
+Header = tuple[str, str]
+StartResponse = Callable[[str, list[Header]], object]
+
+STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
+
+JSON: Header = ("Content-Type", "application/json")
+PROBLEM: Header = ("Content-Type", "application/problem+json")
+TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
+
+encode = msgspec.json.Encoder().encode
+
+
+@implementer(IResponse)
+class Answer:
+    """An answer, ready to be sent. ``headers`` has no Content-Length."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes, *headers: Header) -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answers the server, as WSGI wants it."""
+        body = self.body
+        start_response(STATUS_LINES[self.status], [*self.headers, ("Content-Length", str(len(body)))])
+        return () if environ["REQUEST_METHOD"] == "HEAD" else (body,)
+
+
+def json_answer(content: object, status: int = 200) -> Answer:
+    """Answers with a struct or plain data as JSON."""
+    return Answer(status, encode(content), JSON)
+
+
+def text_answer(text: str, status: int = 200) -> Answer:
+    """Answers with plain text."""
+    return Answer(status, text.encode(), TEXT)

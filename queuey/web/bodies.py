@@ -1,0 +1,129 @@
+"""Reading request bodies and queries, never more than allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from queuey.errors import InvalidRequest, TooLarge
+from queuey.web.answers import Environ
+
+MAX_FIELDS = 200
+CHUNK = 64 * 1024
+_DIGITS = 18
+
+decode_any = msgspec.json.Decoder().decode
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding raises for text that is not JSON or goes beyond what a reader could take in."""
+
+
+def read_body(environ: Environ, most: int) -> bytes:
+    """Reads the body, plain or chunked.
+
+    Raises:
+        TooLarge: It is longer than ``most`` bytes. The rest is left unread.
+        InvalidRequest: Its length is not a number, or it ends before that.
+    """
+    length = environ.get("CONTENT_LENGTH")
+    if not length:
+        chunked = environ.get("wsgi.input_terminated") or "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
+        return _read_all(environ["wsgi.input"], most) if chunked else b""
+    if not (length.isascii() and length.isdigit()) or len(length) > _DIGITS:
+        raise InvalidRequest({"Content-Length": f'"{length[:40]}" is not a number'})
+    wanted = int(length)
+    if wanted > most:
+        raise too_large("body", most)
+    body: bytes = environ["wsgi.input"].read(wanted)
+    while len(body) < wanted:
+        piece = environ["wsgi.input"].read(wanted - len(body))
+        if not piece:
+            raise InvalidRequest({"body": f"Ends after {len(body)} of {wanted} bytes"})
+        body += piece
+    return body
+
+
+def _read_all(source: Any, most: int) -> bytes:  # noqa: ANN401 - whatever the server gives
+    pieces = []
+    size = 0
+    while piece := source.read(min(CHUNK, most + 1 - size)):
+        size += len(piece)
+        if size > most:
+            raise too_large("body", most)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def too_large(field: str, most: int, *, unit: str = "bytes") -> TooLarge:
+    """Returns the error of something longer than allowed."""
+    return TooLarge({field: f"Longer than maximum length {most} {unit}"})
+
+
+def bad_json() -> InvalidRequest:
+    """Returns the error of a body that is not the JSON it should be."""
+    return InvalidRequest({"InvalidParameter": "Unable to properly deserialize JSON body."})
+
+
+def parse_form(text: str, what: str) -> dict[str, str]:
+    """Reads ``a=1&b=2``; of a name given twice the last one counts.
+
+    Raises:
+        InvalidRequest: It is not percent-encoded UTF-8, or has too many fields.
+    """
+    if not text:
+        return {}
+    pairs = text.split("&")
+    if len(pairs) > MAX_FIELDS:
+        raise InvalidRequest({what: f"More than {MAX_FIELDS} fields"})
+    fields = {}
+    quoted = "%" in text or "+" in text or not text.isascii()
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if quoted:
+            try:
+                name, value = _unquote(name), _unquote(value)
+            except UnicodeError:
+                raise InvalidRequest({what: "Not percent-encoded UTF-8"}) from None
+        if name:
+            fields[name] = value
+    return fields
+
+
+def _unquote(text: str) -> str:
+    """Decodes one name or value. Servers pass raw bytes of a query as Latin-1, so these are read as UTF-8 too."""
+    if not text.isascii():
+        text = text.encode("latin-1").decode("utf-8")
+    return unquote_plus(text, errors="strict")
+
+
+def read_fields(environ: Environ, most: int) -> dict[str, Any]:
+    """Reads the fields of a form or of a JSON object, by the Content-Type.
+
+    Raises:
+        InvalidRequest: It is neither, or broken.
+    """
+    body = read_body(environ, most)
+    if not body:
+        return {}
+    kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        return read_object(body)
+    if kind not in {"", "application/x-www-form-urlencoded"}:
+        raise InvalidRequest({"Content-Type": f'"{kind[:100]}" is neither a form nor application/json'})
+    return dict(parse_form(body.decode("latin-1"), "body"))
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    try:
+        fields = decode_any(body)
+    except JSON_ERRORS:
+        raise bad_json() from None
+    if not isinstance(fields, dict):
+        raise bad_json()
+    return fields

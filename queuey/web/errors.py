@@ -1,0 +1,122 @@
+"""How errors become answers: the one table of statuses, and the two forms of error bodies."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Any
+
+from queuey import errors
+from queuey.web.answers import PROBLEM, STATUS_LINES, TEXT, Answer, Environ, Header, encode, json_answer
+
+logger = logging.getLogger(__name__)
+
+STATUSES: dict[type[Exception], int] = {
+    errors.InvalidRequest: 400,
+    errors.TooLarge: 413,
+    errors.NotAuthenticated: 401,
+    errors.NotAllowed: 403,
+    errors.NotFound: 404,
+    errors.Conflict: 409,
+    errors.QueueChanged: 503,
+    errors.TooManyWaiters: 503,
+    errors.StoreUnavailable: 503,
+}
+"""The most specific class of an error decides; whatever is not here is a defect of ours and answers 500."""
+
+NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
+ACCESS_DENIED = "403 Forbidden\n\nAccess was denied to this resource.\n"
+
+
+class NoSuchResource(errors.NotFound):
+    """No route leads here, or the resource does not have the method."""
+
+
+def status_of(error: Exception) -> int:
+    """Returns the status an error answers with."""
+    return next((STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES), 500)
+
+
+def error_answer(error: Exception, environ: Environ) -> Answer:
+    """Turns an error into an answer, in the form that the client accepts."""
+    status = status_of(error)
+    if status == 500:  # noqa: PLR2004 - the status of our own defects
+        return _crash(error, environ)
+    extra = _extra(error)
+    headers = _headers(error, status)
+    if _wants_problem(environ):
+        return _problem(status, _code(error), _texts(error), extra, headers)
+    if isinstance(error, errors.NotAllowed):
+        return Answer(status, ACCESS_DENIED.encode(), TEXT)
+    if isinstance(error, NoSuchResource | errors.ApplicationNotFound):
+        return Answer(status, NO_SUCH_RESOURCE.encode(), TEXT)
+    answer = json_answer({"status": "error", "error_msg": _texts(error), **extra}, status)
+    answer.headers += headers
+    return answer
+
+
+def error_texts(error: Exception) -> dict[str, str]:
+    """Returns the ``error_msg`` of an error inside a larger answer."""
+    return _texts(error)
+
+
+def _wants_problem(environ: Environ) -> bool:
+    return "application/problem+json" in environ.get("HTTP_ACCEPT", "")
+
+
+def _code(error: Exception) -> str:
+    return error.code if isinstance(error, errors.QueueyError) else "Error"
+
+
+def _texts(error: Exception) -> dict[str, str]:
+    if isinstance(error, errors.InvalidRequest):
+        return error.fields
+    if isinstance(error, errors.NotAllowed):
+        return {error.code: "Access was denied to this resource."}
+    return {_code(error): str(error)}
+
+
+def _extra(error: Exception) -> dict[str, Any]:
+    """Returns what an error says beyond its texts."""
+    if isinstance(error, errors.StoreUnavailable):
+        outcomes = getattr(error, "outcomes", None)
+        return {"outcome": error.outcome} | ({"outcomes": outcomes} if outcomes else {})
+    if isinstance(error, errors.OffsetConflict):
+        return {
+            "partitions": {
+                str(number): {"offset": offset, "applied": number in error.applied}
+                for number, offset in error.current.items()
+            }
+        }
+    return {}
+
+
+def _headers(error: Exception, status: int) -> tuple[Header, ...]:
+    if status != 503:  # noqa: PLR2004 - the only status that asks for a retry
+        return ()
+    return (("Retry-After", str(getattr(error, "retry_after", 1))),)
+
+
+def _problem(
+    status: int, code: str, texts: dict[str, str], extra: dict[str, Any], headers: tuple[Header, ...]
+) -> Answer:
+    content = {
+        "type": "about:blank",
+        "title": STATUS_LINES[status][4:],
+        "status": status,
+        "detail": "; ".join(f"{name}: {text}" for name, text in texts.items()),
+        "code": code,
+        "errors": texts,
+        **extra,
+    }
+    return Answer(status, encode(content), PROBLEM, *headers)
+
+
+def _crash(error: Exception, environ: Environ) -> Answer:
+    """Logs a defect under an id and tells the client nothing but that id."""
+    crash = secrets.token_hex(8)
+    logger.error("crash %s: %s %s", crash, environ.get("REQUEST_METHOD"), environ.get("PATH_INFO"), exc_info=error)
+    texts = {"InternalError": f"application error: crash id {crash}"}
+    if _wants_problem(environ):
+        return _problem(500, "InternalError", texts, {}, ())
+    return json_answer({"status": "error", "error_msg": texts}, 500)

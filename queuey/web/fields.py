@@ -1,0 +1,114 @@
+"""Reading fields as the original did: lenient about how a number is written, every bad field named at once.
+
+Each parser takes the value as it came (text from headers, forms and queries, anything from JSON) and raises
+``ValueError`` with the text that the client is shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Concatenate, ParamSpec, TypeVar
+
+from queuey.errors import InvalidRequest
+from queuey.web.answers import encode
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_DECIMAL = re.compile(r"[0-9]{1,12}(?:\.[0-9]{0,20})?|\.[0-9]{1,20}")
+_SHOWN = 80
+
+REQUIRED = "Required"
+
+
+class BadField(ValueError):
+    """A value that a field cannot have; the message is for the client."""
+
+
+class Errors(dict[str, str]):
+    """What is wrong with a request, by field, collected so that all of it can be told together."""
+
+    def take(
+        self, name: str, parse: Callable[Concatenate[object, P], T], value: object, *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
+        """Returns the parsed value; None when it is absent (None or blank) or bad, which is noted."""
+        if value is None or value == "":
+            return None
+        try:
+            return parse(value, *args, **kwargs)
+        except ValueError as error:
+            self[name] = str(error)
+            return None
+
+    def check(self) -> None:
+        """Raises InvalidRequest if anything is wrong."""
+        if self:
+            raise InvalidRequest(self)
+
+
+def show(value: object) -> str:
+    """Returns a value as it is quoted in an error, cut to a readable length."""
+    return (value if isinstance(value, str) else encode(value).decode())[:_SHOWN]
+
+
+def integer(value: object, least: int, most: int) -> int:
+    """Reads a whole number; decimals in JSON are cut off."""
+    if _is_number(value, _INTEGER):
+        return in_range(int(value), least, most)  # type: ignore[call-overload,no-any-return] # it was looked at
+    raise BadField(f'"{show(value)}" is not a number')
+
+
+def decimal(value: object, least: float, most: float) -> float:
+    """Reads a number that is not negative."""
+    if _is_number(value, _DECIMAL):
+        return in_range(float(value), least, most)  # type: ignore[arg-type] # it was looked at
+    raise BadField(f'"{show(value)}" is not a number')
+
+
+def _is_number(value: object, form: re.Pattern[str]) -> bool:
+    """Tells whether text has the form of a number, or a JSON value is one."""
+    if isinstance(value, str):
+        return form.fullmatch(value.strip()) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+N = TypeVar("N", int, float)
+
+
+def in_range(number: N, least: float, most: float) -> N:
+    """Returns the number if it lies within the bounds."""
+    if number < least:
+        raise BadField(f"{_plain(number)} is less than minimum value {_plain(least)}")
+    if number > most:
+        raise BadField(f"{_plain(number)} is greater than maximum value {_plain(most)}")
+    return number
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}" if isinstance(number, float) else str(number)
+
+
+def one_of(value: object, choices: tuple[str, ...]) -> str:
+    """Reads one of a few words."""
+    if isinstance(value, str) and value in choices:
+        return value
+    raise BadField(f'"{show(value)}" is not one of {", ".join(choices)}')
+
+
+def text(value: object, longest: int | None = None) -> str:
+    """Reads text."""
+    if not isinstance(value, str):
+        raise BadField(f'"{show(value)}" is not a string')
+    if longest is not None and len(value) > longest:
+        raise BadField(f"Longer than maximum length {longest}")
+    return value
+
+
+def boolean(value: object) -> bool:
+    """Reads truth: ``false``, ``0`` and nothing are false, everything else is true."""
+    if isinstance(value, str):
+        return value.strip().lower() not in {"", "false", "0"}
+    return bool(value)

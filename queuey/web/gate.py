@@ -1,0 +1,66 @@
+"""Letting callers in: the order of checks that all APIs share."""
+
+from __future__ import annotations
+
+from queuey.access import Action, allowed, owner_name
+from queuey.errors import NotAllowed
+from queuey.messages import Queue
+from queuey.service import Entry, Service
+from queuey.web.answers import Environ
+from queuey.web.auth import Authenticator, Names
+
+
+class Gate:
+    """Who asks, and may they?"""
+
+    __slots__ = ("_authenticate", "_service")
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._authenticate = Authenticator(service.store)
+
+    def names(self, environ: Environ) -> Names:
+        """Returns the caller's names.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+        """
+        return self._authenticate(environ.get("HTTP_AUTHORIZATION"))
+
+    def find(self, match: dict[str, str]) -> Queue:
+        """Looks up the queue that the path names; it comes before everything else."""
+        return self._service.find(match["app"], match["queue"])
+
+    def enter(self, environ: Environ, queue: Queue, action: Action) -> Entry:
+        """Lets the caller in to a queue that was found.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+            NotAllowed: The caller may not do this.
+        """
+        return self.enter_as(self._authenticate(environ.get("HTTP_AUTHORIZATION")), queue, action)
+
+    def enter_as(self, names: Names, queue: Queue, action: Action) -> Entry:
+        """Lets a caller in whose names are known already.
+
+        Raises:
+            NotAllowed: The caller may not do this.
+        """
+
+        def check(row: Queue) -> None:
+            if not allowed(row, names, action):
+                raise NotAllowed
+
+        return self._service.enter(queue, check)
+
+    def own(self, environ: Environ, application: str) -> None:
+        """Lets only the application itself in.
+
+        Raises:
+            ApplicationNotFound: There is none of that name.
+            NotAuthenticated: A credential is not valid.
+            NotAllowed: The caller is somebody else.
+        """
+        self._service.queues.require_application(application)
+        if owner_name(application) not in self.names(environ):
+            raise NotAllowed

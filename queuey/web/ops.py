@@ -1,0 +1,63 @@
+"""Resources for whoever runs the service: is it well, which version is it, what has it done. No credential."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey import __version__, metrics
+from queuey.errors import StoreUnavailable
+from queuey.service import Service
+from queuey.web.answers import Answer, Environ, json_answer, text_answer
+from queuey.web.endpoint import Endpoint, Match
+
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+
+
+class OpsViews:
+    """Views of the operations resources."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._exposition = metrics.exposition(service.metrics, service.store.statistics)
+
+    def heartbeat(self, environ: Environ, match: Match) -> Answer:
+        """Says whether the store can write and read, and why not."""
+        try:
+            self._service.store.ping()
+        except StoreUnavailable as error:
+            answer = text_answer(f"{error.code}: {error}", 503)
+            answer.headers += (("Retry-After", str(error.retry_after)),)
+            return answer
+        return text_answer("OK")
+
+    def lbheartbeat(self, environ: Environ, match: Match) -> Answer:
+        """Says whether this process takes requests; load balancers stop sending them when it is about to end."""
+        if self._service.stopping.is_set():
+            answer = text_answer("stopping", 503)
+            answer.headers += (("Retry-After", "1"),)
+            return answer
+        return text_answer("OK")
+
+    def version(self, environ: Environ, match: Match) -> Answer:
+        """Says what runs here."""
+        return json_answer({"name": "queuey", "version": __version__, "store": self._service.store.name})
+
+    def metrics(self, environ: Environ, match: Match) -> Answer:
+        """Writes what this process has done, for Prometheus."""
+        return Answer(200, self._exposition(), ("Content-Type", metrics.CONTENT_TYPE))
+
+
+def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+    """Adds the operations resources."""
+    service: Service = config.registry.service
+    views = OpsViews(service)
+    resources = {
+        # The original's heartbeat answered every method.
+        "ops.heartbeat": ("/__heartbeat__", dict.fromkeys(METHODS, views.heartbeat)),
+        "ops.lbheartbeat": ("/__lbheartbeat__", dict.fromkeys(("GET", "HEAD"), views.lbheartbeat)),
+        "ops.version": ("/__version__", dict.fromkeys(("GET", "HEAD"), views.version)),
+        "ops.metrics": ("/metrics", {"GET": views.metrics}),
+    }
+    for name, (path, handlers) in resources.items():
+        config.add_route(name, path + "{_:/?}")
+        config.add_view(Endpoint(name, service.metrics, handlers), route_name=name)

@@ -1,0 +1,67 @@
+"""Version 1 of the API: everything the original Queuey served, and more, under ``/v1``.
+
+One include, which owns its routes, its bodies (:mod:`.structs`), its views and its OpenAPI document (:mod:`.spec`).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from queuey.service import Service
+from queuey.web.answers import JSON, Answer, Environ, encode
+from queuey.web.endpoint import Endpoint, Handler, Match
+from queuey.web.gate import Gate
+from queuey.web.v1.messages import MessageViews
+from queuey.web.v1.offsets import OffsetViews
+from queuey.web.v1.queues import QueueViews
+from queuey.web.v1.ranges import RangeViews
+from queuey.web.v1.spec import document
+
+SLASH = "{_:/?}"
+APP = "/v1/{app}"
+QUEUE = APP + "/{queue:[^/_][^/]*}"
+
+
+@cache
+def _document() -> bytes:
+    return encode(document())
+
+
+def show_document(environ: Environ, match: Match) -> Answer:
+    """Serves the OpenAPI document."""
+    return Answer(200, _document(), JSON)
+
+
+def routes(service: Service, gate: Gate) -> list[tuple[str, str, dict[str, Handler]]]:
+    """Returns name, pattern and methods of every resource, in the order of matching: the hot one first."""
+    queues, messages = QueueViews(service, gate), MessageViews(service, gate)
+    ranges, offsets = RangeViews(service, gate), OffsetViews(service, gate)
+    return [
+        (
+            "v1.queue",
+            QUEUE,
+            {"POST": messages.post, "GET": ranges.read, "PUT": queues.update, "DELETE": queues.delete},
+        ),
+        ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
+        ("v1.application", APP, {"POST": queues.create, "GET": queues.list}),
+        ("v1.read", APP + "/_read", {"POST": ranges.read_many}),
+        ("v1.info", QUEUE + "/info", {"GET": queues.info}),
+        ("v1.messages", QUEUE + "/messages", {"DELETE": queues.purge}),
+        ("v1.offsets", QUEUE + "/offsets", {"GET": offsets.groups}),
+        (
+            "v1.group",
+            QUEUE + "/offsets/{group}",
+            {"GET": offsets.show, "PUT": offsets.record, "DELETE": offsets.forget},
+        ),
+        ("v1.ids", QUEUE + "/{ids}", {"GET": messages.fetch, "PUT": messages.put, "DELETE": messages.delete}),
+    ]
+
+
+def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
+    """Adds version 1 to the application whose service is in the registry."""
+    service: Service = config.registry.service
+    gate = Gate(service)
+    for name, pattern, handlers in routes(service, gate):
+        config.add_route(name, pattern + SLASH)
+        config.add_view(Endpoint(name, service.metrics, handlers), route_name=name)

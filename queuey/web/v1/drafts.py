@@ -1,0 +1,284 @@
+"""Reading messages from requests: one message with its headers, or a batch."""
+
+from __future__ import annotations
+
+import binascii
+import re
+from base64 import b64decode
+from typing import Any, Literal
+
+import msgspec
+
+from queuey.errors import InvalidRequest
+from queuey.messages import MAX_TTL, Meta, Queue
+from queuey.service import Draft, Limits
+from queuey.service.messages import partition_error
+from queuey.web import fields
+from queuey.web.answers import Environ
+from queuey.web.bodies import JSON_ERRORS, bad_json, decode_any, too_large
+from queuey.web.fields import Errors
+
+HEADER = "HTTP_X_HEADER_"
+_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_CACHED_TYPES = 1024
+_types: dict[str, Meta] = {}
+
+
+class _Item(msgspec.Struct, gc=False):
+    """An item of the batches that nearly everybody sends: every value as the documentation has it."""
+
+    body: str
+    ttl: int | None = None
+    partition: int | None = None
+    message_key: str | None = None
+    content_type: str | None = None
+    headers: dict[str, str] | None = None
+    delay: float | None = None
+    encoding: Literal["base64"] | None = None
+
+
+class _Batch(msgspec.Struct):
+    messages: list[_Item]
+
+
+class _LooseItem(msgspec.Struct):
+    """Any item at all. ``body`` keeps its text, so that a JSON value is stored exactly as it was written."""
+
+    body: msgspec.Raw = msgspec.Raw(b"null")
+    ttl: Any = None
+    partition: Any = None
+    message_key: Any = None
+    content_type: Any = None
+    headers: Any = None
+    delay: Any = None
+    encoding: Any = None
+
+
+class _LooseBatch(msgspec.Struct):
+    messages: msgspec.Raw
+
+
+_decode_batch = msgspec.json.Decoder(_Batch).decode
+_decode_loose_batch = msgspec.json.Decoder(_LooseBatch).decode
+_decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_loose_item = msgspec.json.Decoder(_LooseItem).decode
+
+
+def text_or_bytes(body: bytes) -> str | bytes:
+    """Returns the text that the bytes encode, or the bytes themselves if they encode none."""
+    try:
+        return body.decode()
+    except UnicodeDecodeError:
+        return body
+
+
+def _number(value: object, queue: Queue) -> int:
+    """Reads a partition to write to."""
+    number = fields.integer(value, -(10**18), 10**18)
+    if (error := partition_error(number, queue)) is not None:
+        raise fields.BadField(error)
+    return number
+
+
+def _content_type(value: object, longest: int) -> str:
+    kind = fields.text(value, longest)
+    if _CONTROL.search(kind) is not None:
+        raise fields.BadField("A content type has no control characters")
+    return kind
+
+
+def _headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
+    """Reads the headers to keep with a message. They come back as HTTP headers, so they must be able to."""
+    if not isinstance(value, dict):
+        raise fields.BadField(f'"{fields.show(value)}" is not an object')
+    found = {}
+    for name, text in value.items():
+        if _NAME.fullmatch(name) is None:
+            raise fields.BadField(f'"{fields.show(name)}" is not a header name')
+        if _CONTROL.search(fields.text(text)) is not None:
+            raise fields.BadField("A header has no control characters")
+        found[name.lower()] = text
+    if len(found) > limits.max_headers:
+        raise fields.BadField(f"Longer than maximum length {limits.max_headers}")
+    if sum(len(name) + len(text.encode()) for name, text in found.items()) > limits.max_header_bytes:
+        raise fields.BadField(f"Longer than maximum length {limits.max_header_bytes} bytes")
+    return tuple(found.items())
+
+
+def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json: bool = False) -> Meta | None:
+    """Returns metadata, the same object for the same content type alone."""
+    if headers or json:
+        return Meta(kind, headers or (), json)
+    if not kind:
+        return None
+    meta = _types.get(kind)
+    if meta is None:
+        meta = Meta(kind)
+        if len(_types) >= _CACHED_TYPES:
+            _types.clear()
+        _types[kind] = meta
+    return meta
+
+
+def _own_headers(environ: Environ) -> dict[str, str] | None:
+    """Returns the X-Header-… of a request by lower-case name; values that are UTF-8 are read as that."""
+    # Joining the names and searching once is far cheaper than looking at each name.
+    if HEADER not in "\n".join(environ):
+        return None
+    found = {}
+    for name, value in environ.items():
+        if name.startswith(HEADER):
+            text = text_or_bytes(value.encode("latin-1"))
+            found[name[len(HEADER) :].replace("_", "-").lower()] = text if isinstance(text, str) else value
+    return found
+
+
+def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
+    """Reads a message from a request whose body it is.
+
+    Args:
+        environ: The request.
+        body: Its body.
+        limits: What is allowed.
+        queue: Where it goes; None for a message that is put at given ids, which has no partition, key or delay.
+
+    Raises:
+        InvalidRequest: Naming every bad field.
+    """
+    get = environ.get
+    ttl, kind, headers = get("HTTP_X_TTL"), get("CONTENT_TYPE"), _own_headers(environ)
+    draft = Draft(text_or_bytes(body))
+    errors = Errors()
+    if not body:
+        errors["body"] = fields.REQUIRED
+    if ttl:
+        draft.ttl = errors.take("ttl", fields.integer, ttl, 1, MAX_TTL)
+    if headers or kind:
+        kept = errors.take("headers", _headers, headers, limits) if headers else None
+        if kind and kind not in _types:
+            kind = errors.take("content_type", _content_type, kind, limits.max_content_type)
+        draft.meta = _meta(kind, kept)
+    if queue is not None:
+        partition, key, delay = get("HTTP_X_PARTITION"), get("HTTP_X_MESSAGE_KEY"), get("HTTP_X_DELAY")
+        if partition or key or delay:
+            if key:
+                text = text_or_bytes(key.encode("latin-1"))
+                key = text if isinstance(text, str) else key
+            _place(draft, partition, key, delay, queue=queue, limits=limits, errors=errors)
+    if errors:
+        errors.check()
+    return draft
+
+
+def _place(
+    draft: Draft, partition: object, key: object, delay: object, *, queue: Queue, limits: Limits, errors: Errors
+) -> None:
+    """Reads where a message goes and when it is due."""
+    draft.partition = errors.take("partition", _number, partition, queue)
+    draft.key = errors.take("message_key", fields.text, key, limits.max_message_key)
+    draft.delay = errors.take("delay", fields.decimal, delay, 0, MAX_TTL) or 0.0
+    if draft.partition is not None and draft.key is not None:
+        errors["message_key"] = "Not together with partition"
+
+
+def read_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
+    """Reads the messages of a JSON body.
+
+    Raises:
+        InvalidRequest: Naming every bad field of every item.
+        TooLarge: Too many messages, or one of them too long.
+    """
+    try:
+        batch = _decode_batch(body)
+    except msgspec.ValidationError:
+        return _read_loose_batch(body, limits, queue)
+    except JSON_ERRORS:
+        raise bad_json() from None
+    _check_count(batch.messages, limits)
+    drafts = []
+    highest, longest = queue.partitions, limits.max_body // 4
+    for item in batch.messages:
+        text, ttl, partition = item.body, item.ttl, item.partition
+        if (
+            not 0 < len(text) <= longest
+            or (ttl is not None and not 0 < ttl <= MAX_TTL)
+            or (partition is not None and not 0 < partition <= highest)
+            or item.message_key is not None
+            or item.content_type is not None
+            or item.headers is not None
+            or item.delay is not None
+            or item.encoding is not None
+        ):
+            return _read_loose_batch(body, limits, queue)
+        drafts.append(Draft(text, ttl, partition))
+    return drafts
+
+
+def _check_count(messages: list[Any], limits: Limits) -> None:
+    if len(messages) > limits.max_batch:
+        raise too_large("messages", limits.max_batch, unit="messages")
+
+
+def _read_loose_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
+    """Reads a batch item by item, taking numbers as text and any JSON value as a body."""
+    try:
+        raw = _decode_loose_batch(body).messages
+    except JSON_ERRORS:
+        raise bad_json() from None
+    try:
+        items = _decode_items(raw)
+    except JSON_ERRORS:
+        raise InvalidRequest({"messages": "Is not a list"}) from None
+    _check_count(items, limits)
+    errors = Errors()
+    drafts = [_read_item(item, index, limits, queue, errors) for index, item in enumerate(items)]
+    if any(text.startswith("Longer") and name.endswith(".body") for name, text in errors.items()):
+        raise _over(errors)
+    errors.check()
+    return drafts
+
+
+def _over(errors: Errors) -> InvalidRequest:
+    error = too_large("body", 0)
+    error.fields = dict(errors)
+    return error
+
+
+def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, errors: Errors) -> Draft:
+    draft = Draft("")
+    own = Errors()
+    try:
+        item = _decode_loose_item(raw)
+    except JSON_ERRORS:
+        errors[str(index)] = "Is not an object"
+        return draft
+    own.take("encoding", fields.one_of, item.encoding, ("base64",))
+    body, json = _read_item_body(bytes(item.body), item.encoding == "base64", limits, own)
+    draft.body = body
+    draft.ttl = own.take("ttl", fields.integer, item.ttl, 1, MAX_TTL)
+    _place(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=own)
+    kind = own.take("content_type", _content_type, item.content_type, limits.max_content_type)
+    draft.meta = _meta(kind, own.take("headers", _headers, item.headers, limits), json=json)
+    errors.update({f"{index}.{field}": text for field, text in own.items()})
+    return draft
+
+
+def _read_item_body(raw: bytes, encoded: bool, limits: Limits, errors: Errors) -> tuple[str | bytes, bool]:  # noqa: FBT001
+    """Returns an item's body and whether it is the text of a JSON value."""
+    try:
+        value = decode_any(raw)
+    except JSON_ERRORS:
+        errors["body"] = "Is no JSON that others could read"
+        return "", False
+    body: str | bytes = value if isinstance(value, str) else raw.decode()
+    if encoded:
+        try:
+            body = text_or_bytes(b64decode(fields.text(value), validate=True))
+        except (ValueError, binascii.Error):
+            errors["body"] = "Is not base64"
+    if value is None or not body:
+        errors["body"] = fields.REQUIRED
+    elif len(body if isinstance(body, bytes) else body.encode()) > limits.max_body:
+        errors["body"] = f"Longer than maximum length {limits.max_body} bytes"
+    return body, not isinstance(value, str)

@@ -1,0 +1,144 @@
+"""Views of messages: post, and everything by id."""
+
+from __future__ import annotations
+
+import re
+
+from queuey import ids
+from queuey.errors import InvalidRequest, NotFound
+from queuey.ids import Position
+from queuey.messages import Message, Queue
+from queuey.service import Draft, Place, Service
+from queuey.web import fields
+from queuey.web.answers import JSON, Answer, Environ, Header, json_answer
+from queuey.web.bodies import parse_form, read_body
+from queuey.web.endpoint import Match
+from queuey.web.fields import Errors
+from queuey.web.gate import Gate
+from queuey.web.v1 import structs
+from queuey.web.v1.drafts import read_batch, read_single
+from queuey.web.v1.render import render_fetched, render_posted
+
+_PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
+
+
+class MessageNotFound(NotFound):
+    """No message has the id."""
+
+    code = "InvalidMessageID"
+
+
+def parse_places(text: str, most: int) -> list[Place]:
+    """Reads the ids in a path: ``<id>`` in partition 1, or ``<partition>:<id>``.
+
+    Raises:
+        InvalidRequest: One of them is malformed, or there are too many.
+    """
+    items = text.split(",")
+    if len(items) > most:
+        raise InvalidRequest({"InvalidMessageID": f"More than {most} message ids."}, code="InvalidMessageID")
+    try:
+        return [_place(item.strip()) for item in items]
+    except ValueError:
+        raise InvalidRequest({"InvalidMessageID": "Invalid message id's."}, code="InvalidMessageID") from None
+
+
+def _place(item: str) -> Place:
+    match = _PLACE.fullmatch(item)
+    if match is None:
+        raise ValueError(item)
+    return int(match[1] or 1), ids.parse_id(match[2])
+
+
+def _position(value: object) -> Position:
+    """Reads the id that new ones must be above."""
+    try:
+        return ids.parse_position(fields.text(value).strip())
+    except ValueError:
+        raise fields.BadField(f'"{fields.show(value)}" is not a message id') from None
+
+
+def _is_json(kind: str) -> bool:
+    return kind == "application/json" or kind.partition(";")[0].strip().lower() == "application/json"
+
+
+def raw_answer(message: Message) -> Answer:
+    """Answers with a body as it was posted. It is somebody else's content, so no browser may act on it."""
+    body, meta = message.body, message.meta
+    kind = None if meta is None else meta.content_type
+    if kind is None:
+        if meta is not None and meta.json:
+            kind = "application/json"
+        else:
+            kind = "text/plain; charset=utf-8" if isinstance(body, str) else "application/octet-stream"
+    headers: list[Header] = [
+        ("Content-Type", kind),
+        ("Content-Disposition", "attachment"),
+        ("X-Content-Type-Options", "nosniff"),
+        ("X-Message-Id", message.id),
+        ("X-Timestamp", message.timestamp),
+        ("X-Partition", str(message.partition)),
+    ]
+    for name, value in () if meta is None else meta.headers:
+        headers.append((f"X-Header-{name}", value.encode().decode("latin-1")))
+    return Answer(200, body.encode() if isinstance(body, str) else body, *headers)
+
+
+class MessageViews:
+    """Views of ``POST /v1/{app}/{queue}`` and of ``/v1/{app}/{queue}/{ids}``."""
+
+    def __init__(self, service: Service, gate: Gate) -> None:
+        self._messages = service.messages
+        self._limits = service.limits
+        self._gate = gate
+
+    def post(self, environ: Environ, match: Match) -> Answer:
+        """Stores one message, or a batch if the body is JSON."""
+        entry = self._gate.enter(environ, self._gate.find(match), "write")
+        errors = Errors()
+        after = errors.take("after", _position, environ.get("HTTP_X_AFTER"))
+        try:
+            drafts = self._drafts(environ, entry.queue)
+        except InvalidRequest as error:
+            error.fields.update(errors)
+            raise
+        errors.check()
+        return Answer(201, render_posted(self._messages.post(entry, drafts, after=after)), JSON)
+
+    def _drafts(self, environ: Environ, queue: Queue) -> list[Draft]:
+        limits = self._limits
+        kind = environ.get("CONTENT_TYPE")
+        if kind and _is_json(kind):
+            return read_batch(read_body(environ, limits.max_batch_bytes), limits, queue)
+        return [read_single(environ, read_body(environ, limits.max_body), limits, queue)]
+
+    def fetch(self, environ: Environ, match: Match) -> Answer:
+        """Returns messages by id, or the bytes of one."""
+        queue = self._gate.find(match)
+        places = parse_places(match["ids"], self._limits.max_ids)
+        entry = self._gate.enter(environ, queue, "read")
+        raw = fields.boolean(parse_form(environ.get("QUERY_STRING", ""), "query").get("raw", ""))
+        if raw and len(places) > 1:
+            raise InvalidRequest({"raw": "Takes one message id"})
+        messages = self._messages.fetch(entry, places)
+        if not raw:
+            return Answer(200, render_fetched(messages), JSON)
+        if not messages:
+            raise MessageNotFound("Message of that id was not found.")
+        return raw_answer(messages[0])
+
+    def put(self, environ: Environ, match: Match) -> Answer:
+        """Writes one body at the ids, creating or overwriting each."""
+        queue = self._gate.find(match)
+        places = parse_places(match["ids"], self._limits.max_ids)
+        entry = self._gate.enter(environ, queue, "write")
+        draft = read_single(environ, read_body(environ, self._limits.max_body), self._limits, None)
+        self._messages.put(entry, places, draft)
+        return json_answer(structs.Done())
+
+    def delete(self, environ: Environ, match: Match) -> Answer:
+        """Deletes messages by id, whether they are there or not."""
+        queue = self._gate.find(match)
+        places = parse_places(match["ids"], self._limits.max_ids)
+        self._messages.delete(self._gate.enter(environ, queue, "delete"), places)
+        return json_answer(structs.Done())

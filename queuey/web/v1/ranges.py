@@ -1,0 +1,149 @@
+"""Views of range reads: of one queue, and of several in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError
+from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
+from queuey.web import fields
+from queuey.web.answers import JSON, Answer, Environ, encode
+from queuey.web.bodies import bad_json, parse_form, read_body, read_object
+from queuey.web.endpoint import Match
+from queuey.web.errors import error_texts
+from queuey.web.fields import Errors
+from queuey.web.gate import Gate
+from queuey.web.v1.render import render_reading
+
+ORDERS = ("ascending", "descending")
+BOUNDS = ("since", "after", "before", "until")
+
+
+def _bound(value: object) -> Bound:
+    """Reads a position: an id, an instant, or a cursor."""
+    try:
+        return parse_bound(fields.text(value))
+    except ValueError:
+        raise fields.BadField(f'"{fields.show(value)}" is not a message id, an instant or a cursor') from None
+
+
+def _partitions(value: object) -> tuple[int, ...] | None:
+    """Reads the partitions to read: a comma list, ``*`` for all (None), in JSON also a list."""
+    if isinstance(value, list):
+        items = [str(item) if isinstance(item, int) else "" for item in value]
+    else:
+        text = fields.text(value).strip()
+        if text == "*":
+            return None
+        items = text.split(",") if text else []
+    numbers = []
+    for item in map(str.strip, items):
+        if not (item.isascii() and item.isdigit()):
+            raise fields.BadField(f'"{fields.show(value)}" is not a list of partitions')
+        # A number too long to be a partition is as empty as any other that does not exist.
+        numbers.append(int(item) if len(item) < 5 else 0)  # noqa: PLR2004
+    return tuple(numbers)
+
+
+def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
+    """Reads what to read; bad fields are noted in ``errors``."""
+    since, after, before, until = (errors.take(name, _bound, given.get(name)) for name in BOUNDS)
+    named = given.get("partitions")
+    partitions: tuple[int, ...] | None = (1,)
+    if named is not None:
+        try:
+            partitions = _partitions(named)
+        except ValueError as error:
+            errors["partitions"] = str(error)
+    limit = errors.take("limit", fields.integer, given.get("limit"), 1, limits.max_limit)
+    order = errors.take("order", fields.one_of, given.get("order"), ORDERS)
+    delay = given.get("delay")
+    merge = given.get("merge")
+    return Range(
+        partitions=partitions,
+        limit=limit or limits.default_limit,
+        descending=order == "descending",
+        since=since,
+        after=after,
+        before=before,
+        until=until,
+        delayed=delay is None or delay == "" or fields.boolean(delay),
+        merge=merge is not None and fields.boolean(merge),
+    )
+
+
+class RangeViews:
+    """Views of ``GET /v1/{app}/{queue}`` and ``POST /v1/{app}/_read``."""
+
+    def __init__(self, service: Service, gate: Gate) -> None:
+        self._service = service
+        self._reader = service.reader
+        self._limits = service.limits
+        self._gate = gate
+
+    def read(self, environ: Environ, match: Match) -> Answer:
+        """Reads a range of one queue."""
+        entry = self._gate.enter(environ, self._gate.find(match), "read")
+        given = parse_form(environ.get("QUERY_STRING", ""), "query")
+        wait = 0.0
+        if given:
+            errors = Errors()
+            wanted = read_range(given, self._limits, errors)
+            wait = errors.take("wait", fields.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
+            errors.check()
+        else:
+            wanted = Range(limit=self._limits.default_limit)
+        return Answer(200, render_reading(self._reader.read(entry, wanted, wait)), JSON)
+
+    def read_many(self, environ: Environ, match: Match) -> Answer:
+        """Reads ranges of several queues; what is wrong with one queue does not keep the others from being read."""
+        self._service.queues.require_application(match["app"])
+        names = self._gate.names(environ)
+        given = read_object(read_body(environ, self._limits.max_body))
+        asked = given.get("queues")
+        if not isinstance(asked, list):
+            raise bad_json()
+        if len(asked) > self._limits.max_queues_per_read:
+            raise InvalidRequest({"queues": f"Longer than maximum length {self._limits.max_queues_per_read}"})
+        errors = Errors()
+        wait = errors.take("wait", fields.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
+        ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(asked)]
+        errors.check()
+        sources: list[Source | QueueyError] = []
+        for name, wanted in ranges:
+            try:
+                queue = self._gate.find({"app": match["app"], "queue": name})
+                sources.append(Source(self._gate.enter_as(names, queue, "read"), wanted))
+            except (NotFound, NotAllowed) as error:
+                sources.append(error)
+        found = iter(self._read([source for source in sources if isinstance(source, Source)], len(sources), wait))
+        items = []
+        for (name, _), source in zip(ranges, sources, strict=True):
+            result = source if isinstance(source, QueueyError) else next(found)
+            items.append(_rendered(name, result))
+        return Answer(200, b'{"status":"ok","queues":[%b]}' % b",".join(items), JSON)
+
+    def _read(self, sources: list[Source], asked: int, wait: float) -> list[Reading | QueueyError]:
+        """Reads; a caller that would be told of an error at once does not wait."""
+        if not sources:
+            return []
+        return self._reader.read_many(sources, wait if len(sources) == asked else 0.0)
+
+    def _wanted(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
+        """Reads one queue of several; its bad fields are noted with their index."""
+        if not isinstance(item, dict):
+            errors[prefix[:-1]] = f'"{fields.show(item)}" is not an object'
+            return "", Range()
+        own = Errors()
+        name = own.take("queue_name", fields.text, item.get("queue_name"))
+        if name is None:
+            own.setdefault("queue_name", fields.REQUIRED)
+        wanted = read_range(item, self._limits, own)
+        errors.update({prefix + field: text for field, text in own.items()})
+        return name or "", wanted
+
+
+def _rendered(name: str, result: Reading | QueueyError) -> bytes:
+    if isinstance(result, Reading):
+        return render_reading(result, name)
+    return encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})

@@ -1,0 +1,252 @@
+"""What version 1 does, operation by operation: the table that its OpenAPI document is made from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey import __version__
+from queuey.web import openapi
+from queuey.web.openapi import JSON, Content, Operation, Parameter, Response
+from queuey.web.v1 import structs
+
+APP = "/v1/{app}"
+QUEUE = APP + "/{queue}"
+ANY_TEXT: dict[str, Any] = {"type": "string"}
+FORM = "application/x-www-form-urlencoded"
+OCTETS = "application/octet-stream"
+
+SECURITY = {
+    "type": "apiKey",
+    "in": "header",
+    "name": "Authorization",
+    "description": "`Application <key>`; several credentials are separated by `;`.",
+}
+
+PATH_PARAMETERS = (
+    Parameter(name="app", place="path", about="Application"),
+    Parameter(name="queue", place="path", about="Queue"),
+    Parameter(name="ids", place="path", about="Comma list of `<id>` (partition 1) or `<partition>:<id>`"),
+    Parameter(name="group", place="path", about="Consumer group: 1 to 100 of A-Z a-z 0-9 . _ : @ -"),
+)
+
+
+def _number(least: float, most: float, default: float | None = None, kind: str = "integer") -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": kind, "minimum": least, "maximum": most}
+    return schema if default is None else schema | {"default": default}
+
+
+def _query(name: str, about: str, schema: dict[str, Any] | None = None) -> Parameter:
+    return Parameter(name=name, place="query", about=about, schema=schema or ANY_TEXT)
+
+
+def _header(name: str, about: str, schema: dict[str, Any] | None = None) -> Parameter:
+    return Parameter(name=name, place="header", about=about, schema=schema or ANY_TEXT)
+
+
+BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
+TTL = _header("X-TTL", "Seconds to live", _number(1, 33554432))
+KEPT_HEADER = _header("X-Header-{name}", "Up to 16 headers kept with the message; {name} stands for any name")
+AFTER = _header("X-After", "An id that the new ones must be above")
+POST_HEADERS = (
+    TTL,
+    _header("X-Partition", "Partition to write to", _number(1, 200)),
+    _header("X-Message-Key", "Picks the partition by hash; not with X-Partition", {"type": "string", "maxLength": 256}),
+    _header("X-Delay", "Seconds until the message is due", _number(0, 33554432, kind="number")),
+    AFTER,
+    KEPT_HEADER,
+)
+RANGE_PARAMETERS = (
+    _query("partitions", "Comma list of partitions, `*` for all", {"type": "string", "default": "1"}),
+    _query("limit", "Messages per partition, or in all with merge", _number(1, 1000, 100)),
+    _query("order", "Direction", {"type": "string", "enum": ["ascending", "descending"], "default": "ascending"}),
+    _query("since", "Where to start, inclusive: an id, an instant or a cursor"),
+    _query("after", "Only above it"),
+    _query("before", "Only below it"),
+    _query("until", "Only at or below it"),
+    _query("delay", "0: ignore the read delay; the answer's cursor is not safe to keep then", BOOLEAN),
+    _query("merge", "One list in time order over the partitions", BOOLEAN),
+    _query("wait", "Seconds to wait if there is nothing to answer", _number(0, 20, 0, "number")),
+)
+LIST_PARAMETERS = (
+    _query("limit", "Queues in the answer", _number(1, 10000, 1000)),
+    _query("offset", "Queue name to start at, inclusive"),
+    _query("details", "All fields", BOOLEAN),
+    _query("include_count", "Message counts and all fields", BOOLEAN),
+)
+RAW_HEADERS = {
+    "X-Message-Id": "The message's id",
+    "X-Timestamp": "Its time",
+    "X-Partition": "Its partition",
+    "Content-Disposition": "`attachment`",
+    "X-Content-Type-Options": "`nosniff`",
+}
+
+PLAIN = {"text/plain": ANY_TEXT}
+PROBLEM = {"application/problem+json": structs.Problem}
+FAILURE: Content = {JSON: structs.Failure, **PROBLEM}
+ERRORS = {
+    400: Response(FAILURE),
+    401: Response(FAILURE),
+    403: Response({**PLAIN, **PROBLEM}),
+    404: Response({**FAILURE, **PLAIN}),
+    409: Response(FAILURE),
+    413: Response(FAILURE),
+    500: Response(FAILURE),
+    503: Response(FAILURE, {"Retry-After": "Seconds after which to try again"}),
+}
+USUAL = (400, 401, 403, 404, 500, 503)
+WITH_BODY = (*USUAL, 413)
+
+
+def _ok(kind: Any) -> dict[int, Response]:  # noqa: ANN401 - a msgspec type
+    return {200: Response({JSON: kind})}
+
+
+def _bodies(kind: Any) -> Content:  # noqa: ANN401 - a msgspec type
+    return {JSON: kind, FORM: kind}
+
+
+QUEUE_OPERATIONS = (
+    Operation(
+        method="POST",
+        path=APP,
+        summary="Create queue",
+        body=_bodies(structs.NewQueue),
+        success={201: Response({JSON: structs.CreatedQueue}), 200: Response({JSON: structs.CreatedQueue})},
+        errors=(*WITH_BODY, 409),
+    ),
+    Operation(
+        method="GET",
+        path=APP,
+        summary="List queues",
+        parameters=LIST_PARAMETERS,
+        success=_ok(structs.QueueList),
+        errors=USUAL,
+    ),
+    Operation(
+        method="PUT",
+        path=QUEUE,
+        summary="Update queue",
+        body=_bodies(structs.QueueFields),
+        success=_ok(structs.UpdatedQueue),
+        errors=WITH_BODY,
+    ),
+    Operation(method="DELETE", path=QUEUE, summary="Delete queue", success=_ok(structs.Done), errors=USUAL),
+    Operation(
+        method="DELETE",
+        path=QUEUE + "/messages",
+        summary="Purge queue",
+        success=_ok(structs.Done),
+        errors=USUAL,
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/info",
+        summary="Describe queue",
+        success=_ok(structs.QueueInfo),
+        errors=USUAL,
+    ),
+)
+MESSAGE_OPERATIONS = (
+    Operation(
+        method="POST",
+        path=QUEUE,
+        summary="Post messages, one with any body or a batch as JSON",
+        parameters=POST_HEADERS,
+        body={JSON: structs.Batch, "*/*": {}},
+        success={201: Response({JSON: structs.Posted})},
+        errors=WITH_BODY,
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE,
+        summary="Read range",
+        parameters=RANGE_PARAMETERS,
+        success=_ok(structs.RangeRead),
+        errors=USUAL,
+    ),
+    Operation(
+        method="POST",
+        path=APP + "/_read",
+        summary="Read several ranges",
+        body={JSON: structs.ManyRanges},
+        success=_ok(structs.ManyRead),
+        errors=WITH_BODY,
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/{ids}",
+        summary="Get messages, by id",
+        parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN),),
+        success={200: Response({JSON: structs.Fetched, "*/*": {}}, RAW_HEADERS)},
+        errors=USUAL,
+    ),
+    Operation(
+        method="PUT",
+        path=QUEUE + "/{ids}",
+        summary="Put messages, one body at all the ids",
+        parameters=(TTL, KEPT_HEADER),
+        body={"*/*": {}},
+        success=_ok(structs.Done),
+        errors=WITH_BODY,
+    ),
+    Operation(
+        method="DELETE",
+        path=QUEUE + "/{ids}",
+        summary="Delete messages, by id",
+        success=_ok(structs.Done),
+        errors=USUAL,
+    ),
+)
+OFFSET_OPERATIONS = (
+    Operation(
+        method="GET",
+        path=QUEUE + "/offsets",
+        summary="List groups",
+        success=_ok(structs.GroupList),
+        errors=USUAL,
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/offsets/{group}",
+        summary="Show offsets",
+        success=_ok(structs.GroupState),
+        errors=USUAL,
+    ),
+    Operation(
+        method="PUT",
+        path=QUEUE + "/offsets/{group}",
+        summary="Record offsets",
+        body={JSON: structs.NewOffsets},
+        success=_ok(structs.RecordedOffsets),
+        errors=(*WITH_BODY, 409),
+    ),
+    Operation(
+        method="DELETE",
+        path=QUEUE + "/offsets/{group}",
+        summary="Forget group",
+        success=_ok(structs.Done),
+        errors=USUAL,
+    ),
+)
+DOCUMENT_OPERATION = Operation(
+    method="GET",
+    path="/v1/openapi.json",
+    summary="Get this document",
+    success={200: Response({JSON: {"type": "object"}})},
+    errors=(),
+    anonymous=True,
+)
+OPERATIONS = (*QUEUE_OPERATIONS, *MESSAGE_OPERATIONS, *OFFSET_OPERATIONS, DOCUMENT_OPERATION)
+
+
+def document() -> dict[str, Any]:
+    """Returns the OpenAPI document of version 1."""
+    return openapi.document(
+        title="Queuey",
+        version=__version__,
+        security=SECURITY,
+        path_parameters=PATH_PARAMETERS,
+        operations=OPERATIONS,
+        errors=ERRORS,
+    )

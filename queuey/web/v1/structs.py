@@ -1,0 +1,316 @@
+"""The bodies of version 1 as types: what the OpenAPI document says, and what the rarer answers are made of.
+
+Range reads and posts are written by :mod:`queuey.web.v1.render`, which the tests hold to these types.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="32 lower-case hex digits of a version 1 UUID")]
+Timestamp = Annotated[str, Meta(pattern=r"^-?[0-9]+\.[0-9]{7}$", description="seconds since 1970 with seven decimals")]
+Count = Annotated[int, Meta(ge=0)]
+Partition = Annotated[int, Meta(ge=1, le=200)]
+Ttl = Annotated[int, Meta(ge=1, le=33554432, description="seconds")]
+Delay = Annotated[float, Meta(ge=0, description="seconds")]
+QueueType = Literal["user", "public"]
+Consistency = Literal["weak", "strong", "very_strong"]
+Ok = Literal["ok"]
+
+
+class QueueFields(Struct, kw_only=True):
+    """What may be chosen about a queue. Numbers may be written as strings; null or empty: not given (or reset)."""
+
+    partitions: Partition | None = None
+    type: QueueType | None = None
+    consistency: Consistency | None = None
+    principles: str | list[str] | None = None
+    principals: str | list[str] | None = None
+    ttl: Ttl | None = None
+    read_delay: Annotated[float, Meta(ge=0, le=3600)] | None = None
+
+
+class NewQueue(QueueFields, kw_only=True):
+    """A queue to create."""
+
+    queue_name: Annotated[str, Meta(max_length=50)] | None = None
+
+
+class Done(Struct, kw_only=True):
+    """Success with nothing else to say."""
+
+    status: Ok = "ok"
+
+
+class CreatedQueue(Done, kw_only=True):
+    """A queue as it stands after creating or finding it."""
+
+    queue_name: str
+    partitions: Partition
+    type: QueueType
+    consistency: Consistency
+    principles: str | None
+    ttl: int | None
+    read_delay: float | None
+
+
+class UpdatedQueue(Done, kw_only=True):
+    """A queue as it stands after an update."""
+
+    queue_name: str
+    partitions: Partition
+    created: float
+    principles: list[str]
+    type: QueueType
+    consistency: Consistency
+    ttl: int | None
+    read_delay: float | None
+
+
+class ListedQueue(Struct, kw_only=True, omit_defaults=True):
+    """A queue in a listing; everything but the name only with details."""
+
+    queue_name: str
+    application: str | UnsetType = UNSET
+    created: float | UnsetType = UNSET
+    partitions: Partition | UnsetType = UNSET
+    type: QueueType | UnsetType = UNSET
+    consistency: Consistency | UnsetType = UNSET
+    principles: str | UnsetType = UNSET
+    ttl: int | UnsetType = UNSET
+    read_delay: float | UnsetType = UNSET
+    count: Count | UnsetType = UNSET
+
+
+class QueueList(Done, kw_only=True):
+    """Queues by name; ``next`` is the offset of the next page."""
+
+    queues: list[ListedQueue]
+    next: str | None
+
+
+class Acknowledged(Struct):
+    """What an acknowledged write means."""
+
+    level: str
+    text: str
+
+
+class PartitionState(Struct, kw_only=True):
+    """What is known of a partition."""
+
+    count: Count
+    exact: bool
+    oldest: Id | None
+    newest: Id | None
+
+
+class QueueInfo(Done, kw_only=True):
+    """Everything about a queue."""
+
+    queue_name: str
+    application: str
+    partitions: Partition
+    type: QueueType
+    consistency: Consistency
+    principles: list[str]
+    ttl: int
+    read_delay: float
+    created: float
+    store: str
+    guarantee: str
+    acknowledgement: Acknowledged
+    horizon: Id
+    count: Count
+    exact: bool
+    partition_info: dict[str, PartitionState]
+
+
+class BatchItem(Struct, kw_only=True):
+    """A message of a batch. A string body is text; any other JSON value is kept as that value."""
+
+    body: Any
+    ttl: Ttl | None = None
+    partition: Partition | None = None
+    message_key: Annotated[str, Meta(max_length=256)] | None = None
+    content_type: str | None = None
+    headers: dict[str, str] | None = None
+    delay: Delay | None = None
+    encoding: Literal["base64"] | None = None
+
+
+class Batch(Struct):
+    """Messages to post, all or none."""
+
+    messages: Annotated[list[BatchItem], Meta(max_length=1000)]
+
+
+class PostedMessage(Struct):
+    """Where a message went; ``key`` is its id."""
+
+    key: Id
+    timestamp: Timestamp
+    partition: Partition
+
+
+class Posted(Done, kw_only=True):
+    """The messages posted, in the order given."""
+
+    messages: list[PostedMessage]
+
+
+class ReadMessage(Struct, kw_only=True, omit_defaults=True):
+    """A message. ``body`` is text, base64 if ``encoding`` says so, or the JSON value that was posted."""
+
+    message_id: Id
+    timestamp: Timestamp
+    partition: Partition
+    body: Any
+    content_type: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    encoding: Literal["base64"] | UnsetType = UNSET
+
+
+class Fetched(Done, kw_only=True):
+    """Messages by id."""
+
+    messages: list[ReadMessage]
+
+
+class _Range(Struct, kw_only=True, omit_defaults=True):
+    messages: list[ReadMessage]
+    horizon: Id
+    next: dict[str, Id | None]
+    cursor: str
+    more: bool
+    cursor_safe: bool | UnsetType = UNSET
+
+
+class RangeRead(_Range, kw_only=True):
+    """Messages of a range, and where to go on."""
+
+    status: Ok = "ok"
+
+
+class QueueRangeRead(_Range, kw_only=True, tag_field="status", tag="ok"):
+    """A range of one of several queues."""
+
+    queue_name: str
+
+
+class QueueReadError(Struct, kw_only=True, tag_field="status", tag="error"):
+    """Why one of several queues could not be read."""
+
+    queue_name: str
+    error_msg: dict[str, str]
+
+
+class QueueRange(Struct, kw_only=True):
+    """What to read of one of several queues."""
+
+    queue_name: str
+    partitions: str | list[int] | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    order: Literal["ascending", "descending"] | None = None
+    since: str | None = None
+    after: str | None = None
+    before: str | None = None
+    until: str | None = None
+    delay: bool | int | str | None = None
+    merge: bool | int | str | None = None
+
+
+class ManyRanges(Struct):
+    """Queues to read in one call."""
+
+    queues: Annotated[list[QueueRange], Meta(max_length=100)]
+    wait: Annotated[float, Meta(ge=0, le=20)] | None = None
+
+
+class ManyRead(Done, kw_only=True):
+    """The answers, in the order asked."""
+
+    queues: list[QueueRangeRead | QueueReadError]
+
+
+class NewOffset(Struct):
+    """An offset to record. ``expected``: what must be recorded now, null for nothing; absent: whatever."""
+
+    offset: str
+    expected: str | UnsetType | None = UNSET
+
+
+class NewOffsets(Struct):
+    """Offsets to record, by partition."""
+
+    partitions: dict[str, NewOffset]
+
+
+class RecordedOffset(Struct):
+    """An offset as it is recorded now."""
+
+    offset: Id
+
+
+class RecordedOffsets(Done, kw_only=True):
+    """The offsets that were recorded."""
+
+    group: str
+    partitions: dict[str, RecordedOffset]
+
+
+class OffsetState(Struct):
+    """How far a group is in one partition."""
+
+    offset: Id | None
+    updated: float | None
+    lag: Count
+    lag_exact: bool
+    lag_seconds: float
+
+
+class GroupState(Done, kw_only=True):
+    """How far a group is in each partition, and in all."""
+
+    group: str
+    partitions: dict[str, OffsetState]
+    lag: Count
+
+
+class GroupList(Done, kw_only=True):
+    """Consumer groups, sorted."""
+
+    groups: list[str]
+
+
+class ConflictingOffset(Struct):
+    """An offset as it is recorded now, and whether this request set it."""
+
+    offset: Id | None
+    applied: bool
+
+
+class Failure(Struct, kw_only=True, omit_defaults=True):
+    """What went wrong, by field or name."""
+
+    status: Literal["error"] = "error"
+    error_msg: dict[str, str]
+    outcome: Literal["none", "unknown"] | UnsetType = UNSET
+    outcomes: list[Literal["none", "unknown"]] | UnsetType = UNSET
+    partitions: dict[str, ConflictingOffset] | UnsetType = UNSET
+
+
+class Problem(Struct, kw_only=True, omit_defaults=True):
+    """RFC 9457 problem details, for clients that accept application/problem+json."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    errors: dict[str, str]
+    outcome: Literal["none", "unknown"] | UnsetType = UNSET
+    outcomes: list[Literal["none", "unknown"]] | UnsetType = UNSET
+    partitions: dict[str, ConflictingOffset] | UnsetType = UNSET
