@@ -1,0 +1,151 @@
+"""Settings: where values come from, and what refuses to start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from queuey import settings
+from queuey.errors import SettingsError
+from queuey.service.limits import Limits
+from queuey.storage.sqlite.options import SqliteOptions
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def write(path: Path, text: str) -> Path:
+    """Writes a settings file."""
+    path.write_text(text)
+    return path
+
+
+def test_nearest_source_wins(tmp_path: Path) -> None:
+    """The command line beats the environment, that the file, that the default; each source is named."""
+    file = write(tmp_path / "queuey.toml", "port = 1\nthreads = 1000\nworkers = 7\n")
+    environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_PORT": "2", "QUEUEY_WORKERS": "8"}
+    loaded = settings.load({"port": "3", "host": None}, environ)
+    assert (loaded.settings.port, loaded.settings.workers, loaded.settings.threads) == (3, 8, 1000)
+    assert loaded.settings.host == "127.0.0.1"
+    assert [loaded.sources[name] for name in ("port", "workers", "threads", "host")] == [
+        "--port",
+        "QUEUEY_WORKERS",
+        str(file),
+        "default",
+    ]
+
+
+def test_config_option_beats_its_variable(tmp_path: Path) -> None:
+    """``--config`` is read instead of the file that QUEUEY_CONFIG names."""
+    file = write(tmp_path / "right.toml", "port = 1")
+    environ = {"QUEUEY_CONFIG": str(tmp_path / "missing.toml")}
+    assert settings.load({}, environ, config=file).settings.port == 1
+
+
+def test_variables_of_the_client_are_no_settings() -> None:
+    """What says which service to speak to, foreign variables and empty ones are left alone."""
+    environ = {"QUEUEY_URL": "http://x", "QUEUEY_KEY": "k", "QUEUEY_APP": "a", "PORT": "1", "QUEUEY_PORT": ""}
+    assert settings.load({}, environ).settings.port == 5000
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"QUEUEY_PROT": "1"}, ["QUEUEY_PROT", "environment", "QUEUEY_PORT"]),
+        ({"QUEUEY_PORT": "99999"}, ["port", "QUEUEY_PORT", "99999"]),
+        ({"QUEUEY_PORT": "many"}, ["port", "QUEUEY_PORT", "many"]),
+        ({"QUEUEY_SYNC": "never"}, ["sync", "QUEUEY_SYNC", "never"]),
+        ({"QUEUEY_METRICS": "2"}, ["metrics", "QUEUEY_METRICS"]),
+        ({"QUEUEY_MAX_WAIT": "nan"}, ["max_wait", "nan"]),
+        ({"QUEUEY_STORE": "cassandra://host"}, ["store", "cassandra", "QUEUEY_STORE"]),
+        ({"QUEUEY_STORE": "sqlite:///x"}, ["store", "data"]),
+        ({"QUEUEY_TLS_CERT": "c.pem"}, ["tls_cert", "tls_key"]),
+        ({"QUEUEY_TLS_KEY": "k.pem"}, ["tls_cert", "tls_key"]),
+        ({"QUEUEY_THREADS": "8", "QUEUEY_WAIT_SLOTS": "8"}, ["wait_slots", "threads"]),
+        ({"QUEUEY_CONNECTIONS": "8"}, ["connections", "threads", "default"]),
+        ({"QUEUEY_MAX_BODY": "9000000"}, ["max_batch_bytes", "max_body"]),
+        ({"QUEUEY_MAX_LIMIT": "99"}, ["max_limit", "default_limit"]),
+        ({"QUEUEY_MAX_LIST": "999"}, ["max_list", "default_list"]),
+        ({"QUEUEY_DEADLINE": "5"}, ["deadline", "busy_timeout"]),
+        ({"QUEUEY_CONFIG": "/nowhere/q.toml"}, ["/nowhere/q.toml", "No such file"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str]) -> None:
+    """Whatever refuses to start says which key is wrong and where it came from."""
+    with pytest.raises(SettingsError) as caught:
+        settings.load({}, environ)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prot = 1", ["prot", "port"]),
+        ("[limits]\nmax_body = 1", ["limits"]),
+        ("port = ", ["not TOML"]),
+        ("host = 5", ["host", "5"]),
+        ("data = 5", ["data", "5"]),
+    ],
+    ids=["unknown", "table", "syntax", "number for text", "number for path"],
+)
+def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
+    """An error in the settings file names the file and the key."""
+    file = write(tmp_path / "bad.toml", text)
+    with pytest.raises(SettingsError) as caught:
+        settings.load({}, {}, config=file)
+    assert [word for word in [str(file), *words] if word not in str(caught.value)] == []
+
+
+def test_passwords_are_not_printed() -> None:
+    """Neither an error nor the list of settings shows the password of a store's URL."""
+    with pytest.raises(SettingsError) as caught:
+        settings.load({}, {"QUEUEY_STORE": "cassandra://me:secret@host"})
+    assert "secret" not in str(caught.value)
+    assert settings.shown("store", "cassandra://me:secret@host/space") == "cassandra://me:***@host/space"
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
+    """A settings file works from whatever directory the service is started in."""
+    file = write(tmp_path / "q.toml", 'data = "here"')
+    assert settings.load({}, {}, config=file).settings.data == tmp_path / "here"
+    assert settings.load({"data": "here"}, {}).settings.data == Path("here")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("on", True), ("Yes", True), ("1", True), ("off", False), ("false", False)]
+)
+def test_switches_take_everyday_words(text: str, value: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """A switch can be written on/off, yes/no, true/false or 1/0."""
+    assert settings.load({"metrics": text}, {}).settings.metrics is value
+
+
+def test_half_of_the_threads_may_wait() -> None:
+    """Lowering the threads alone lowers the long polls with them; raising them does not raise those."""
+    assert settings.load({"threads": "10"}, {}).settings.wait_slots == 5
+    assert settings.load({"threads": "100"}, {}).settings.wait_slots == 16
+
+
+def test_every_limit_is_a_setting() -> None:
+    """Each limit of the service can be set, and means by default what the service means by it."""
+    limits = msgspec.structs.asdict(Limits())
+    values = msgspec.structs.asdict(settings.load({}, {}).settings)
+    assert {name: values.get(name) for name in limits} == limits
+
+
+def test_store_defaults_agree() -> None:
+    """A store opened without settings and one opened with the defaults behave the same."""
+    chosen = settings.load({}, {}).settings
+    for name in ("sync", "busy_timeout", "deadline", "readers"):
+        assert getattr(chosen, name) == getattr(SqliteOptions(), name), name
+
+
+def test_every_setting_is_explained() -> None:
+    """Each line of the table has a type and a sentence."""
+    assert [line.name for line in settings.table() if not (line.type and line.help.endswith("."))] == []
+
+
+def test_reference_is_the_table() -> None:
+    """docs/settings.md says what the program does."""
+    assert (DOCS / "settings.md").read_text() == settings.as_markdown()
