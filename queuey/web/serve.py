@@ -1,0 +1,283 @@
+"""Serving: a parent process that starts granian's workers, and what each worker does from start to end.
+
+The parent holds no store. Each worker is a fresh process (spawned, not forked) that opens its own store, serves, and
+stops in this order:
+
+1. SIGTERM arrives (from the parent, or because the parent is gone); long polls are answered;
+2. no connection is accepted any more, requests under way are finished, idle connections are closed;
+3. the store is closed, which finishes the writes it has accepted;
+4. the process ends. If 2 is not done in time, 3 and 4 happen all the same.
+
+The parent passes SIGTERM and SIGINT on once, waits, and exits with 0; on a second one it kills the workers. SIGHUP is
+ignored, so that closing the terminal stops nothing. A worker that dies is replaced; one that dies again at once ends
+the service with 1, for whoever supervises it to see.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import logging
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+from granian.constants import HTTPModes, Interfaces, SSLProtocols
+from granian.log import LogLevels
+from granian.server import MPServer
+
+from queuey.service import Limits
+from queuey.settings import Settings
+from queuey.storage import Store
+from queuey.storage.sqlite import SqliteOptions, open_store
+from queuey.web import logs, make_app
+
+logger = logging.getLogger(__name__)
+
+CLOSE_SHARE = 0.25
+"""Part of the shutdown timeout that is kept back for closing the store."""
+HARD_STOP_AFTER = 5.0
+"""Seconds beyond the shutdown timeout after which the parent ends whatever is left."""
+REBIND_FOR = 3.0
+"""Seconds to wait for the port: the workers of a service that was just killed notice it a moment later."""
+_KEPT_VARIABLES = frozenset(
+    {"HOME", "LANG", "LC_ALL", "PATH", "SQLITE_TMPDIR", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
+)
+
+
+class Opened(NamedTuple):
+    """What a worker serves: the application, its store, and how to answer everybody who waits."""
+
+    app: Callable[..., Any]
+    store: Store
+    wake: Callable[[], None]
+
+
+Opener = Callable[[Settings], Opened]
+
+
+def open_service(settings: Settings) -> Opened:
+    """Opens the store and builds the application, in the process that serves it.
+
+    Raises:
+        StoreUnavailable, StoreIncompatible: The store cannot be used.
+    """
+    options = SqliteOptions(
+        sync=settings.sync,
+        busy_timeout=settings.busy_timeout,
+        deadline=settings.deadline,
+        readers=settings.readers,
+    )
+    limits = Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
+    store = open_store(settings.data, options=options)
+    stopping = threading.Event()
+    return Opened(make_app(store, limits=limits, stopping=stopping), store, stopping.set)
+
+
+def url_of(settings: Settings, port: int) -> str:
+    """Returns the URL under which programs on this machine reach the service."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def check_tls(settings: Settings) -> None:
+    """Loads the certificate and its key, as the workers will.
+
+    Raises:
+        OSError: A file is missing, unreadable, no PEM, or the two do not belong together (``ssl.SSLError``).
+    """
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
+
+
+def find_address(settings: Settings) -> tuple[str, int]:
+    """Finds the IP address and port to listen on, and that nobody else listens there.
+
+    granian's sockets share a port with others of this user (SO_REUSEPORT), so two services would silently share its
+    connections; this bind does not.
+
+    Raises:
+        OSError: The host is unknown or not of this machine, or the port is taken or not allowed.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    give_up = time.monotonic() + REBIND_FOR
+    while True:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+                probe.listen(1)
+            except OSError:
+                if time.monotonic() > give_up:
+                    raise
+            else:
+                host, port = probe.getsockname()[:2]
+                return str(ipaddress.ip_address(host)), int(port)
+        time.sleep(0.1)
+
+
+def run(settings: Settings, address: tuple[str, int], announce: Callable[[], None], opener: Opener) -> int:
+    """Serves until a signal or a crash loop ends it.
+
+    Args:
+        settings: The settings in force.
+        address: IP address and port, from :func:`find_address`.
+        announce: Called once, when connections are accepted.
+        opener: Opens the store and builds the application in each worker; importable by name.
+
+    Returns:
+        The exit code: 0 after a signal, 1 when workers keep dying.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    multiprocessing.set_start_method("spawn", force=True)
+    server = _server(settings, address)
+    server.on_startup(functools.partial(_take_signals, server, settings.shutdown_timeout))
+    threading.Thread(target=_announce_when_up, args=(address, announce), daemon=True).start()
+    try:
+        server.serve(
+            spawn_target=run_worker,
+            target_loader=functools.partial(opener, settings),  # type: ignore[arg-type] # run_worker calls it
+            wrap_loader=False,
+        )
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+def run_worker(number: int, name: str | None, loader: functools.partial[Opened], *rest: Any) -> None:  # noqa: ANN401
+    """Is one worker process from start to end; granian starts it with these arguments.
+
+    Args:
+        number: Of the worker, from 1.
+        name: granian's process name.
+        loader: The opener with the settings.
+        rest: What granian hands to its own worker function.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Blocked in all threads, so that one thread can take them one by one: see _stop_on_signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    settings: Settings = loader.args[0]
+    logs.configure(settings.log_level, settings.log_format)
+    _clear_environment()
+    opened = loader()
+    done = threading.Event()
+    stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, done), daemon=True)
+    stopper.start()
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    try:
+        MPServer._spawn_wsgi_worker(number, name, lambda: opened.app, *rest)  # noqa: SLF001 - its public
+        # counterpart, a spawn target of one's own, still has to call it
+    finally:
+        done.set()
+        opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+
+
+def _stop_on_signal(opened: Opened, settings: Settings, done: threading.Event) -> None:
+    """Waits for SIGTERM, then sees to it that this process ends in time.
+
+    granian's own handler must run once only: its third call blocks for ever, holding the interpreter lock.
+    """
+    signal.sigwait({signal.SIGTERM})
+    opened.wake()
+    handler = signal.getsignal(signal.SIGTERM)
+    if callable(handler):
+        handler(signal.SIGTERM, None)
+        if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
+            return
+        logger.warning("Requests were still under way at the end of the shutdown timeout; they are cut off.")
+    opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+    logging.shutdown()
+    os._exit(0)
+
+
+def _stop_with_parent() -> None:
+    """Stops this worker when its parent is gone, so that it does not go on serving unsupervised."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _clear_environment() -> None:
+    """Removes variables: WSGI shows the environment beside the request, where HTTP_AUTHORIZATION would be a header."""
+    for name in list(os.environ):
+        if name not in _KEPT_VARIABLES and not name.startswith("PYTHON"):
+            del os.environ[name]
+
+
+def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
+    levels = {"debug": LogLevels.debug, "error": LogLevels.error}
+    return MPServer(
+        target="queuey.web.serve",
+        address=address[0],
+        port=address[1],
+        interface=Interfaces.WSGI,
+        workers=settings.workers,
+        blocking_threads=settings.threads,
+        backpressure=settings.connections,
+        backlog=max(1024, settings.connections),
+        http=HTTPModes.http1,
+        log_level=levels.get(settings.log_level, LogLevels.warning),
+        log_dictconfig=logs.configuration(settings.log_level, settings.log_format),
+        ssl_cert=settings.tls_cert,
+        ssl_key=settings.tls_key,
+        ssl_protocol_min=SSLProtocols.tls12,
+        respawn_failed_workers=True,
+        workers_kill_timeout=math.ceil(settings.shutdown_timeout) + 1,
+    )
+
+
+def _take_signals(server: MPServer, timeout: float) -> None:
+    """Replaces granian's signal handlers in the parent: the first signal stops, the second kills."""
+    stopping = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            logger.warning("Second signal: stopping at once.")
+            _kill(server, 128 + number)
+        stopping.set()
+        logger.info("Stopping; a second signal stops at once.")
+        timer = threading.Timer(timeout + HARD_STOP_AFTER, _kill, (server, 1))
+        timer.daemon = True
+        timer.start()
+        server.signal_handler_interrupt()  # type: ignore[no-untyped-call]
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def _kill(server: MPServer, code: int) -> None:
+    for worker in list(server.wrks):
+        worker.kill()  # type: ignore[no-untyped-call]
+    logging.shutdown()
+    os._exit(code)
+
+
+def _announce_when_up(address: tuple[str, int], announce: Callable[[], None]) -> None:
+    """Calls ``announce`` as soon as a worker accepts connections."""
+    while True:
+        try:
+            socket.create_connection(address, timeout=1).close()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            announce()
+            return
+
+
+def _no_password() -> str:
+    raise ssl.SSLError("the key is encrypted with a password, which is not supported")
