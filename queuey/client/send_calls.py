@@ -56,7 +56,7 @@ class Outgoing(msgspec.Struct, frozen=True):
 
     Attributes:
         body: Text or bytes, never empty.
-        json: Any JSON value in place of a body; readers get the value back.
+        json: Any JSON value in place of a body; readers get the value back. A ``msgspec.Raw`` is taken as it is.
         ttl: Seconds; None: the queue's default.
         partition: 1 to the queue's count; None: by ``key``, else any.
         key: Messages of one key go to one partition, in order.
@@ -203,7 +203,7 @@ def _bytes(body: str | bytes | UnsetType) -> bytes:
 def _item(message: Outgoing) -> bytes:
     body: Any = message.body
     if body is UNSET:
-        body = msgspec.Raw(encode(message.json))
+        body = message.json if isinstance(message.json, msgspec.Raw) else msgspec.Raw(encode(message.json))
     try:
         return msgspec.json.encode(
             _Item(
