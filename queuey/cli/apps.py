@@ -1,0 +1,235 @@
+"""``queuey app``: applications and their keys, straight on the store of ``--data``.
+
+Whoever can write the data directory may do this; no key and no running service is needed. A running service takes a
+change up within ten seconds. A key is shown once, when it is made: the store keeps only its SHA-256.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import instants, output
+from queuey.cli.output import Json, Yes
+
+if TYPE_CHECKING:
+    from queuey.messages import Key
+    from queuey.storage import Store
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Manage applications and their keys, on the store itself."
+)
+
+Name = Annotated[str, typer.Argument(help="Name of the application.", show_default=False)]
+Data = Annotated[Path | None, typer.Option("--data", help="Directory of the store.", show_default="the setting data")]
+Note = Annotated[str, typer.Option("--note", help="What the key is for.")]
+Expires = Annotated[
+    str | None, typer.Option("--expires", help="The key ends after this time, such as 30d.", show_default="never")
+]
+
+
+@app.command("create")
+def create(name: Name, data: Data = None, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+    """Create an application and its first key."""
+    _check_name(name)
+    with _store(data) as store:
+        end = _end(expires)
+        store.create_application(name)
+        _show_new(name, *_new_key(store, name, end, note), json=json)
+
+
+@app.command("list")
+def list_applications(data: Data = None, json: Json = False) -> None:
+    """List the applications."""
+    with _store(data) as store:
+        names = {name: len([key for key in store.keys(name) if not _over(key)]) for name in store.applications()}
+    if json:
+        output.emit([{"application": name, "keys": count} for name, count in names.items()])
+    else:
+        output.table(["application", "keys"], names.items())
+
+
+@app.command("keys")
+def keys(name: Name, data: Data = None, json: Json = False) -> None:
+    """List an application's keys, oldest first. The keys themselves are not kept."""
+    with _store(data) as store:
+        _existing(store, name)
+        found = store.keys(name)
+    if json:
+        output.emit([_described(key) for key in found])
+        return
+    output.table(
+        ["key", "created", "expires", "note"],
+        ([key.id, instants.iso(key.created), _expiry(key), key.note] for key in found),
+    )
+
+
+@app.command("key-add")
+def key_add(name: Name, data: Data = None, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+    """Make a further key; the others stay as they are."""
+    with _store(data) as store:
+        _existing(store, name)
+        _show_new(name, *_new_key(store, name, _end(expires), note), json=json)
+
+
+@app.command("rotate")
+def rotate(
+    name: Name,
+    data: Data = None,
+    grace: Annotated[str, typer.Option(help="How long the old keys still work, such as 1h.")] = "1d",
+    key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
+    note: Note = "",
+    json: Json = False,
+) -> None:
+    """Make a new key; the old ones end after a grace period.
+
+    A profile of this machine that holds one of the old keys gets the new one.
+    """
+    from queuey.cli import first_start
+
+    seconds = _duration(grace)
+    with _store(data) as store:
+        _existing(store, name)
+        old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
+        if key is not None and not old:
+            output.note(f"queuey: application {name!r} has no valid key {key}")
+            raise typer.Exit(1)
+        secret, new = _new_key(store, name, None, note)
+        end = time.time() + seconds
+        for found in old:
+            if found.id != new.id and (found.expires is None or found.expires > end):
+                store.expire_key(name, found.id, end)
+    output.note(f"{len(old)} older key(s) of {name} end in {instants.length(seconds)}.")
+    profile = first_start.replace_key(name, {found.id for found in old}, secret)
+    if profile is not None:
+        output.note(f"{profile} has the new key.")
+    _show_new(name, secret, new, json=json)
+
+
+@app.command("revoke")
+def revoke(
+    name: Name,
+    key: Annotated[str, typer.Argument(help="Id of the key, from queuey app keys.", show_default=False)],
+    data: Data = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """End a key now."""
+    with _store(data) as store:
+        _existing(store, name)
+        output.confirm(f"Revoke key {key} of {name}?", yes=yes)
+        store.revoke_key(name, key)
+    _done({"application": name, "revoked": key}, f"Key {key} of {name} is revoked.", json=json)
+
+
+@app.command("key-import")
+def key_import(name: Name, data: Data = None, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+    """Take an existing key from standard input; makes the application if it is not there."""
+    from queuey.cli import first_start
+    from queuey.errors import ApplicationExists
+
+    _check_name(name)
+    if sys.stdin.isatty():
+        output.note("Type or paste the key and press Enter:")
+    secret = sys.stdin.readline().strip()
+    if not secret or not secret.isascii() or not secret.isprintable() or set(secret) & set(" ;,"):
+        output.note("queuey: a key is one line of printable ASCII without spaces, commas and semicolons")
+        raise typer.Exit(1)
+    with _store(data) as store:
+        with suppress(ApplicationExists):
+            store.create_application(name)
+        added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note)
+    _done(_described(added), f"Key {added.id} now belongs to {name}.", json=json)
+
+
+@contextmanager
+def _store(data: Path | None) -> Iterator[Store]:
+    """Opens the store of a directory, which must be there: a typing error must not make a new one."""
+    import os
+
+    from queuey import settings as table
+    from queuey.cli import first_start
+
+    settings = table.load({"data": None if data is None else str(data)}, os.environ).settings
+    if not settings.data.is_dir():
+        output.note(f"queuey: there is no store at {settings.data}; queuey serve makes one")
+        raise typer.Exit(1)
+    store = first_start.open_store(settings)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _existing(store: Store, name: str) -> None:
+    if name not in store.applications():
+        output.note(f"queuey: there is no application {name!r}")
+        raise typer.Exit(1)
+
+
+def _check_name(name: str) -> None:
+    from queuey.access import owner_name, parse_principal
+
+    try:
+        parse_principal(owner_name(name))
+    except ValueError as error:
+        raise typer.BadParameter("a name has letters, digits and . _ - only") from error
+
+
+def _new_key(store: Store, name: str, expires: float | None, note: str) -> tuple[str, Key]:
+    from queuey.cli import first_start
+
+    secret = first_start.new_secret()
+    return secret, store.add_key(name, first_start.digest(secret), expires=expires, note=note)
+
+
+def _show_new(name: str, secret: str, key: Key, *, json: bool) -> None:
+    if json:
+        output.emit({**_described(key), "application": name, "secret": secret})
+        return
+    output.pairs([("application", name), ("key id", key.id), ("key", secret), ("expires", _expiry(key))])
+    output.note("The key is not shown again: the store keeps only its hash.")
+
+
+def _described(key: Key) -> dict[str, Any]:
+    return {
+        "application": key.application,
+        "key": key.id,
+        "created": key.created,
+        "expires": key.expires,
+        "note": key.note,
+    }
+
+
+def _done(value: dict[str, Any], text: str, *, json: bool) -> None:
+    if json:
+        output.emit(value)
+    else:
+        print(text)
+
+
+def _over(key: Key) -> bool:
+    return key.expires is not None and key.expires <= time.time()
+
+
+def _expiry(key: Key) -> str:
+    if key.expires is None:
+        return "never"
+    return "over" if _over(key) else instants.iso(key.expires)
+
+
+def _end(expires: str | None) -> float | None:
+    return None if expires is None else time.time() + _duration(expires)
+
+
+def _duration(text: str) -> float:
+    try:
+        return instants.duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

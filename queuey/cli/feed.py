@@ -1,0 +1,129 @@
+"""From lines to messages: a feed is read line by line and never held as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from queuey.client import Outgoing
+
+PLACEHOLDER = "{}"
+
+
+class BadLine(ValueError):
+    """A line that cannot be sent."""
+
+
+class Route(NamedTuple):
+    """How a line becomes a message.
+
+    Attributes:
+        queue: Name of the queue; with ``queue_field`` its ``{}`` is replaced by that field.
+        raw: Lines are texts, not JSON.
+        queue_field, key_field: Fields of the line that choose the queue, and the key that chooses the partition.
+        options: Of :class:`Outgoing`, the same for all messages.
+    """
+
+    queue: str
+    raw: bool = False
+    queue_field: str | None = None
+    key_field: str | None = None
+    options: Mapping[str, Any] = {}
+
+    def message(self, line: bytes) -> tuple[str, Outgoing]:
+        """Returns the queue and the message of a line without its line end.
+
+        Raises:
+            BadLine: It is no JSON (without ``raw``), no UTF-8, or lacks a field that is needed.
+        """
+        if self.raw:
+            return self.queue, Outgoing(_text(line), **self.options)
+        try:
+            value = msgspec.json.decode(line)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise BadLine(f"it is not JSON ({error}); --raw sends lines as text") from error
+        queue = self.queue
+        if self.queue_field is not None:
+            queue = queue.replace(PLACEHOLDER, _field(value, self.queue_field))
+        options = dict(self.options)
+        if self.key_field is not None:
+            options["key"] = _field(value, self.key_field)
+        # The text is kept as it is: large numbers and the order of keys survive.
+        return queue, Outgoing(json=msgspec.Raw(line), **options)
+
+
+class Buffered(NamedTuple):
+    """Messages for one queue, in the order of their lines."""
+
+    queue: str
+    messages: list[Outgoing]
+    last_line: int
+
+
+def batches(
+    lines: Iterable[tuple[int, bytes]], route: Route, *, size: int = 1000, room: int = 4 << 20
+) -> Iterator[Buffered]:
+    """Sorts lines into batches by queue. Each queue's messages keep their order.
+
+    Args:
+        lines: Pairs of line number and line.
+        route: How a line becomes a message.
+        size: Most messages in a batch.
+        room: Bytes of lines held at the same time; beyond it everything held is handed out.
+
+    Raises:
+        BadLine: A line cannot be sent; everything before it has been handed out.
+    """
+    held: dict[str, list[Outgoing]] = {}
+    used = 0
+    number = 0
+    for number, line in lines:
+        try:
+            queue, message = route.message(line)
+        except BadLine as error:
+            yield from _all(held, number - 1)
+            raise BadLine(f"line {number}: {error}") from error
+        messages = held.setdefault(queue, [])
+        messages.append(message)
+        used += len(line)
+        if len(messages) >= size:
+            yield Buffered(queue, held.pop(queue), number)
+        if used >= room:
+            yield from _all(held, number)
+            used = 0
+    yield from _all(held, number)
+
+
+def numbered(stream: Iterable[bytes], *, skip: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Numbers lines from 1, without line ends, leaving out empty ones and the first ``skip``."""
+    for number, line in enumerate(stream, 1):
+        stripped = line.rstrip(b"\r\n")
+        if number > skip and stripped.strip():
+            yield number, stripped
+
+
+def _all(held: dict[str, list[Outgoing]], number: int) -> Iterator[Buffered]:
+    while held:
+        queue = next(iter(held))
+        yield Buffered(queue, held.pop(queue), number)
+
+
+def _field(value: object, name: str) -> str:
+    """Returns a field as text; ``a.b`` is field ``b`` of field ``a``."""
+    found: object = value
+    for part in name.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    if isinstance(found, str) and found:
+        return found
+    if isinstance(found, int | float):
+        return str(found).lower() if isinstance(found, bool) else str(found)
+    raise BadLine(f"field {name!r} is not there, or no text or number")
+
+
+def _text(line: bytes) -> str | bytes:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        return line

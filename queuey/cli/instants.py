@@ -1,0 +1,82 @@
+"""Positions in time as people write them, translated to what the API takes."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+_ID = re.compile(r"[0-9a-fA-F]{32}|[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,20})?", re.ASCII)
+_RELATIVE = re.compile(r"([+-])((?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+)", re.ASCII)
+_DURATION = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|s|m|h|d|w))+|[0-9]+(?:\.[0-9]+)?", re.ASCII)
+_STEP = re.compile(r"([0-9.]+)(ms|s|m|h|d|w)", re.ASCII)
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+FORMS = "an id, a cursor, seconds since 1970, ISO 8601 (local time unless it names a zone), or relative: -1h, -2d12h"
+
+
+def point(text: str, now: float) -> str:
+    """Translates a position.
+
+    Args:
+        text: In one of ``FORMS``; ``now`` is one too.
+        now: Seconds since 1970, what relative positions count from.
+
+    Raises:
+        ValueError: It is none of these, or before 1970.
+    """
+    text = text.strip()
+    if _ID.fullmatch(text) or _SECONDS.fullmatch(text) or _is_cursor(text):
+        return text
+    if text == "now":
+        return _seconds(now)
+    relative = _RELATIVE.fullmatch(text)
+    if relative is not None:
+        distance = duration(relative[2])
+        return _seconds(now - distance if relative[1] == "-" else now + distance)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no position in time. Accepted: {FORMS}.") from error
+    since_1970 = moment.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return _text(since_1970 // timedelta(microseconds=1))
+
+
+def duration(text: str) -> float:
+    """Reads a length of time: seconds (``90``), or steps with units (``1h30m``, ``2d``, ``500ms``).
+
+    Raises:
+        ValueError: It is none.
+    """
+    if _DURATION.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no length of time. Accepted: seconds, or such as 30m, 1h30m, 2d.")
+    steps = _STEP.findall(text)
+    return sum(float(number) * _UNITS[unit] for number, unit in steps) if steps else float(text)
+
+
+def length(seconds: float) -> str:
+    """Returns a length of time for people: ``0.4 s``, ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
+    for unit, size in (("d", 172_800), ("h", 7200), ("min", 120)):
+        if seconds >= size:
+            return f"{seconds / (_UNITS['d'] if unit == 'd' else _UNITS[unit[0]]):.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.3g} s"  # noqa: PLR2004 - one digit is not enough below
+
+
+def iso(timestamp: float) -> str:
+    """Returns an instant, given in seconds since 1970, in UTC with milliseconds."""
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _is_cursor(text: str) -> bool:
+    parts = [part.partition(":") for part in text.split(",")]
+    return all(number.isdecimal() and _ID.fullmatch(name) for number, _, name in parts)
+
+
+def _seconds(moment: float) -> str:
+    return _text(round(moment * 1_000_000))
+
+
+def _text(microseconds: int) -> str:
+    if microseconds < 0:
+        raise ValueError("Positions before 1970 cannot be asked for.")
+    return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"

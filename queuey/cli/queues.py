@@ -1,0 +1,213 @@
+"""``queuey queue``: create, list, update, delete and purge queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import instants, output
+from queuey.cli.output import Json, Yes
+from queuey.cli.target import connected
+
+if TYPE_CHECKING:
+    from queuey.client import Client
+    from queuey.client.results import Queue, QueueInfo
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create, list, update, delete and purge queues.")
+
+Name = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Partitions = Annotated[int | None, typer.Option(min=1, max=200, help="Number of partitions; can only grow.")]
+Type = Annotated[str | None, typer.Option(help="user, or public: everybody may read.")]
+Consistency = Annotated[str | None, typer.Option(help="weak, strong or very_strong.")]
+Principals = Annotated[
+    list[str] | None,
+    typer.Option("--principal", help="Who else may read and delete: app:<name>, bid:<mail>, =read, =delete."),
+]
+Ttl = Annotated[str | None, typer.Option(help="How long messages live, such as 12h.")]
+ReadDelay = Annotated[str | None, typer.Option(help="How far range reads stay behind the clock, such as 5s.")]
+
+_DETAILS = ["queue", "partitions", "type", "consistency", "ttl", "read delay", "principals", "created"]
+
+
+@app.command("create")
+@connected
+def create(
+    client: Client,
+    name: Annotated[str | None, typer.Argument(help="Its name.", show_default="one that the service makes up")] = None,
+    partitions: Partitions = None,
+    type: Type = None,  # noqa: A002 - the option's name
+    consistency: Consistency = None,
+    principal: Principals = None,
+    ttl: Ttl = None,
+    read_delay: ReadDelay = None,
+    json: Json = False,
+) -> None:
+    """Create a queue. One that is there with the same fields is fine; with others it is an error."""
+    created = client.create_queue(
+        name,
+        partitions=partitions,
+        type=type,
+        consistency=consistency,
+        principals=principal or None,
+        ttl=_whole(ttl),
+        read_delay=_seconds(read_delay),
+    )
+    if not created.new:
+        output.note(f"{output.printable(created.name)} was there already.")
+    _show_queue(created, json=json)
+
+
+@app.command("list")
+@connected
+def list_queues(
+    client: Client,
+    details: Annotated[bool, typer.Option("--details", "-l", help="Show the fields of each.")] = False,
+    count: Annotated[bool, typer.Option("--count", help="Show how many messages each has.")] = False,
+    start: Annotated[str | None, typer.Option(help="Name to start at.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="At most so many.")] = None,
+    json: Json = False,
+) -> None:
+    """List queues by name; with --json one a line."""
+    from itertools import islice
+
+    if not (details or count):
+        for name in islice(client.queue_names(start=start), limit):
+            output.emit({"queue_name": name}) if json else print(output.printable(name))
+        return
+    found = islice(client.queues(start=start, count=count), limit)
+    if json:
+        for queue in found:
+            output.emit(queue)
+        return
+    columns = [*(_DETAILS if details else _DETAILS[:1]), *(["messages"] if count else [])]
+    rows = ([*(_row(queue) if details else [queue.name]), *([queue.count] if count else [])] for queue in found)
+    output.table(columns, rows)
+
+
+@app.command("info")
+@connected
+def info(client: Client, name: Name, json: Json = False) -> None:
+    """Show a queue: its fields, what it guarantees, how many messages it has and since when."""
+    found = client.info(name)
+    if json:
+        output.emit(found)
+        return
+    output.pairs(_facts(found))
+    rows = [
+        (number, _about(part.count, exact=part.exact), _when(part.oldest), _when(part.newest))
+        for number, part in sorted(found.partition_info.items())
+    ]
+    print()
+    output.table(["partition", "messages", "oldest", "newest"], rows)
+
+
+@app.command("update")
+@connected
+def update(
+    client: Client,
+    name: Name,
+    partitions: Partitions = None,
+    type: Type = None,  # noqa: A002 - the option's name
+    consistency: Consistency = None,
+    principal: Principals = None,
+    ttl: Ttl = None,
+    read_delay: ReadDelay = None,
+    reset: Annotated[list[str] | None, typer.Option(help="Back to the default: ttl, read_delay or principals.")] = None,
+    json: Json = False,
+) -> None:
+    """Change what is given; the rest stays."""
+    changes: dict[str, Any] = {
+        "partitions": partitions,
+        "type": type,
+        "consistency": consistency,
+        "principals": principal or None,
+        "ttl": _whole(ttl),
+        "read_delay": _seconds(read_delay),
+    }
+    given = {field: value for field, value in changes.items() if value is not None}
+    for field in reset or []:
+        if field not in {"ttl", "read_delay", "principals"} or field in given:
+            raise typer.BadParameter(f"{field!r} cannot be reset here", param_hint="--reset")
+        given[field] = None
+    if not given:
+        raise typer.BadParameter("nothing to change was given")
+    _show_queue(client.update_queue(name, **given), json=json)
+
+
+@app.command("delete")
+@connected
+def delete(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
+    """Delete a queue with all its messages and offsets."""
+    output.confirm(f"Delete queue {output.printable(name)} with all its messages?", yes=yes)
+    client.delete_queue(name)
+    output.emit({"queue_name": name, "deleted": True}) if json else print(f"{output.printable(name)} is deleted.")
+
+
+@app.command("purge")
+@connected
+def purge(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
+    """Remove all messages of a queue; the queue, its fields and offsets stay."""
+    output.confirm(f"Remove all messages of {output.printable(name)}?", yes=yes)
+    client.purge_queue(name)
+    output.emit({"queue_name": name, "purged": True}) if json else print(f"{output.printable(name)} is empty.")
+
+
+def _show_queue(queue: Queue, *, json: bool) -> None:
+    if json:
+        output.emit(queue)
+    else:
+        output.pairs(zip(_DETAILS, _row(queue), strict=True))
+
+
+def _row(queue: Queue) -> list[Any]:
+    ttl = None if queue.ttl is None else instants.length(queue.ttl)
+    delay = None if queue.read_delay is None else instants.length(queue.read_delay)
+    created = None if queue.created is None else instants.iso(queue.created)
+    principals = ", ".join(queue.principals)
+    return [queue.name, queue.partitions, queue.type, queue.consistency, ttl, delay, principals, created]
+
+
+def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
+    return [
+        ("queue", found.name),
+        ("application", found.application),
+        ("partitions", found.partitions),
+        ("type", found.type),
+        ("consistency", found.consistency),
+        ("principals", found.principals or None),
+        ("messages", _about(found.count, exact=found.exact)),
+        ("messages live", None if found.ttl is None else instants.length(found.ttl)),
+        ("read delay", instants.length(found.read_delay)),
+        ("created", instants.iso(found.created)),
+        ("readable until", _when(found.horizon)),
+        ("store", found.store),
+        ("acknowledged means", f"{found.acknowledgement.level}: {found.acknowledgement.text}"),
+        ("guarantee", found.guarantee),
+    ]
+
+
+def _about(count: int, *, exact: bool) -> str:
+    return str(count) if exact else f"about {count}"
+
+
+def _when(identifier: str | None) -> str | None:
+    from queuey import ids
+
+    if identifier is None:
+        return None
+    return instants.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
+
+
+def _seconds(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return instants.duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def _whole(text: str | None) -> int | None:
+    seconds = _seconds(text)
+    return None if seconds is None else round(seconds)

@@ -1,0 +1,167 @@
+"""``queuey read`` and ``queuey tail``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import instants, output
+from queuey.cli.output import Json
+from queuey.cli.target import connected
+
+if TYPE_CHECKING:
+    from queuey.client import Client
+    from queuey.client.results import Message, Page
+
+PAGE = 1000
+
+Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
+Partitions = Annotated[str, typer.Option("--partitions", "-p", help="* for all, or numbers with commas.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, as they are, one a line.")]
+_FORMS = f"Position: {instants.FORMS}."
+
+
+read_app = typer.Typer(add_completion=False)
+tail_app = typer.Typer(add_completion=False)
+
+
+@read_app.command()
+@connected
+def read(
+    client: Client,
+    queue: Queue,
+    partitions: Partitions = "*",
+    since: Annotated[str | None, typer.Option(help=f"Start here, inclusive. {_FORMS}")] = None,
+    after: Annotated[str | None, typer.Option(help="Only above this position.")] = None,
+    before: Annotated[str | None, typer.Option(help="Only below this position.")] = None,
+    until: Annotated[str | None, typer.Option(help="Only up to this position, inclusive.")] = None,
+    descending: Annotated[bool, typer.Option("--descending", "-r", help="Newest first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 100,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
+    delay: Annotated[
+        bool, typer.Option("--delay/--no-delay", help="Stay behind the clock by the queue's read delay.")
+    ] = True,
+    raw: Raw = False,
+    json: Json = False,
+) -> None:
+    """Read messages by time, all partitions merged; with --json one a line. Nothing is removed."""
+    now = time.time()
+    options: dict[str, Any] = {
+        name: _point(name, text, now)
+        for name, text in (("since", since), ("after", after), ("before", before), ("until", until))
+        if text is not None
+    }
+    options.update(partitions=partitions, order="descending" if descending else "ascending", delay=delay, merge=True)
+    left = sys.maxsize if everything else limit
+    page = None
+    while left > 0:
+        page = client.read(queue, limit=min(left, PAGE), **options)
+        _show(page.messages, raw=raw, json=json)
+        left -= len(page.messages)
+        if not page.more or not page.cursor:
+            break
+        options.update(_onward(page))
+    if page is not None and page.more and page.cursor and left <= 0:
+        output.note(f"There is more: --since {page.cursor}")
+    elif page is not None and not descending and not before and not until:
+        _note_later(client, queue, page)
+
+
+@tail_app.command()
+@connected
+def tail(
+    client: Client,
+    queue: Queue,
+    partitions: Partitions = "*",
+    last: Annotated[int, typer.Option("--last", "-n", min=0, max=PAGE, help="Begin with the newest so many.")] = 10,
+    since: Annotated[str | None, typer.Option(help=f"Begin here instead. {_FORMS}")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
+    raw: Raw = False,
+    json: Json = False,
+) -> None:
+    """Follow a queue live until Ctrl-C, all partitions merged by time; with --json one message a line."""
+    left = sys.maxsize if limit is None else limit
+    start: Any = None if since is None else _point("since", since, time.time())
+    if start is None:
+        page = client.read(queue, partitions=partitions, order="descending", limit=max(last, 1), merge=True)
+        shown = page.messages[:last][::-1][:left]
+        _show(shown, raw=raw, json=json)
+        left -= len(shown)
+        start = page.horizon
+    if left <= 0:
+        return
+    for page in client.tail_pages(queue, partitions=partitions, since=start):
+        shown = page.messages[:left]
+        _show(shown, raw=raw, json=json)
+        left -= len(shown)
+        if left <= 0:
+            return
+
+
+def _onward(page: Page) -> dict[str, Any]:
+    """Returns the options of the page after this one; partitions that are read to their end are left out."""
+    options: dict[str, Any] = {"since": page.cursor}
+    going = [number for number, place in page.next.items() if place is not None]
+    if len(going) < len(page.next):
+        options["partitions"] = going
+    return options
+
+
+def _show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
+    if raw:
+        data = b"".join(_bytes(message.body) + b"\n" for message in messages)
+    elif json:
+        data = b"".join(_json(message) + b"\n" for message in messages)
+    else:
+        data = "".join(f"{_line(message)}\n" for message in messages).encode("utf-8", "replace")
+    if data:
+        output.write(data)
+
+
+def _line(message: Message) -> str:
+    body = message.body
+    text = f"<{len(body)} bytes>" if isinstance(body, bytes) else _bytes(body).decode("utf-8", "replace")
+    moment = instants.iso(float(message.timestamp))
+    return f"{moment}  {message.partition:>3}  {message.id}  {output.printable(text)}"
+
+
+def _bytes(body: object) -> bytes:
+    import msgspec
+
+    if isinstance(body, bytes):
+        return body
+    return body.encode("utf-8", "surrogatepass") if isinstance(body, str) else msgspec.json.encode(body)
+
+
+def _json(message: Message) -> bytes:
+    import msgspec
+
+    fields = msgspec.to_builtins(message)
+    if isinstance(message.body, bytes):
+        fields["encoding"] = "base64"
+    return msgspec.json.encode({name: value for name, value in fields.items() if value not in (None, {})})
+
+
+def _note_later(client: Client, queue: str, page: Page) -> None:
+    """Says when messages that are stored but were not shown become readable."""
+    from queuey import ids
+
+    found = client.info(queue)
+    newest = [ids.parse_position(part.newest) for part in found.partition_info.values() if part.newest is not None]
+    if not newest or max(newest) < ids.parse_position(page.horizon):
+        return
+    readable = ids.ticks_to_seconds(max(newest)[0]) + found.read_delay
+    wait = max(0.0, readable - time.time())
+    why = f"read delay {instants.length(found.read_delay)}" if found.read_delay else "delayed messages"
+    output.note(f"Newer messages are stored; the last becomes readable in {instants.length(wait)} ({why}).")
+
+
+def _point(name: str, text: str, now: float) -> str:
+    try:
+        return instants.point(text, now)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=f"--{name}") from error

@@ -1,0 +1,260 @@
+"""``queuey send``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Protocol
+
+import typer
+
+from queuey.cli import instants, output
+from queuey.cli.output import Json
+from queuey.cli.target import connected
+
+if TYPE_CHECKING:
+    from queuey.cli.feed import Buffered, Route
+    from queuey.client import Client
+    from queuey.client.errors import ClientError
+
+LARGEST_INPUT = 64 << 20
+"""Bytes of standard input taken as one message; the service's own limit is far below."""
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+@connected
+def send(
+    client: Client,
+    queue: Annotated[str, typer.Argument(help="Queue; with --queue-field a template.", show_default=False)],
+    body: Annotated[
+        list[str] | None, typer.Argument(help="Messages.", show_default="standard input, as one message")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--from", "-f", help="File of lines, each a message; - for standard input.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Lines are texts; otherwise JSON values.")] = False,
+    queue_field: Annotated[
+        str | None, typer.Option(help="Field that replaces {} in QUEUE, such as net for quakes-{}.")
+    ] = None,
+    key_field: Annotated[
+        str | None, typer.Option(help="Field whose value picks the partition: same value, same partition, in order.")
+    ] = None,
+    message_key: Annotated[str | None, typer.Option(help="The same for all messages of this call.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=1, help="Partition.")] = None,
+    ttl: Annotated[str | None, typer.Option(help="How long the messages live, such as 12h.")] = None,
+    delay: Annotated[str | None, typer.Option(help="How long range reads do not show them yet.")] = None,
+    content_type: Annotated[str | None, typer.Option(help="Kept with each message.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="<name>=<value>, kept with each message.")] = None,
+    create: Annotated[bool, typer.Option("--create", help="Create queues that are not there.")] = False,
+    partitions: Annotated[int, typer.Option(min=1, max=200, help="Of queues that --create makes.")] = 1,
+    skip: Annotated[int, typer.Option(min=0, help="Leave out the first so many lines of --from.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, max=1000, help="Messages per request.")] = 1000,
+    json: Json = False,
+) -> None:
+    """Send messages: arguments, standard input, or the lines of a file, however long it is.
+
+    Prints where each message went; with --from only how many were stored.
+    """
+    options: dict[str, Any] = {
+        "partition": partition,
+        "ttl": None if ttl is None else round(_seconds("ttl", ttl)),
+        "delay": None if delay is None else _seconds("delay", delay),
+        "content_type": content_type,
+        "headers": dict(_header(text) for text in header or []) or None,
+        "key": message_key,
+    }
+    if create and queue_field is None:
+        client.create_queue(queue, partitions=partitions if partitions > 1 else None)
+    if source is None:
+        _send_bodies(client, queue, body, options, json=json)
+        return
+    _check_feed(queue, body, queue_field, key_field, message_key, raw=raw)
+    from queuey.cli.feed import Route
+
+    route = Route(queue, raw, queue_field, key_field, options)
+    made = {queue} if not create or queue_field is None else set[str]()
+    maker = partitions if create else None
+    with _opened(source) as (stream, size), _progress(size) as progress:
+        _Feeding(client, route, progress, maker, made).run(stream, skip=skip, batch=batch, json=json)
+
+
+class Progress(Protocol):
+    """Shows how far a feed has come."""
+
+    def __call__(self, messages: int, size: int) -> None:
+        """Takes the numbers of messages stored and of bytes read so far."""
+
+
+class _Feeding:
+    """One run of ``send --from``.
+
+    Args:
+        client: Speaks to the service.
+        route: How a line becomes a message.
+        progress: Is told how far it has come.
+        partitions: Of queues to be made; None: queues must be there.
+        made: Queues known to be there.
+    """
+
+    def __init__(
+        self, client: Client, route: Route, progress: Progress, partitions: int | None, made: set[str]
+    ) -> None:
+        self._client = client
+        self._route = route
+        self._progress = progress
+        self._partitions = partitions
+        self._made = made
+        self._stored: Counter[str] = Counter()
+        self._read = 0
+
+    def run(self, stream: Iterable[bytes], *, skip: int, batch: int, json: bool) -> None:
+        """Sends everything and prints how much it was.
+
+        Raises:
+            typer.Exit: It failed in the middle; what was stored has been said.
+        """
+        from queuey.cli.feed import BadLine, batches, numbered
+        from queuey.client.errors import ClientError
+
+        began = time.monotonic()
+        done = skip
+        try:
+            for part in batches(numbered(self._measured(stream), skip=skip), self._route, size=batch):
+                self._send(part)
+                done = part.last_line
+        except (BadLine, ClientError) as error:
+            self._explain(error, done)
+            raise typer.Exit(1) from error
+        seconds = time.monotonic() - began
+        if json:
+            output.emit({"sent": self._stored.total(), "queues": self._stored, "seconds": round(seconds, 3)})
+        else:
+            rate = f"{self._stored.total() / seconds:,.0f} a second" if seconds > 0 else ""
+            print(f"{self._stored.total():,} messages stored in {len(self._stored):,} queue(s), {rate}")
+
+    def _measured(self, stream: Iterable[bytes]) -> Iterator[bytes]:
+        for line in stream:
+            self._read += len(line)
+            yield line
+
+    def _send(self, part: Buffered) -> None:
+        if self._partitions is not None and part.queue not in self._made:
+            count = self._partitions if self._partitions > 1 else None
+            self._client.create_queue(part.queue, partitions=count)
+            self._made.add(part.queue)
+        self._stored[part.queue] += len(self._client.send_many(part.queue, part.messages))
+        self._progress(self._stored.total(), self._read)
+
+    def _explain(self, error: Exception, done: int) -> None:
+        stored = self._stored.total() + len(getattr(error, "receipts", ()))
+        output.note(f"queuey: {output.printable(str(error))}")
+        output.note(f"{stored:,} messages were stored before.")
+        if _outcome(error) == "unknown":
+            output.note("Of the batch that failed some may be stored as well.")
+        if self._route.queue_field is None:
+            output.note(f"To go on after line {done}: --skip {done}")
+
+
+def _send_bodies(client: Client, queue: str, body: list[str] | None, options: dict[str, Any], *, json: bool) -> None:
+    from queuey.client import Outgoing
+
+    bodies: list[str | bytes] = list(body) if body else [_standard_input()]
+    for receipt in client.send_iter(queue, [Outgoing(text, **options) for text in bodies]):
+        if json:
+            output.emit(receipt)
+        else:
+            print(f"{receipt.id}  partition {receipt.partition}")
+
+
+def _standard_input() -> str | bytes:
+    if sys.stdin.isatty():
+        output.note("Type the message; end with Ctrl-D:")
+    data = sys.stdin.buffer.read(LARGEST_INPUT)
+    if not data:
+        raise typer.BadParameter("there is nothing to send")
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
+
+
+def _check_feed(
+    queue: str,
+    body: list[str] | None,
+    queue_field: str | None,
+    key_field: str | None,
+    message_key: str | None,
+    *,
+    raw: bool,
+) -> None:
+    from queuey.cli.feed import PLACEHOLDER
+
+    if body:
+        raise typer.BadParameter("give messages either as arguments or with --from")
+    if raw and (queue_field or key_field):
+        raise typer.BadParameter("texts have no fields: --raw goes with neither --queue-field nor --key-field")
+    if key_field and message_key:
+        raise typer.BadParameter("--key-field and --message-key exclude each other")
+    if queue_field is not None and PLACEHOLDER not in queue:
+        raise typer.BadParameter(f"with --queue-field the queue needs a {PLACEHOLDER}, such as quakes-{PLACEHOLDER}")
+
+
+@contextmanager
+def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
+    """Opens a file or standard input; gives its size where there is one."""
+    if str(source) == "-":
+        yield sys.stdin.buffer, None
+        return
+    try:
+        file = source.open("rb")
+    except OSError as error:
+        output.note(f"queuey: {source} cannot be read: {error.strerror}")
+        raise typer.Exit(1) from error
+    with file:
+        yield file, source.stat().st_size if source.is_file() else None
+
+
+@contextmanager
+def _progress(size: int | None) -> Iterator[Progress]:
+    """Shows a bar on standard error, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield _show_nothing
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = [SpinnerColumn(), TextColumn("{task.description}")]
+    known = [] if size is None else [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
+    with Bar(*columns, *known, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("0 messages", total=size)
+        yield lambda messages, size: bar.update(task, completed=size, description=f"{messages:,} messages")
+
+
+def _show_nothing(messages: int, size: int) -> None:
+    """Is the progress where there is no terminal."""
+
+
+def _outcome(error: Exception | ClientError) -> str | None:
+    return getattr(error, "outcome", None)
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return instants.duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=f"--{name}") from error
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{text!r} is not <name>=<value>", param_hint="--header")
+    return name, value

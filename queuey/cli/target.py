@@ -1,0 +1,79 @@
+"""Which service a command speaks to: the same options on every command that needs one."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+_PANEL = "Which service"
+
+_OPTIONS = {
+    "url": Annotated[
+        str | None,
+        typer.Option(
+            help="Its address; several with commas.",
+            show_default="$QUEUEY_URL or the profile",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "app": Annotated[
+        str | None,
+        typer.Option(help="The application.", show_default="$QUEUEY_APP or the profile", rich_help_panel=_PANEL),
+    ],
+    "key": Annotated[
+        str | None,
+        typer.Option(
+            help="The API key; other users of this machine may see it here.",
+            show_default="$QUEUEY_KEY or the profile",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "profile": Annotated[
+        Path | None,
+        typer.Option(
+            help="File with all three, as written by queuey serve.",
+            show_default="$QUEUEY_PROFILE or the user's",
+            rich_help_panel=_PANEL,
+        ),
+    ],
+    "ca": Annotated[
+        Path | None,
+        typer.Option(
+            help="Certificates to trust (PEM).", show_default="$QUEUEY_CA or the system's", rich_help_panel=_PANEL
+        ),
+    ],
+}
+
+
+def connected(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command, whose first parameter is an open client, the options that say where that connects to."""
+    name = next(iter(command.__annotations__))
+    # The client's type is only there for type checkers, so that --help does not import the client.
+    del command.__annotations__[name]
+    signature = inspect.signature(command, eval_str=True)
+    first, *own = signature.parameters.values()
+    added = [
+        inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        for option, annotation in _OPTIONS.items()
+    ]
+
+    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+        from queuey.client import Client
+
+        url, app, key, profile, ca = (values.pop(option) for option in _OPTIONS)
+        if profile is not None:
+            # The client looks for the profile where this variable says.
+            os.environ["QUEUEY_PROFILE"] = str(profile)
+        ca = ca or os.environ.get("QUEUEY_CA") or None
+        with Client(url, key=key, application=app, verify=True if ca is None else str(ca)) as client:
+            command(**{first.name: client}, **values)
+
+    run.__doc__ = command.__doc__
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    run.__signature__ = signature.replace(parameters=[*keyword, *added])  # type: ignore[attr-defined]
+    return run
