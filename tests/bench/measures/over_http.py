@@ -1,0 +1,171 @@
+"""Messages in and out over HTTP, against the same work without the service."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from tests.bench import processes, service, traffic
+from tests.bench.harness import Bench, Void, measure
+from tests.bench.opponents import rows
+from tests.bench.results import Report, Row, Verdict, paired
+from tests.bench.traffic import Sample
+
+QUEUE = f"{service.BASE}/bench"
+CONNECTIONS = 64
+BATCH = 100
+
+
+@measure("post1", "POST of one message, synchronous=FULL, against a view that commits each message itself")
+def post1(bench: Bench) -> Report:
+    """Compares with both ways of taking turns at the file; the faster one is the opponent."""
+    job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
+    seconds = bench.pick(2.5, 1)
+    with contextlib.ExitStack() as stack:
+        ours = bench.fresh("queuey")
+        service.prepare(ours).close()
+        sides: dict[str, processes.Process] = {"queuey": stack.enter_context(service.serve(ours))}
+        for turns in ("lock", "busy"):
+            theirs = bench.fresh(turns)
+            settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": turns}
+            app = "tests.bench.opponents.commit_each:app"
+            opponent = processes.granian(app, theirs, threads=service.THREADS, environment=settings)
+            sides[f"commit each, {turns}"] = stack.enter_context(opponent)
+        for server in sides.values():
+            traffic.run(server, job, seconds=1)
+        calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
+        samples = bench.interleave(calls, bench.size(7, 2))
+    best = fastest({name: runs for name, runs in samples.items() if name != "queuey"})
+    ratios = paired(traffic.rates(samples["queuey"]), traffic.rates(samples[best]))
+    return Report(
+        "post1",
+        "",
+        [traffic.row(name, runs) for name, runs in samples.items()],
+        [Verdict(f"queuey / {best}", ratios, floor=3, aim=5)],
+        [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker and {service.THREADS} threads each."],
+    )
+
+
+@measure("post100", "POST of 100 messages, against one process that inserts 100 rows a commit")
+def post100(bench: Bench) -> Report:
+    """The opponent has neither HTTP nor JSON to do; the faster of its variants counts."""
+    job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
+    seconds = bench.pick(2, 0.8)
+    ours = bench.fresh("queuey")
+    service.prepare(ours).close()
+    theirs = bench.fresh("rows")
+    with service.serve(ours) as server:
+        traffic.run(server, job, seconds=0.5)
+        calls: dict[str, Callable[[], Sample]] = {
+            f"queuey, {connections} connections": partial(
+                traffic.run, server, job, seconds=seconds, connections=connections
+            )
+            for connections in (1, 4, 64)
+        }
+        for variant in rows.INSERTS:
+            calls[f"apsw, {variant}"] = partial(alone, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
+        samples = bench.interleave(calls, bench.size(5, 2))
+    return compared(samples, "apsw", 0.4, 0.6, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
+
+
+@measure("get100", "GET of 100 messages, against one process that reads the same slices and encodes the same JSON")
+def get100(bench: Bench) -> Report:
+    """Both read the very same rows: the opponent opens the service's file."""
+    ours = bench.fresh("queuey")
+    store = service.prepare(ours)
+    count = bench.size(200_000, 20_000)
+    service.fill(store, store.queue(service.APPLICATION, "bench"), traffic.bodies(1000), count)
+    places = service.places(store, store.queue(service.APPLICATION, "bench"), BATCH)
+    store.close()
+    bench.rng.shuffle(places)
+    job = traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)
+    seconds = bench.pick(2, 0.8)
+    with service.serve(ours) as server:
+        check_slice(server, job.requests[0])
+        traffic.run(server, job, seconds=0.5)
+        calls: dict[str, Callable[[], Sample]] = {
+            f"queuey, {connections} connections": partial(
+                traffic.run, server, job, seconds=seconds, connections=connections
+            )
+            for connections in (4, 64)
+        }
+        for variant in rows.READS:
+            calls[f"apsw, {variant}"] = partial(alone, "read", variant, ours / service.FILE, seconds)
+        samples = bench.interleave(calls, bench.size(5, 2))
+    size = samples["queuey, 64 connections"][0].size
+    return compared(samples, "apsw", 0.25, 0.5, [f"Slices of {BATCH} from random places; an answer has {size:,.0f} B."])
+
+
+@measure(
+    "original", "The original's load test: 10 clients, 10,000 messages of 140 random bytes in base64, one POST each"
+)
+def original(bench: Bench) -> Report:
+    """With and without an fsync before each answer."""
+    count = bench.size(10_000, 2_000)
+    job = traffic.posts_of_one(QUEUE, traffic.bodies(count, size=188))
+    with contextlib.ExitStack() as stack:
+        calls: dict[str, Callable[[], Sample]] = {}
+        for sync in ("full", "normal"):
+            directory = bench.fresh(sync)
+            service.prepare(directory).close()
+            server = stack.enter_context(service.serve(directory, sync=sync))
+            run = partial(traffic.run, server, job, seconds=60, connections=10, count=count)
+            calls[f"queuey, sync={sync}"] = partial(run, warm=0)
+            run(warm=0)
+        samples = bench.interleave(calls, bench.size(5, 2))
+    return Report("original", "", [traffic.row(name, runs, "requests/s") for name, runs in samples.items()])
+
+
+def fastest(samples: dict[str, list[Sample]]) -> str:
+    """Returns the name of the side with the highest median."""
+    return max(samples, key=lambda name: traffic.row(name, samples[name]).median)
+
+
+def compared(samples: dict[str, list[Sample]], prefix: str, floor: float, aim: float, notes: list[str]) -> Report:
+    """Reports every other side over the fastest one whose name begins with ``prefix``."""
+    best = fastest({name: runs for name, runs in samples.items() if name.startswith(prefix)})
+    under = traffic.rates(samples[best])
+    verdicts = [
+        Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), floor=floor, aim=aim)
+        for name, runs in samples.items()
+        if not name.startswith(prefix)
+    ]
+    table = [
+        Row(name, traffic.rates(runs), "messages/s") if name.startswith(prefix) else traffic.row(name, runs)
+        for name, runs in samples.items()
+    ]
+    return Report("", "", table, verdicts, notes)
+
+
+def alone(action: str, variant: str, path: Path, seconds: float) -> Sample:
+    """Runs the opponent without a service in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.opponents.rows", action, variant, str(path), str(seconds)],
+        capture_output=True,
+        text=True,
+        timeout=seconds + 60,
+        check=False,
+    )
+    if done.returncode:
+        raise Void(f"rows {action} {variant}: {done.stderr}")
+    return Sample(rate=float(done.stdout), p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)
+
+
+def check_slice(server: processes.Process, request: str) -> None:
+    """Makes sure that the service's answer holds what the opponent encodes.
+
+    Raises:
+        Void: It does not.
+    """
+    path = request.split(" ", 2)[1]
+    asked = Request(f"http://127.0.0.1:{server.port}{path}", headers={"Authorization": f"Application {traffic.KEY}"})
+    with urlopen(asked, timeout=30) as answer:
+        messages = json.load(answer)["messages"]
+    if len(messages) != BATCH or set(messages[0]) != {"message_id", "timestamp", "partition", "body"}:
+        raise Void(f"unexpected slice: {len(messages)} messages, {messages[:1]}")

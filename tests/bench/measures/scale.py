@@ -1,0 +1,177 @@
+"""What must not get dearer with size: many queues, long queues, much expiry."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.bench import service, traffic
+from tests.bench.harness import Bench, Void, measure
+from tests.bench.measures.over_http import QUEUE
+from tests.bench.results import Report, Row, Verdict, paired
+from tests.bench.traffic import Job, Sample
+
+FLAT = 2.0
+"""What "flat" allows: the dearest at most twice the cheapest."""
+
+
+@measure("queues", "Creating, listing and reading idle queues when there are few and when there are many")
+def queues(bench: Bench) -> Report:
+    """One connection, so that a figure is a latency; every request names another queue or page."""
+    sizes = [1_000, 10_000, 50_000] if bench.quick else [1_000, 100_000, 1_000_000]
+    seconds = bench.pick(1, 0.5)
+    with contextlib.ExitStack() as stack:
+        calls: dict[tuple[str, int], Callable[[], Sample]] = {}
+        for size in sizes:
+            directory = bench.fresh(f"queues-{size}")
+            service.prepare(directory).close()
+            service.fill_queues(directory, size)
+            bench.say(f"{size:,} queues are there")
+            server = stack.enter_context(service.serve(directory))
+            for action, job in catalogue_jobs(size, bench.rng).items():
+                run = partial(traffic.run, server, job, seconds=seconds, connections=1)
+                calls[action, size] = partial(run, warm=0.1)
+                run(warm=0)
+        samples = bench.interleave(calls_by_name(calls), bench.size(5, 2))
+    rows, verdicts = [], []
+    for action in dict.fromkeys(action for action, _ in calls):
+        costs = {size: [sample.p50 for sample in samples[f"{action} of {size:,}"]] for size in sizes}
+        rows += [Row(f"{action} of {size:,}", values, "ms") for size, values in costs.items()]
+        ratios = paired(costs[sizes[-1]], costs[sizes[0]])
+        verdicts.append(Verdict(f"{action}: {sizes[-1]:,} / {sizes[0]:,}", ratios, floor=FLAT, better="lower"))
+    return Report("queues", "", rows, verdicts, ["Medians of the time of a request over one connection."])
+
+
+def calls_by_name(calls: dict[tuple[str, int], Callable[[], Sample]]) -> dict[str, Callable[[], Sample]]:
+    """Returns the calls under the names that the table shows."""
+    return {f"{action} of {size:,}": call for (action, size), call in calls.items()}
+
+
+def catalogue_jobs(size: int, rng: random.Random) -> dict[str, Job]:
+    """Returns what is asked of a service with ``size`` queues."""
+    some = [rng.randrange(size) for _ in range(5000)]
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    names = [f"n{rng.getrandbits(60):x}" for _ in some]
+    creates = [traffic.request("POST", service.BASE, urlencode({"queue_name": name}), form) for name in names]
+    return {
+        "create, 1": Job(creates, 201),
+        "list, page of 100": traffic.gets([f"{service.BASE}?limit=100&offset=q{max(0, n - 100):07d}" for n in some]),
+        "read, idle queue": traffic.gets([f"{service.BASE}/q{n:07d}" for n in some]),
+    }
+
+
+@measure("deep", "Reading 100 messages at the head, in the middle and at the tail of a long queue")
+def deep(bench: Bench) -> Report:
+    """Slices from the first, the middle and the last hundredth, and from the end backwards."""
+    count = bench.size(5_000_000, 200_000)
+    directory = bench.fresh("deep")
+    store = service.prepare(directory)
+    queue = store.queue(service.APPLICATION, "bench")
+    service.fill(store, queue, traffic.bodies(1000), count)
+    bench.say(f"{count:,} messages are there")
+    found = service.places(store, queue, 100)
+    store.close()
+    part = max(10, len(found) // 100)
+    middle = len(found) // 2
+    parts = {
+        "head": found[:part],
+        "middle": found[middle : middle + part],
+        "tail": found[-part:],
+    }
+    calls: dict[str, Callable[[], Sample]] = {}
+    with service.serve(directory) as server:
+        for name, starts in parts.items():
+            for order in ("ascending", "descending"):
+                bench.rng.shuffle(starts)
+                paths = [f"{QUEUE}?limit=100&order={order}&since={start}" for start in starts]
+                run = partial(traffic.run, server, traffic.gets(paths, 100), connections=1)
+                calls[f"{name}, {order}"] = partial(run, seconds=bench.pick(1, 0.5), warm=0.2)
+        samples = bench.interleave(calls, bench.size(5, 2))
+    costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
+    rows = [Row(name, values, "ms") for name, values in costs.items()]
+    ratios = [max(values) / min(values) for values in zip(*costs.values(), strict=True)]
+    verdict = Verdict("dearest place / cheapest place", ratios, floor=FLAT, better="lower")
+    return Report("deep", "", rows, [verdict], [f"{count:,} messages in one partition; time of a request."])
+
+
+@measure("expiry", "Writers and readers while many messages expire and are swept, against the same without expiry")
+def expiry(bench: Bench) -> Report:
+    """Fills a queue with messages that expire soon or not at all, then writes to it and reads from it meanwhile."""
+    count = bench.size(1_000_000, 100_000)
+    texts = traffic.bodies(1000)
+    rounds = bench.size(3, 1)
+    samples = bench.interleave(
+        {
+            "expiring": partial(under_load, bench, texts, count, expiring=True),
+            "lasting": partial(under_load, bench, texts, count, expiring=False),
+        },
+        rounds,
+    )
+    rows, verdicts = [], []
+    for who in ("writers", "readers"):
+        for side, runs in samples.items():
+            of_one = [run[who] for run in runs]
+            rows.append(Row(f"{who}, {side}: longest wait", [run.longest for run in of_one], "ms"))
+            rows.append(Row(f"{who}, {side}: p99", [run.p99 for run in of_one], "ms"))
+            rows.append(Row(f"{who}, {side}: rate", [run.rate for run in of_one], "requests/s"))
+        pairs = zip(samples["expiring"], samples["lasting"], strict=True)
+        p99s = [expiring[who].p99 / lasting[who].p99 for expiring, lasting in pairs]
+        verdicts.append(Verdict(f"{who}, p99: expiring / lasting", p99s, better="lower"))
+    note = (
+        f"{count:,} messages; 8 connections write one message a request, 4 read 100, from the head, of the same queue."
+    )
+    return Report("expiry", "", rows, verdicts, [note])
+
+
+def under_load(bench: Bench, texts: list[str], count: int, *, expiring: bool) -> dict[str, Sample]:
+    """Runs writers and readers over the time in which ``count`` messages expire, or would.
+
+    Raises:
+        Void: The messages had not all been swept in the end, so the run did not show what it should.
+    """
+    directory = bench.fresh("expiry")
+    store = service.prepare(directory)
+    writes, reads = traffic.posts_of_one(QUEUE, texts[:64]), traffic.gets([f"{QUEUE}?limit=100"])
+    soon = int(bench.pick(16, 6))
+    seconds = bench.pick(22, 8)
+    began = time.monotonic()
+    ttl = soon if expiring else service.THREE_DAYS
+    service.fill(store, store.queue(service.APPLICATION, "bench"), texts, count, ttl=ttl)
+    store.close()
+    with service.serve(directory) as server:
+        time.sleep(max(0.0, began + soon - 1 - time.monotonic()))
+        found = at_once(
+            writers=partial(traffic.run, server, writes, seconds=seconds, connections=8),
+            readers=partial(traffic.run, server, reads, seconds=seconds, connections=4),
+        )
+        left = service.expired_left(directory)
+    if left:
+        raise Void(f"{left} expired messages had not been swept at the end of the run")
+    return found
+
+
+def at_once(**calls: Callable[[], Sample]) -> dict[str, Sample]:
+    """Runs the calls at the same time; each waits for a generator process of its own."""
+    found: dict[str, Any] = {}
+
+    def keep(name: str, call: Callable[[], Sample]) -> None:
+        try:
+            found[name] = call()
+        except Void as error:
+            found[name] = error
+
+    threads = [threading.Thread(target=keep, args=pair) for pair in calls.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in found.values():
+        if isinstance(result, Void):
+            raise result
+    return found

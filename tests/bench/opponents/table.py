@@ -1,0 +1,31 @@
+"""The opponents' table: of the same shape as the service's, in the same mode of SQLite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import apsw
+
+TABLE = """
+CREATE TABLE IF NOT EXISTS messages (
+    qp INTEGER NOT NULL, ticks INTEGER NOT NULL, low INTEGER NOT NULL, expires INTEGER NOT NULL,
+    body NOT NULL, meta BLOB, PRIMARY KEY (qp, ticks, low)
+) WITHOUT ROWID
+"""
+INSERT = "INSERT INTO messages (qp, ticks, low, expires, body, meta) VALUES "
+TTL_TICKS = 259_200 * 10_000_000
+QP = 1 << 8 | 1
+CHECKPOINT_PAGES = 1000
+"""SQLite's default, and the fastest: a log that starts over early stays in blocks that the file already has."""
+
+
+def connect(path: Path) -> apsw.Connection:
+    """Opens a file that acknowledges a commit when it is on the disk, and makes the table."""
+    connection = apsw.Connection(str(path), statementcachesize=20)
+    connection.set_busy_timeout(10_000)
+    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}").fetchall()
+    connection.execute("PRAGMA cache_size = -16384")
+    connection.execute(TABLE)
+    return connection

@@ -1,0 +1,95 @@
+"""The service under measurement: its data is prepared through the store, then ``queuey serve`` runs as users run it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import apsw
+
+from queuey import ids
+from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
+from tests.bench.processes import Process, free_port, start
+from tests.bench.traffic import KEY
+
+APPLICATION = "queuey"
+BASE = f"/v1/{APPLICATION}"
+THREADS = 64
+THREE_DAYS = 259_200
+FILE = "queuey.sqlite3"
+
+
+def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool = False) -> SqliteStore:
+    """Opens a new store with the application, the key of the generator, and queues; the caller closes it."""
+    store = open_store(directory, options=SqliteOptions(sweep_interval=1.0 if sweeps else None))
+    store.create_application(APPLICATION)
+    store.add_key(APPLICATION, hashlib.sha256(KEY.encode()).digest())
+    for name in queues:
+        store.create_queue(APPLICATION, name, QueueSpec())
+    return store
+
+
+def fill(store: SqliteStore, queue: Queue, texts: Sequence[str], count: int, *, ttl: int = THREE_DAYS) -> None:
+    """Appends ``count`` messages to partition 1, a thousand at a time."""
+    for at in range(0, count, 1000):
+        size = min(1000, count - at)
+        store.append(queue, [NewMessage(texts[n % len(texts)], 1, ttl) for n in range(size)])
+
+
+def places(store: SqliteStore, queue: Queue, room: int) -> list[str]:
+    """Returns ids of partition 1 in their order, ``room`` messages apart, the last ones left out."""
+    found: list[str] = []
+    page = store.read(queue, [Slice(1, limit=1000)])[0]
+    while page.more and page.next is not None:
+        found.extend(message.id for message in page.messages[::room])
+        page = store.read(queue, [Slice(1, page.next, limit=1000)])[0]
+    return found
+
+
+def expired_left(directory: Path) -> int:
+    """Returns how many expired messages still lie in the file."""
+    connection = apsw.Connection(str(directory / FILE), flags=apsw.SQLITE_OPEN_READONLY)
+    sql = "SELECT count(*) FROM messages WHERE expires <= ?"
+    left: int = connection.execute(sql, (ids.now_ticks(),)).fetchall()[0][0]  # type: ignore[assignment]
+    connection.close()
+    return left
+
+
+def fill_queues(directory: Path, count: int) -> None:
+    """Writes ``count`` queues ``q0000000`` and so on into a prepared, closed store, past its contract.
+
+    A million calls would take minutes; what is measured are the calls made afterwards.
+    """
+    connection = apsw.Connection(str(directory / FILE))
+    columns = "application, name, uid, qid, partitions, type, consistency, created"
+    with connection:
+        first: int = connection.execute("SELECT next_id FROM clock").fetchall()[0][0]  # type: ignore[assignment]
+        connection.executemany(
+            f"INSERT INTO queues ({columns}) VALUES (?, ?, ?, ?, 1, 'user', 'strong', 1.7e9)",
+            ((APPLICATION, f"q{n:07d}", first + 2 * n, first + 2 * n + 1) for n in range(count)),
+        )
+        connection.execute("UPDATE clock SET next_id = ?, catalogue = catalogue + 1", (first + 2 * count,))
+    connection.close()
+
+
+def serve(
+    directory: Path, *, threads: int = THREADS, workers: int = 1, sync: str = "full"
+) -> contextlib.AbstractContextManager[Process]:
+    """Runs ``queuey serve`` on prepared data."""
+    port = free_port()
+    options = {
+        "--data": str(directory),
+        "--profile": str(directory / "profile.toml"),
+        "--port": str(port),
+        "--threads": str(threads),
+        "--workers": str(workers),
+        "--sync": sync,
+        "--log-level": "warning",
+    }
+    command = [str(Path(sys.executable).parent / "queuey"), "serve"]
+    command += [text for pair in options.items() for text in pair]
+    return start("queuey", command, port, directory)

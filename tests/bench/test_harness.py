@@ -1,0 +1,146 @@
+"""The harness itself: a benchmark that measures wrongly is worse than none."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from queuey import ids
+from tests.bench import __main__, processes, traffic
+from tests.bench.harness import REGISTRY, Bench, Measure, Skip, Void, file_system, take, workspace
+from tests.bench.opponents import rows, table
+from tests.bench.processes import Process
+from tests.bench.results import Report, Row, Verdict, paired
+
+JOB = traffic.posts_of_one("/v1/queuey/bench", traffic.bodies(3))
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A bare view on granian."""
+    with processes.granian("tests.bench.opponents.bare:app", tmp_path_factory.mktemp("bare"), threads=2) as server:
+        yield server
+
+
+def test_a_counted_run_ends_with_its_count(bare: Process) -> None:
+    """A run over several connections counts every answer once and accounts for the server's memory and processes."""
+    sample = traffic.run(bare, JOB, seconds=30, connections=4, warm=0, count=500)
+    assert 500 <= sample.answers < 500 + 4
+    assert 0 < sample.p50 <= sample.p99 <= sample.longest
+    assert sample.rate > 0
+    assert len(bare.memory()) == len(bare.pids()) >= 2
+
+
+def test_a_request_larger_than_the_sockets_buffers_arrives(bare: Process) -> None:
+    """A request that does not fit into one send is sent to its end."""
+    big = traffic.posts_of_one("/", traffic.bodies(1, size=8_000_000))
+    assert traffic.run(bare, big, seconds=30, connections=2, warm=0, count=4).answers >= 4
+
+
+def test_a_wrong_status_voids_the_run(bare: Process) -> None:
+    """One answer with another status than expected, and there is no figure."""
+    with pytest.raises(Void, match="201 Created"):
+        traffic.run(bare, replace(JOB, status=200), seconds=5, connections=2, warm=0, count=10)
+
+
+def test_a_server_that_does_not_start_voids_the_measure(tmp_path: Path) -> None:
+    """The error says what the process wrote."""
+    with pytest.raises(Void, match="no_such_module"), processes.granian("no_such_module:app", tmp_path, threads=1):
+        pass
+
+
+def test_every_side_runs_once_a_round_in_changing_order(tmp_path: Path) -> None:
+    """Interleaving runs all sides in every round, and not always in the same order."""
+    order: list[str] = []
+
+    def side(name: str) -> int:
+        order.append(name)
+        return len(order)
+
+    bench = Bench(tmp_path, quick=True, rng=random.Random(4))
+    samples = bench.interleave({name: lambda name=name: side(name) for name in "abc"}, 8)  # type: ignore[misc]
+    turns = ["".join(order[at : at + 3]) for at in range(0, 24, 3)]
+    assert {"".join(sorted(turn)) for turn in turns} == {"abc"}
+    assert len(set(turns)) > 1
+    assert [len(values) for values in samples.values()] == [8, 8, 8]
+
+
+def test_ratios_are_taken_round_by_round() -> None:
+    """A round in which the whole machine was slower counts like any other."""
+    assert paired([10, 1], [5, 0.5]) == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("value", "better", "standing"),
+    [
+        (6.0, "higher", "aim reached"),
+        (5.0, "higher", "aim reached"),
+        (4.0, "higher", "floor held"),
+        (2.0, "higher", "below the floor"),
+        (2.0, "lower", "aim reached"),
+        (4.0, "lower", "below the floor"),
+    ],
+)
+def test_a_verdict_stands_by_its_median(value: float, better: str, standing: str) -> None:
+    """Floors and aims are met inclusively, in the direction that is better."""
+    floor, aim = (3, 5) if better == "higher" else (3, 2.5)
+    verdict = Verdict(
+        "figure", [0.1, value, 99], floor=floor, aim=aim, better="higher" if better == "higher" else "lower"
+    )
+    assert verdict.standing == standing
+
+
+def test_a_report_shows_medians_spans_and_what_was_asked() -> None:
+    """The text has every side and every verdict; the JSON has the samples as well."""
+    report = Report("post1", "title", [Row("one", [1, 3, 2], "ms")], [Verdict("a / b", [4, 2], floor=3)], ["note"])
+    text = report.as_text()
+    assert "| one" in text
+    assert "| 2 ms" in text
+    assert "1 to 3" in text
+    assert "| 3 x" in text
+    assert "floor held" in text
+    assert report.as_json()["rows"][0]["median"] == 2
+    assert report.as_json()["verdicts"][0]["standing"] == "floor held"
+
+
+def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
+    """A skipped measure is a report with its reason, and leaves no directory behind."""
+
+    def run(bench: Bench) -> Report:
+        raise Skip("no Java")
+
+    report = take(Measure("peer", "title", run), quick=True, seed=1, parent=tmp_path)
+    assert "SKIPPED: no Java" in report.as_text()
+    assert "SKIPPED peer: no Java" in __main__.summary([report], {"other": "broke"})
+    assert "VOID other" in __main__.summary([report], {"other": "broke"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_temporary_data_is_on_a_real_disk() -> None:
+    """An fsync must cost what it costs on a disk."""
+    with workspace() as directory:
+        assert file_system(directory) not in {"", "tmpfs", "ramfs"}
+    assert not directory.exists()
+
+
+def test_the_opponents_do_the_work_they_stand_for(tmp_path: Path) -> None:
+    """Every variant of the opponent without a service stores whole batches and reads the very same slices."""
+    for variant in rows.INSERTS:
+        assert rows.insert_for(tmp_path / variant, variant, 0.02) > 0
+        assert rows.read_for(tmp_path / variant, "sql", 0.01) > 0
+    connection = table.connect(tmp_path / "executemany")
+    start = (ids.now_ticks() - 10**9, 0)
+    shown = [read(connection, table.QP, start) for read in rows.READS.values()]
+    assert len(shown[0]) == rows.ROWS
+    assert all(slice_ == shown[0] for slice_ in shown)
+
+
+def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """The message lists what there is."""
+    with pytest.raises(SystemExit):
+        __main__.main(["no-such-measure"])
+    assert ", ".join(REGISTRY) in capsys.readouterr().err
