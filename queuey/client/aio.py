@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from queuey.client import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
 from queuey.client.access import find_access
 from queuey.client.attempts import AsyncTiming, Attempts, Patience
-from queuey.client.errors import ClientError, NotFound
+from queuey.client.errors import ClientError
 from queuey.client.following import Following, start_query
 from queuey.client.offset_calls import Progress
 from queuey.client.queue_calls import QueueFields
@@ -272,10 +272,7 @@ class AsyncClient:
 
     async def get_raw(self, queue: str, place: Place) -> RawMessage:
         """Fetches one message as its bytes; see :meth:`Client.get_raw`."""
-        try:
-            return await self._run(message_calls.get_raw(queue, place))
-        except NotFound as error:
-            raise message_calls.missing(error) from error
+        return await self._run(message_calls.get_raw(queue, place))
 
     async def delete(self, queue: str, places: Place | Iterable[Place]) -> None:
         """Deletes messages by id, whether or not they are there."""

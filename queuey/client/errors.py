@@ -299,6 +299,7 @@ BY_CODE: dict[str, type[ApiError]] = {
     "InvalidApplicationKey": NotAuthenticated,
     "InvalidApplicationName": ApplicationNotFound,
     "InvalidGroupName": GroupNotFound,
+    "InvalidMessageID": MessageNotFound,
     "InvalidQueueName": QueueNotFound,
     "OffsetConflict": OffsetConflict,
     "QueueExists": QueueExists,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from queuey.client.errors import InvalidAnswer, MessageNotFound, NotFound, Refusal
+from queuey.client.errors import InvalidAnswer
 from queuey.client.read_calls import messages_of
 from queuey.client.results import Message, RawMessage, Receipt
 from queuey.client.wire import Answer, Call, Place, nothing, place_text, queue_segment
@@ -33,16 +33,6 @@ def get_raw(queue: str, place: Place) -> Call[RawMessage]:
     """Fetches the bytes of one message."""
     path = f"{queue_segment(queue)}/{place_text(place)}"
     return Call("GET", path, _raw, params=(("raw", "true"),), repeatable=True)
-
-
-def missing(error: NotFound) -> NotFound:
-    """Returns the error of a raw read, where a 404 that blames neither application nor queue means the message."""
-    if type(error) is not NotFound:
-        return error
-    refusal = error.refusal
-    return MessageNotFound(
-        Refusal(status=refusal.status, code="MessageNotFound", fields=refusal.fields, text=refusal.text)
-    )
 
 
 def _parts(places: Iterable[Place]) -> Iterator[str]:

@@ -182,7 +182,7 @@ def put(queue: str, places: Iterable[Place], message: Outgoing) -> Call[None]:
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("the id decides about partition and time; put takes no partition, key or delay")
     if message.json is not UNSET:
-        body, kind = encode(message.json), message.content_type or "application/json"
+        body, kind = bytes(_json(message.json)), message.content_type or "application/json"
     else:
         body, kind = _bytes(message.body), message.content_type or ""
     headers = _headers(message, kind)
@@ -200,10 +200,14 @@ def _bytes(body: str | bytes | UnsetType) -> bytes:
         raise InvalidArgument("the body has no UTF-8 form") from error
 
 
+def _json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
+    return value if isinstance(value, msgspec.Raw) else msgspec.Raw(encode(value))
+
+
 def _item(message: Outgoing) -> bytes:
     body: Any = message.body
     if body is UNSET:
-        body = message.json if isinstance(message.json, msgspec.Raw) else msgspec.Raw(encode(message.json))
+        body = _json(message.json)
     try:
         return msgspec.json.encode(
             _Item(

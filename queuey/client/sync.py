@@ -18,7 +18,7 @@ from queuey.client import (
 )
 from queuey.client.access import find_access
 from queuey.client.attempts import Attempts, Patience, Timing
-from queuey.client.errors import ClientError, NotFound
+from queuey.client.errors import ClientError
 from queuey.client.following import Following, start_query
 from queuey.client.offset_calls import Progress
 from queuey.client.queue_calls import QueueFields
@@ -366,10 +366,7 @@ class Client:
         Raises:
             MessageNotFound: It is not there.
         """
-        try:
-            return self._run(message_calls.get_raw(queue, place))
-        except NotFound as error:
-            raise message_calls.missing(error) from error
+        return self._run(message_calls.get_raw(queue, place))
 
     def delete(self, queue: str, places: Place | Iterable[Place]) -> None:
         """Deletes messages by id, whether or not they are there."""

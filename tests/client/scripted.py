@@ -1,0 +1,169 @@
+"""Servers that answer by a script, and time that passes only when the client sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import httpx2
+
+from queuey.client import AsyncClient, AsyncTiming, Client, RetryPolicy, Timing
+
+KEY = "s3cret-key-that-must-never-show"
+ONE = "http://one.example:5000/v1/acme/"
+TWO = "http://two.example:5000/v1/acme/"
+
+Reply = httpx2.Response | Exception | Callable[[httpx2.Request], httpx2.Response]
+
+
+def ok(status: int = 200, **fields: object) -> httpx2.Response:
+    """Gives a success of the API."""
+    return httpx2.Response(status, json={"status": "ok", **fields})
+
+
+def receipts(count: int = 1, first: int = 1) -> httpx2.Response:
+    """Gives the answer to a post of so many messages."""
+    rows = [{"key": message_id(n), "timestamp": "1.0000000", "partition": 1} for n in range(first, first + count)]
+    return ok(201, messages=rows)
+
+
+def message_id(number: int) -> str:
+    """Gives a message id; a higher number is a later one."""
+    return f"{number:08x}000010008000000000000001"
+
+
+def page(*numbers: int, more: bool = False, **fields: object) -> httpx2.Response:
+    """Gives a page of messages in partition 1."""
+    messages = [
+        {"message_id": message_id(n), "timestamp": f"{n}.0000000", "partition": 1, "body": f"m{n}"} for n in numbers
+    ]
+    after = message_id(max(numbers, default=0) + 1)
+    body: dict[str, Any] = {
+        "messages": messages,
+        "horizon": message_id(99),
+        "next": {"1": after},
+        "cursor": f"1:{after}",
+        "more": more,
+    }
+    return ok(**body | fields)
+
+
+def refused(request: httpx2.Request) -> httpx2.Response:
+    """Refuses the connection."""
+    raise httpx2.ConnectError("Connection refused", request=request)
+
+
+def broken(request: httpx2.Request) -> httpx2.Response:
+    """Takes the request and breaks off."""
+    raise httpx2.RemoteProtocolError("Server disconnected without sending a response.", request=request)
+
+
+def silent(request: httpx2.Request) -> httpx2.Response:
+    """Takes the request and never answers."""
+    raise httpx2.ReadTimeout("timed out", request=request)
+
+
+def busy(retry_after: int | None = None, **fields: object) -> httpx2.Response:
+    """Answers 503."""
+    headers = {} if retry_after is None else {"retry-after": str(retry_after)}
+    body = {"status": "error", "error_msg": {"StoreBusy": "locked"}, **fields}
+    return httpx2.Response(503, json=body, headers=headers)
+
+
+class Script:
+    """Replies in order, the last one for ever, and what was asked and slept meanwhile."""
+
+    def __init__(self, *replies: Reply) -> None:
+        self._replies = list(replies)
+        self.requests: list[httpx2.Request] = []
+        self.slept: list[float] = []
+        self.now = 1000.0
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        """Gives the next reply."""
+        self.requests.append(request)
+        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        if isinstance(reply, Exception):
+            raise reply
+        if isinstance(reply, httpx2.Response):
+            return httpx2.Response(reply.status_code, headers=reply.headers, content=reply.content)
+        return reply(request)
+
+    @property
+    def hosts(self) -> list[str]:
+        """The servers that were asked, in order."""
+        return [request.url.host.partition(".")[0] for request in self.requests]
+
+    def sent(self, number: int = -1) -> Any:  # noqa: ANN401 - whatever was sent
+        """Gives the JSON body of a request."""
+        return json.loads(self.requests[number].content)
+
+    def clock(self) -> float:
+        """Gives the time."""
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        """Lets time pass."""
+        self.slept.append(seconds)
+        self.now += seconds
+
+    async def async_sleep(self, seconds: float) -> None:
+        """Lets time pass."""
+        self.sleep(seconds)
+
+
+class Blocking:
+    """An async client that can be called like the sync one, so that one suite runs on both."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._loop = asyncio.new_event_loop()
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the client
+        """Gives a method that blocks."""
+        value = getattr(self._client, name)
+        if not callable(value):
+            return value
+
+        def call(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - passed on
+            result = value(*args, **options)
+            if hasattr(result, "__anext__"):
+                return self._iterate(result)
+            return self._loop.run_until_complete(result)
+
+        return call
+
+    def __repr__(self) -> str:
+        """Shows the client."""
+        return repr(self._client)
+
+    def shut(self) -> None:
+        """Closes the client and its loop."""
+        self._loop.run_until_complete(self._client.close())
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def _iterate(self, values: AsyncIterator[Any]) -> Iterator[Any]:
+        try:
+            while True:
+                try:
+                    yield self._loop.run_until_complete(anext(values))
+                except StopAsyncIteration:
+                    return
+        finally:
+            if not self._loop.is_closed():
+                self._loop.run_until_complete(values.aclose())  # type: ignore[attr-defined]
+
+
+def sync_client(script: Script, url: Any = ONE, retry: RetryPolicy | None = None) -> Client:  # noqa: ANN401
+    """Gives a client that speaks to the script, with the most jitter there is."""
+    timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0)
+    return Client(url, key=KEY, transport=httpx2.MockTransport(script), timing=timing, retry=retry)
+
+
+def async_client(script: Script, url: Any = ONE, retry: RetryPolicy | None = None) -> AsyncClient:  # noqa: ANN401
+    """Gives an async client that speaks to the script, with the most jitter there is."""
+    timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0)
+    return AsyncClient(url, key=KEY, transport=httpx2.MockTransport(script), timing=timing, retry=retry)

@@ -1,0 +1,364 @@
+"""What a client does when servers fail: which calls it sends again, where to, and after how long."""
+
+from __future__ import annotations
+
+import traceback
+
+import httpx2
+import pytest
+
+from queuey import client as queuey_client
+from queuey.client import (
+    AnswerTimeout,
+    ApiError,
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidAnswer,
+    OffsetConflict,
+    QueueNotFound,
+    RetryPolicy,
+    ServiceUnavailable,
+)
+from tests.client.conftest import Connect
+from tests.client.scripted import KEY, ONE, TWO, Reply, Script, broken, busy, message_id, ok, page, receipts, refused
+from tests.client.scripted import silent as no_answer
+
+BOTH = f"{ONE},{TWO}"
+ID = message_id(1)
+
+
+def no_connection_in_time(request: httpx2.Request) -> httpx2.Response:
+    """Never accepts the connection."""
+    raise httpx2.ConnectTimeout("timed out", request=request)
+
+
+@pytest.mark.parametrize("failure", [refused, broken, no_answer, busy(), busy(outcome="unknown")])
+@pytest.mark.parametrize(
+    ("answer", "method", "args"),
+    [
+        (page(1), "read", ("q",)),
+        (ok(queues=[]), "read_queues", (["q"],)),
+        (ok(messages=[]), "get", ("q", ID)),
+        (ok(), "put", ("q", ID, "body")),
+        (ok(), "delete", ("q", ID)),
+        (ok(groups=[]), "groups", ("q",)),
+        (ok(), "heartbeat", ()),
+    ],
+    ids=["read", "read_queues", "get", "put", "delete", "groups", "heartbeat"],
+)
+def test_harmless_calls_are_sent_again(
+    connect: Connect, failure: Reply, answer: httpx2.Response, method: str, args: tuple[object, ...]
+) -> None:
+    """What changes nothing, or is the same done twice, is sent again after every kind of failure."""
+    script = Script(failure, failure, answer)
+    getattr(connect(script), method)(*args)
+    assert len(script.requests) == 3
+
+
+UNSAFE = [
+    ("send", ("q", "body")),
+    ("send_many", ("q", ["body"])),
+    ("create_queue", ("q",)),
+    ("update_queue", ("q",)),
+    ("delete_queue", ("q",)),
+    ("purge_queue", ("q",)),
+    ("commit", ("q", "g", {1: ID})),
+    ("delete_group", ("q", "g")),
+]
+
+
+@pytest.mark.parametrize(
+    ("failure", "error"),
+    [
+        (broken, ConnectionLost),
+        (no_answer, AnswerTimeout),
+        (busy(1), ServiceUnavailable),
+        (busy(1, outcome="unknown"), ServiceUnavailable),
+        (busy(1, outcome="none", outcomes=["none", "unknown"]), ServiceUnavailable),
+        (httpx2.Response(502, text="Bad Gateway"), queuey_client.ServerError),
+    ],
+    ids=["broken", "silent", "503", "503 unknown", "503 partly unknown", "502"],
+)
+@pytest.mark.parametrize(("method", "args"), UNSAFE, ids=[name for name, _ in UNSAFE])
+def test_what_may_have_been_done_is_not_done_again(
+    connect: Connect, failure: Reply, error: type[Exception], method: str, args: tuple[object, ...]
+) -> None:
+    """A call that changes something goes out once if it may have been carried out, however many servers there are."""
+    script = Script(failure)
+    with pytest.raises(error):
+        getattr(connect(script, BOTH), method)(*args)
+    assert len(script.requests) == 1
+    assert script.slept == []
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        refused,
+        no_connection_in_time,
+        busy(outcome="none"),
+        busy(outcome="none", outcomes=["none", "none"]),
+        busy(error_msg={"TooManyWaiters": "full"}),
+    ],
+    ids=["refused", "no connection in time", "503 none", "503 all none", "too many waiters"],
+)
+def test_what_certainly_was_not_done_is_done_again(connect: Connect, failure: Reply) -> None:
+    """A post is sent again when nothing was sent, or when the server vouches that nothing was stored."""
+    script = Script(failure, receipts())
+    assert connect(script).send("q", "body").id == ID
+    assert len(script.requests) == 2
+
+
+def test_a_server_error_is_not_repeated(connect: Connect) -> None:
+    """A plain 500 says that this request fails here, so not even a read is sent again."""
+    script = Script(httpx2.Response(500, json={"status": "error", "error_msg": {"InternalError": "crash id 1"}}))
+    with pytest.raises(queuey_client.ServerError, match="crash id 1"):
+        connect(script).read("q")
+    assert len(script.requests) == 1
+
+
+def test_pauses_grow_and_end(connect: Connect) -> None:
+    """Pauses double up to the cap, and after the last attempt the error is raised."""
+    script = Script(refused)
+    with pytest.raises(ConnectionFailed) as caught:
+        connect(script, retry=RetryPolicy(rounds=6, base=1, cap=5)).read("q")
+    assert script.slept == [1, 2, 4, 5, 5]
+    assert caught.value.outcome == "none"
+    assert caught.value.server == "http://one.example:5000"
+
+
+def test_retry_after_is_respected_with_a_cap(connect: Connect) -> None:
+    """A client waits as long as it is asked to, jitter on top, but not beyond its cap."""
+    script = Script(busy(7), busy(3600), page(1))
+    connect(script, retry=RetryPolicy(base=1, retry_after_cap=20)).read("q")
+    assert script.slept == [7 + 1, 20 + 2]
+
+
+def test_retry_after_may_be_a_date(connect: Connect) -> None:
+    """A date is measured against the server's own clock."""
+    headers = {"date": "Thu, 01 Jan 2026 00:00:00 GMT", "retry-after": "Thu, 01 Jan 2026 00:00:09 GMT"}
+    script = Script(httpx2.Response(503, headers=headers), page(1))
+    connect(script, retry=RetryPolicy(base=0)).read("q")
+    assert script.slept == [9]
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "1e9", "²", "Thu, 99 Jan"])
+def test_a_senseless_retry_after_is_ignored(connect: Connect, text: str) -> None:
+    """What cannot be read as seconds or a date asks for nothing."""
+    script = Script(httpx2.Response(503, headers=[(b"retry-after", text.encode())]), page(1))
+    connect(script, retry=RetryPolicy(base=0)).read("q")
+    assert sum(script.slept) == 0
+
+
+def test_the_deadline_ends_all_patience(connect: Connect) -> None:
+    """No attempt begins after the deadline; the error comes at once instead of after a useless pause."""
+    script = Script(busy(25))
+    with pytest.raises(ServiceUnavailable):
+        connect(script, retry=RetryPolicy(rounds=100, base=0, deadline=60)).read("q")
+    assert script.slept == [25, 25]
+
+
+def test_the_deadline_bounds_the_wait_for_an_answer(connect: Connect) -> None:
+    """What is left until the deadline is all that a server gets to answer, time it was asked to wait aside."""
+    script = Script(busy(25), page(1))
+    connect(script, retry=RetryPolicy(base=0, deadline=30)).read("q")
+    first, second = (request.extensions["timeout"]["read"] for request in script.requests)
+    assert (first, second) == (10, 5)
+    script = Script(page(1))
+    connect(script).read("q", wait=20)
+    assert script.requests[0].extensions["timeout"]["read"] == 30
+    assert script.requests[0].extensions["timeout"]["connect"] == 5
+
+
+@pytest.mark.parametrize("failure", [refused, broken, no_answer, no_connection_in_time])
+def test_another_server_is_asked_at_once(connect: Connect, failure: Reply) -> None:
+    """A read goes to the next server without a pause when one does not answer."""
+    script = Script(failure, page(1))
+    connect(script, BOTH).read("q")
+    assert sorted(script.hosts) == ["one", "two"]
+    assert script.slept == []
+
+
+def test_a_post_moves_on_only_if_connecting_failed(connect: Connect) -> None:
+    """A refused connection sends a post to the next server; a broken one does not."""
+    script = Script(refused, receipts())
+    connect(script, BOTH).send("q", "body")
+    assert sorted(script.hosts) == ["one", "two"]
+
+
+def test_all_servers_are_tried_before_the_first_pause(connect: Connect) -> None:
+    """With every server down each is asked once, then pauses begin."""
+    script = Script(refused)
+    urls = [f"http://{name}.example" for name in ("a", "b", "c")]
+    with pytest.raises(ConnectionFailed):
+        connect(script, urls, retry=RetryPolicy(rounds=2)).read("q")
+    assert sorted(script.hosts[:3]) == ["a", "b", "c"]
+    assert len(script.hosts) == 4
+    assert len(script.slept) == 1
+
+
+def test_a_failed_server_is_left_alone_and_tried_again_later(connect: Connect) -> None:
+    """A server that failed is asked again only after the cool-down; a local one is preferred again then."""
+    up = {"127.0.0.1": False, "two.example": True}
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        return page(1) if up[request.url.host] else refused(request)
+
+    script = Script(answer)
+    client = connect(script, ["http://127.0.0.1:5000", "http://two.example"], retry=RetryPolicy(cool_down=30))
+    client.read("q")
+    client.read("q")
+    assert [request.url.host for request in script.requests] == ["127.0.0.1", "two.example", "two.example"]
+    up["127.0.0.1"] = True
+    script.now += 30
+    client.read("q")
+    assert script.requests[-1].url.host == "127.0.0.1"
+
+
+def test_local_servers_are_preferred(connect: Connect) -> None:
+    """Among several servers one on this machine is asked first."""
+    script = Script(page(1))
+    connect(script, "http://far.example,http://farther.example,http://[::1]:5000/v1/queuey/").read("q")
+    assert script.requests[0].url.host == "::1"
+
+
+def test_a_busy_server_is_given_a_rest(connect: Connect) -> None:
+    """After 503 another server is asked; Retry-After binds only the one that said it."""
+    script = Script(busy(20, outcome="none"), receipts())
+    connect(script, BOTH, retry=RetryPolicy(base=1)).send("q", "body")
+    assert sorted(script.hosts) == ["one", "two"]
+    assert script.slept == [1]
+
+
+def test_the_key_shows_nowhere(connect: Connect) -> None:
+    """Neither reprs nor errors, causes included, show the key; it travels in its header only."""
+    script = Script(broken)
+    client = connect(script)
+    with pytest.raises(ConnectionLost) as caught:
+        client.send("q", "body")
+    shown = repr(client) + "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+    assert KEY not in shown
+    (request,) = script.requests
+    assert request.headers["authorization"] == f"Application {KEY}"
+    assert KEY not in str(request.url)
+
+
+def test_transport_errors_of_the_library_never_leak(connect: Connect) -> None:
+    """Whatever httpx2 raises arrives as an error of the client, with the cause kept."""
+    for kind in (httpx2.WriteError, httpx2.ReadError, httpx2.PoolTimeout, httpx2.LocalProtocolError, httpx2.ProxyError):
+        script = Script(kind("oops"))
+        with pytest.raises(queuey_client.TransportError) as caught:
+            connect(script, retry=RetryPolicy(rounds=1)).send("q", "body")
+        assert isinstance(caught.value.__cause__, kind)
+    script = Script(httpx2.DecodingError("oops"))
+    with pytest.raises(InvalidAnswer):
+        connect(script).read("q")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx2.Response(200, text="<html>hello</html>"),
+        httpx2.Response(200, json=[]),
+        httpx2.Response(200, json={"messages": 5}),
+        httpx2.Response(200, content=b"[" * 100_000),
+        httpx2.Response(200, content=b"\xff"),
+        httpx2.Response(302, headers={"location": "http://elsewhere.example/"}),
+        page(1, messages=[{"message_id": "x", "timestamp": "1", "partition": 1, "body": "?", "encoding": "base64"}]),
+        page(1, messages=[{"message_id": "x", "timestamp": "1", "partition": 1, "body": "", "encoding": "rot13"}]),
+    ],
+    ids=["html", "list", "shape", "deep", "bytes", "redirect", "not base64", "encoding"],
+)
+def test_answers_of_something_else_are_refused(connect: Connect, answer: httpx2.Response) -> None:
+    """An answer that no Queuey gives is an InvalidAnswer, asked for once; redirects are not followed."""
+    script = Script(answer)
+    with pytest.raises(InvalidAnswer):
+        connect(script).read("q")
+    assert len(script.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "code", "fields"),
+    [
+        (
+            httpx2.Response(400, json={"error_msg": {"1.partition": "too high", "0.ttl": "no"}}),
+            queuey_client.InvalidRequest,
+            "InvalidParameter",
+            {"1.partition": "too high", "0.ttl": "no"},
+        ),
+        (
+            httpx2.Response(404, json={"error_msg": {"InvalidQueueName": "gone"}}),
+            QueueNotFound,
+            "InvalidQueueName",
+            {"InvalidQueueName": "gone"},
+        ),
+        (
+            httpx2.Response(413, json={"code": "TooLarge", "errors": {"body": "too long"}}),
+            queuey_client.TooLarge,
+            "TooLarge",
+            {"body": "too long"},
+        ),
+        (httpx2.Response(403, text="Access was denied"), queuey_client.NotAllowed, "Forbidden", {}),
+        (httpx2.Response(404, text="no"), queuey_client.NotFound, "NotFound", {}),
+        (httpx2.Response(401, json={"code": "InvalidApplicationKey"}), queuey_client.NotAuthenticated, None, {}),
+        (httpx2.Response(409, json={"code": "QueueExists", "errors": {}}), queuey_client.QueueExists, None, {}),
+        (httpx2.Response(404, json={"code": "InvalidGroupName"}), queuey_client.GroupNotFound, None, {}),
+        (httpx2.Response(404, json={"code": "InvalidApplicationName"}), queuey_client.ApplicationNotFound, None, {}),
+        (httpx2.Response(418, json="teapot"), ApiError, "Error", {}),
+        (httpx2.Response(400, json={"error_msg": "bare"}), queuey_client.InvalidRequest, None, {"": "bare"}),
+    ],
+)
+def test_refusals_become_the_fitting_error(
+    connect: Connect, answer: httpx2.Response, kind: type[ApiError], code: str | None, fields: dict[str, str]
+) -> None:
+    """Every form in which a server refuses gives an error of the fitting class with status, code and fields."""
+    with pytest.raises(ApiError) as caught:
+        connect(Script(answer)).send("q", "body")
+    error = caught.value
+    assert type(error) is kind
+    assert error.status == answer.status_code
+    assert code is None or error.code == code
+    assert error.fields == fields
+    assert str(answer.status_code) in str(error)
+
+
+def test_an_offset_conflict_tells_the_present_offsets(connect: Connect) -> None:
+    """A failed compare-and-set carries what is recorded, and which partitions were set."""
+    partitions = {"1": {"offset": ID, "applied": True}, "2": {"offset": None, "applied": False}}
+    answer = httpx2.Response(409, json={"error_msg": {"OffsetConflict": "no"}, "partitions": partitions})
+    with pytest.raises(OffsetConflict) as caught:
+        connect(Script(answer)).commit("q", "g", {1: ID, 2: ID}, expected={2: None})
+    assert caught.value.current == {1: ID, 2: None}
+    assert caught.value.applied == (1,)
+
+
+def test_a_batch_tells_the_outcome_of_each_message(connect: Connect) -> None:
+    """A 503 for a batch carries the outcome of each message, and how long to wait."""
+    with pytest.raises(ServiceUnavailable) as caught:
+        connect(Script(busy(3, outcome="unknown", outcomes=["none", "unknown"]))).send_many("q", ["a", "b"])
+    assert caught.value.outcome == "unknown"
+    assert caught.value.outcomes == ("none", "unknown")
+    assert caught.value.retry_after == 3
+
+
+@pytest.mark.parametrize(("code", "same"), [("TooManyWaiters", True), ("StoreBusy", False)])
+def test_only_a_failing_server_is_put_to_rest(connect: Connect, code: str, same: bool) -> None:  # noqa: FBT001 - a parameter
+    """No room for another long poll says nothing about other calls to that server; a busy store does."""
+    script = Script(httpx2.Response(503, json={"code": code}), page(1))
+    client = connect(script, BOTH, retry=RetryPolicy(rounds=1))
+    with pytest.raises(ServiceUnavailable):
+        client.read("q", wait=5)
+    client.read("q")
+    assert (script.hosts[0] == script.hosts[1]) is same
+
+
+def test_proxies_do_not_stand_between_a_client_and_its_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy of the environment is used for other machines' servers and never for this one's."""
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy.example:3128")
+    monkeypatch.setenv("ALL_PROXY", "http://proxy.example:3128")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    for url, direct in [("http://127.0.0.1:5000", True), ("http://[::1]:5000", True), ("http://far.example", False)]:
+        with queuey_client.Client(url, key="") as client:
+            http = client._sender._client
+            assert (http._transport_for_url(httpx2.URL(url)) is http._transport) is direct

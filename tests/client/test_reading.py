@@ -1,0 +1,352 @@
+"""Paging, following live, and calls by id, on scripted answers."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuey import ids
+from queuey.client import (
+    ConnectionFailed,
+    InvalidArgument,
+    Message,
+    MessageNotFound,
+    Query,
+    QueueNotFound,
+    Receipt,
+    RetryPolicy,
+    ServiceUnavailable,
+)
+from tests.client.conftest import Connect
+from tests.client.scripted import Script, busy, message_id, ok, page, refused
+
+HORIZON = message_id(99)
+
+
+def asked(script: Script) -> list[dict[str, str]]:
+    """Gives the query parameters of every request."""
+    return [dict(request.url.params) for request in script.requests]
+
+
+def test_a_plain_read_asks_for_all_partitions(connect: Connect) -> None:
+    """Without options everything is the server's default, but for all partitions."""
+    script = Script(page(1, 2))
+    read = connect(script).read("q")
+    assert asked(script) == [{"partitions": "*"}]
+    assert [message.body for message in read.messages] == ["m1", "m2"]
+    assert read.next == {1: message_id(3)}
+    assert (read.cursor, read.horizon, read.more, read.cursor_safe) == (f"1:{message_id(3)}", HORIZON, False, True)
+
+
+NOON = datetime(2026, 1, 2, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("point", "text"),
+    [
+        (message_id(5), message_id(5)),
+        (1517363399, "1517363399"),
+        (1517363399.65, "1517363399.6500001"),
+        (0, "0"),
+        (NOON, "1767355200.123456"),
+        (NOON.astimezone(timezone(timedelta(hours=-5))), "1767355200.123456"),
+        (Receipt(message_id(6), "6.0", 1), message_id(6)),
+        (Message(message_id(6), "6.0", 1, "x"), message_id(6)),
+        ({1: message_id(7), 2: None, 3: message_id(8)}, f"1:{message_id(7)},3:{message_id(8)}"),
+    ],
+)
+def test_positions_may_be_given_in_many_forms(connect: Connect, point: Any, text: str) -> None:  # noqa: ANN401
+    """Ids, instants, messages and cursors all become the API's form, exactly."""
+    script = Script(page())
+    connect(script).read("q", since=point, after=point, before=point, until=point)
+    assert asked(script) == [{"partitions": "*", "since": text, "after": text, "before": text, "until": text}]
+
+
+@pytest.mark.parametrize("point", [True, datetime(2026, 1, 1), datetime(1969, 1, 1, tzinfo=UTC), object(), {0: "x"}])  # noqa: DTZ001
+def test_what_is_no_position_is_refused(connect: Connect, point: Any) -> None:  # noqa: ANN401
+    """A datetime without a zone, a flag, or a partition 0 never reaches the server."""
+    script = Script(page())
+    with pytest.raises(InvalidArgument):
+        connect(script).read("q", since=point)
+    assert script.requests == []
+
+
+def test_all_options_reach_the_server(connect: Connect) -> None:
+    """Every option of a read has its parameter."""
+    script = Script(page(cursor_safe=False))
+    read = connect(script).read("q", partitions=[1, 3], limit=5, order="descending", delay=False, merge=True, wait=2.5)
+    expected = {"partitions": "1,3", "limit": "5", "order": "descending", "delay": "0", "merge": "true", "wait": "2.5"}
+    assert asked(script) == [expected]
+    assert not read.cursor_safe
+
+
+def test_reading_all_follows_the_cursor(connect: Connect) -> None:
+    """Pages are asked for until there is no more, each from where the last one ended, bounds kept."""
+    script = Script(page(1, 2, more=True), page(3, more=True), page(4))
+    bodies = [message.body for message in connect(script).read_all("q", limit=2, until=50)]
+    assert bodies == ["m1", "m2", "m3", "m4"]
+    since = [params.get("since") for params in asked(script)]
+    assert since == [None, f"1:{message_id(3)}", f"1:{message_id(4)}"]
+    assert all(params["until"] == "50" for params in asked(script))
+
+
+def test_reading_all_ends_when_every_partition_is_through(connect: Connect) -> None:
+    """An empty cursor ends a descending read; asking on would begin again at the newest."""
+    script = Script(page(1, more=True, next={"1": None}, cursor=""))
+    assert len(list(connect(script).read_all("q", order="descending"))) == 1
+    assert len(script.requests) == 1
+
+
+def test_tail_begins_at_the_horizon(connect: Connect) -> None:
+    """Without since, a live read finds the horizon and shows only what comes from there on."""
+    script = Script(page(1), page(5), page(6))
+    bodies = [message.body for message in itertools.islice(connect(script).tail("q"), 2)]
+    assert bodies == ["m5", "m6"]
+    first, second, third = asked(script)
+    assert first == {"partitions": "*", "limit": "1", "order": "descending", "merge": "true"}
+    assert second == {"partitions": "*", "merge": "true", "wait": "20", "since": HORIZON}
+    assert third["since"] == f"1:{message_id(6)}"
+
+
+def test_tail_goes_on_through_outages(connect: Connect) -> None:
+    """A server that goes away and comes back costs pauses, but no message and no error."""
+    script = Script(page(1), refused, refused, busy(), refused, page(2))
+    bodies = [m.body for m in itertools.islice(connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0), 2)]
+    assert bodies == ["m1", "m2"]
+    assert {params["since"] for params in asked(script)[1:]} == {f"1:{message_id(2)}"}
+    assert script.slept == [0.1, 0.2, 0.4, 0.8]
+
+
+def test_patience_ends_a_tail(connect: Connect) -> None:
+    """After so many seconds of uninterrupted failure the error is raised; a success in between starts anew."""
+    script = Script(page(1), refused, page(2), refused)
+    following = connect(script, retry=RetryPolicy(rounds=1, base=4, cap=4)).tail("q", since=0, patience=10)
+    with pytest.raises(ConnectionFailed):
+        list(following)
+    assert script.slept == [4, 4, 4]
+
+
+def test_a_deleted_queue_ends_a_tail(connect: Connect) -> None:
+    """What will not pass is raised at once."""
+    script = Script(page(1), httpx2.Response(404, json={"code": "InvalidQueueName"}))
+    following = connect(script).tail("q", since=0)
+    next(following)
+    with pytest.raises(QueueNotFound):
+        next(following)
+    assert script.slept == []
+
+
+def test_a_quiet_queue_shows_empty_pages_and_never_spins(connect: Connect) -> None:
+    """Every page is handed on, so that a follower sees time pass; early empty answers are paced."""
+    script = Script(page())
+    pages = connect(script).tail_pages("q", since=0)
+    for _ in range(3):
+        assert next(pages).messages == ()
+    assert script.slept == [0.5, 0.5]
+    pages.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{"wait": 0}, {"wait": 21}, {"order": "descending"}, {"until": 5}, {"before": message_id(1)}]
+)
+def test_a_tail_that_cannot_be_is_refused(connect: Connect, options: dict[str, Any]) -> None:
+    """A live read goes forwards, has no end, and holds its requests open."""
+    script = Script(page())
+    with pytest.raises(InvalidArgument):
+        next(connect(script).tail("q", **options))
+    assert script.requests == []
+
+
+def test_several_queues_are_read_in_one_call(connect: Connect) -> None:
+    """Each part of the answer is a page, or the error in its place."""
+    part = page(1).json() | {"queue_name": "a"}
+    failed = {"queue_name": "b", "status": "error", "error_msg": {"InvalidQueueName": "gone"}}
+    broke = {"queue_name": "c", "status": "error", "error_msg": {"StoreBusy": "locked"}}
+    wrong = {"queue_name": "d", "status": "error", "error_msg": {"limit": "too high"}}
+    script = Script(ok(queues=[part, failed, broke, wrong]))
+    queries = ["a", Query(queue="b", partitions=[1, 2], since=5, delay=False, merge=True), "c", "d"]
+    a, b, c, d = connect(script).read_queues(queries, wait=3)
+    assert script.sent() == {
+        "queues": [
+            {"queue_name": "a", "partitions": "*"},
+            {"queue_name": "b", "partitions": "1,2", "since": "5", "delay": 0, "merge": True},
+            {"queue_name": "c", "partitions": "*"},
+            {"queue_name": "d", "partitions": "*"},
+        ],
+        "wait": 3,
+    }
+    assert script.requests[0].url.path == "/v1/acme/_read"
+    assert [message.body for message in a.page.messages] == ["m1"]
+    assert isinstance(b.error, QueueNotFound)
+    assert isinstance(c.error, ServiceUnavailable)
+    assert d.error.fields == {"limit": "too high"}
+    assert b.page is None
+
+
+def test_bodies_keep_their_type(connect: Connect) -> None:
+    """Text is str, base64 is bytes, and what was sent as JSON is that value."""
+    fields_of_each: list[dict[str, Any]] = [
+        {"body": "text"},
+        {"body": "AP8=", "encoding": "base64", "content_type": "image/png", "headers": {"a": "b"}},
+        {"body": {"a": [1]}},
+        {"body": None},
+        {"body": 5},
+    ]
+    rows = [
+        {"message_id": message_id(n), "timestamp": "1.0000000", "partition": 1, **fields}
+        for n, fields in enumerate(fields_of_each)
+    ]
+    messages = connect(Script(page(messages=rows))).read("q").messages
+    assert [message.body for message in messages] == ["text", b"\x00\xff", {"a": [1]}, None, 5]
+    assert (messages[1].content_type, messages[1].headers) == ("image/png", {"a": "b"})
+    assert (messages[0].content_type, messages[0].headers) == (None, {})
+
+
+def test_a_message_knows_its_time_exactly() -> None:
+    """The text of the timestamp is kept, ticks are exact, and the datetime is cut to microseconds."""
+    ticks = ids.parse_instant("1795145194.2357461")
+    assert ticks is not None
+    message = Message(ids.to_hex((ticks, 0)), "1795145194.2357461", 1, "x")
+    assert message.ticks == ticks
+    assert message.time == datetime(2026, 11, 20, 3, 26, 34, 235746, tzinfo=UTC)
+    assert Receipt(message.id, message.timestamp, 1).time == message.time
+
+
+def test_many_ids_are_asked_for_in_short_requests(connect: Connect) -> None:
+    """Ids beyond what a request line holds go out in several requests, in order."""
+    script = Script(lambda request: ok(messages=page(*[1] * (request.url.path.count(",") + 1)).json()["messages"]))
+    client = connect(script)
+    assert len(client.get("q", [(2, message_id(n)) for n in range(450)])) == 450
+    client.delete("q", [message_id(n) for n in range(201)])
+    assert [request.method for request in script.requests] == ["GET"] * 3 + ["DELETE"] * 2
+    assert all(len(request.url.raw_path) < 8000 for request in script.requests)
+
+
+def test_no_ids_mean_no_request(connect: Connect) -> None:
+    """Deleting no message must not delete the queue, which is what the bare path would mean."""
+    script = Script(ok())
+    client = connect(script)
+    client.delete("q", [])
+    assert client.get("q", []) == []
+    assert script.requests == []
+
+
+@pytest.mark.parametrize(
+    "place",
+    ["messages", "info", "", "1:", "x:" + message_id(1), f"0:{message_id(1)}", (1, "x"), (1,), message_id(1) + "/x"],
+)
+def test_what_is_no_id_never_becomes_a_path(connect: Connect, place: Any) -> None:  # noqa: ANN401
+    """Deleting «messages» would purge the queue; only ids get into a path."""
+    script = Script(ok())
+    with pytest.raises(InvalidArgument):
+        connect(script).delete("q", [place])
+    assert script.requests == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "_read", "a/b", "a\nb", "\x7f", "\ud800"])
+def test_what_is_no_queue_name_never_becomes_a_path(connect: Connect, name: str) -> None:
+    """A name that would lead to another resource is refused before anything is sent."""
+    script = Script(ok())
+    client = connect(script)
+    for call in (client.delete_queue, client.read, client.info, client.create_queue):
+        with pytest.raises(InvalidArgument):
+            call(name)
+    assert script.requests == []
+
+
+@pytest.mark.parametrize("group", ["", "a b", "a/b", "..", "x" * 101])
+def test_what_is_no_group_name_never_becomes_a_path(connect: Connect, group: str) -> None:
+    """The same for consumer groups: deleting the empty one must not reach the list of groups."""
+    script = Script(ok())
+    with pytest.raises(InvalidArgument):
+        connect(script).delete_group("q", group)
+    assert script.requests == []
+
+
+def test_odd_names_are_quoted(connect: Connect) -> None:
+    """Any name that a queue may have arrives as that name."""
+    script = Script(page())
+    connect(script).read("50% ?#é;x+y")
+    assert script.requests[0].url.raw_path.startswith(b"/v1/acme/50%25%20%3F%23%C3%A9%3Bx%2By?")
+
+
+def test_raw_messages_keep_bytes_type_and_headers(connect: Connect) -> None:
+    """The bytes come with what their headers say."""
+    headers = {
+        "x-message-id": message_id(1),
+        "x-timestamp": "1.0000000",
+        "x-partition": "2",
+        "x-header-trace": "7",
+        "content-type": "image/png",
+    }
+    script = Script(httpx2.Response(200, content=b"\x00\xff", headers=headers))
+    raw = connect(script).get_raw("q", (2, message_id(1)))
+    assert (raw.body, raw.content_type, raw.partition, raw.headers) == (b"\x00\xff", "image/png", 2, {"trace": "7"})
+    assert asked(script) == [{"raw": "true"}]
+
+
+def test_a_missing_raw_message_is_told_from_a_missing_queue(connect: Connect) -> None:
+    """What is missing is told by the class of the error."""
+    with pytest.raises(MessageNotFound):
+        connect(Script(httpx2.Response(404, json={"code": "InvalidMessageID"}))).get_raw("q", message_id(1))
+    with pytest.raises(QueueNotFound):
+        connect(Script(httpx2.Response(404, json={"code": "InvalidQueueName"}))).get_raw("q", message_id(1))
+
+
+def test_expected_offsets_are_told_from_none(connect: Connect) -> None:
+    """An offset without expectation, one that must not be recorded yet, and one that must be a certain id differ."""
+    script = Script(ok(group="g", partitions={"1": {"offset": message_id(1)}}))
+    offsets = {1: message_id(1), 2: Receipt(message_id(2), "2.0", 2), 3: message_id(3)}
+    assert connect(script).commit("q", "g", offsets, expected={2: None, 3: message_id(1)}) == {1: message_id(1)}
+    assert script.sent() == {
+        "partitions": {
+            "1": {"offset": message_id(1)},
+            "2": {"offset": message_id(2), "expected": None},
+            "3": {"offset": message_id(3), "expected": message_id(1)},
+        }
+    }
+    for arguments in ({}, {1: message_id(1)}):
+        with pytest.raises(InvalidArgument):
+            connect(script).commit("q", "g", arguments, expected={2: None})
+
+
+def test_updates_send_only_what_is_given(connect: Connect) -> None:
+    """An update sends None to reset a field; a create leaves it out."""
+    row: dict[str, Any] = {
+        "queue_name": "q",
+        "partitions": 1,
+        "type": "user",
+        "consistency": "strong",
+        "ttl": None,
+        "read_delay": None,
+    }
+    script = Script(ok(201, **row, principles="app:a,app:b"), ok(**row, principles=["app:a"], created=5.5))
+    client = connect(script)
+    created = client.create_queue("q", ttl=None, principals=("app:a", "app:b"))
+    assert script.sent() == {"queue_name": "q", "principals": ["app:a", "app:b"]}
+    assert (created.new, created.principals) == (True, ("app:a", "app:b"))
+    updated = client.update_queue("q", ttl=None, partitions=3)
+    assert script.sent() == {"ttl": None, "partitions": 3}
+    assert (updated.principals, updated.created) == (("app:a",), 5.5)
+
+
+def test_listings_go_through_all_pages(connect: Connect) -> None:
+    """Queues are listed page by page from where the server says that the next one starts."""
+    row = {"partitions": 1, "type": "user", "consistency": "strong", "application": "acme", "created": 1.5}
+    script = Script(
+        ok(queues=[{"queue_name": "a", **row, "count": 7}], next="b"),
+        ok(queues=[{"queue_name": "b", **row}], next=None),
+    )
+    first, second = connect(script).queues(count=True, page_size=1)
+    assert (first.name, first.count, second.name, second.count) == ("a", 7, "b", None)
+    assert asked(script) == [
+        {"limit": "1", "details": "true", "include_count": "true"},
+        {"offset": "b", "limit": "1", "details": "true", "include_count": "true"},
+    ]
+    script = Script(ok(queues=[{"queue_name": "a"}], next="b"), ok(queues=[{"queue_name": "b"}], next=None))
+    assert list(connect(script).queue_names(start="a")) == ["a", "b"]
+    assert asked(script) == [{"offset": "a"}, {"offset": "b"}]

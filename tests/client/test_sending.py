@@ -1,0 +1,214 @@
+"""What is sent for each kind of message, and how any number of them becomes requests."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.client import ConnectionLost, InvalidArgument, Outgoing, Receipt
+from queuey.client.send_calls import Batcher
+from tests.client.conftest import Connect
+from tests.client.scripted import Script, broken, message_id, ok, receipts
+
+
+def test_text_and_bytes_travel_as_they_are(connect: Connect) -> None:
+    """A body goes out byte for byte, what is said about it in headers."""
+    script = Script(receipts())
+    client = connect(script)
+    client.send("q", "Grüße")
+    client.send(
+        "q", b"\x00\xff", ttl=60, key="ann", delay=0.0000001, headers={"Trace": "a b"}, content_type="image/png"
+    )
+    client.send("q", "x", partition=2, after=Receipt(message_id(7), "7.0", 1))
+    text, raw, placed = script.requests
+    assert text.content == "Grüße".encode()
+    assert "content-type" not in text.headers
+    assert raw.content == b"\x00\xff"
+    expected = {"x-ttl": "60", "x-message-key": "ann", "x-delay": "0.0000001", "x-header-trace": "a b"}
+    assert expected.items() <= dict(raw.headers).items()
+    assert raw.headers["content-type"] == "image/png"
+    assert placed.headers["x-partition"] == "2"
+    assert placed.headers["x-after"] == message_id(7)
+
+
+@pytest.mark.parametrize(
+    ("options", "item"),
+    [
+        ({"json": {"a": [1, None]}}, {"body": {"a": [1, None]}}),
+        ({"json": None}, {"body": None}),
+        ({"body": "{}", "content_type": "Application/JSON; charset=utf-8"}, None),
+        ({"body": "x", "content_type": "text/plain; name=é"}, None),
+        ({"body": "x", "headers": {"trace": "é"}}, None),
+        ({"body": "x", "headers": {"trace": ""}}, None),
+        ({"body": "x", "headers": {"under_score": "x"}}, None),
+        ({"body": "x", "headers": {"trace": "a\r\nX-TTL: 1"}}, None),
+        ({"body": "x", "key": " padded "}, {"body": "x", "message_key": " padded "}),
+        (
+            {"body": b"\xff", "key": "é"},
+            {"body": base64.b64encode(b"\xff").decode(), "encoding": "base64", "message_key": "é"},
+        ),
+    ],
+)
+def test_what_headers_cannot_carry_travels_as_json(
+    connect: Connect, options: dict[str, Any], item: dict[str, Any] | None
+) -> None:
+    """Nothing is changed or lost on the way: what HTTP headers would change goes in a batch of one."""
+    script = Script(receipts())
+    connect(script).send("q", after=message_id(3), **options)
+    (request,) = script.requests
+    assert request.headers["content-type"] == "application/json"
+    assert request.headers["x-after"] == message_id(3)
+    assert script.sent() == {"messages": [options if item is None else item]}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"body": "x", "json": 1},
+        {"body": 5},
+        {"json": float("nan")},
+        {"json": {1, 2}},
+        {"json": "\ud800"},
+        {"body": "\ud800"},
+        {"body": "\ud800", "key": "é"},
+        {"body": "x", "after": "no id"},
+    ],
+)
+def test_what_cannot_be_sent_is_refused_before(connect: Connect, options: dict[str, Any]) -> None:
+    """A message without body, with two, or without a form on the wire never reaches the server."""
+    script = Script(receipts())
+    with pytest.raises(InvalidArgument):
+        connect(script).send("q", **options)
+    assert script.requests == []
+
+
+def test_an_unknown_option_is_a_type_error(connect: Connect) -> None:
+    """A misspelt option is noticed, not ignored."""
+    client = connect(Script(receipts()))
+    with pytest.raises(TypeError):
+        client.send("q", "x", tll=5)
+    with pytest.raises(TypeError):
+        client.read("q", limt=5)
+    with pytest.raises(TypeError):
+        client.create_queue("q", partition=5)
+
+
+def answered(script: Script) -> httpx2.Response:
+    """Answers a batch with ids that go on where the last batch ended."""
+    posted = [len(json.loads(request.content)["messages"]) for request in script.requests]
+    return receipts(posted[-1], first=sum(posted[:-1]) + 1)
+
+
+def test_many_messages_become_full_batches_in_order(connect: Connect) -> None:
+    """A thousand messages at most go out at once; each batch comes after the one before; receipts keep the order."""
+    script = Script(lambda _: answered(script))
+    stored = connect(script).send_many("q", (str(n) for n in range(2500)), after=message_id(9))
+    assert [len(script.sent(n)["messages"]) for n in range(3)] == [1000, 1000, 500]
+    sent = [item["body"] for n in range(3) for item in script.sent(n)["messages"]]
+    assert sent == [str(n) for n in range(2500)]
+    assert [receipt.id for receipt in stored] == [message_id(n) for n in range(1, 2501)]
+    assert [request.headers["x-after"] for request in script.requests] == [message_id(n) for n in (9, 1000, 2000)]
+
+
+def test_delayed_messages_do_not_hold_back_the_next_batch(connect: Connect) -> None:
+    """The next batch comes after the last message that is not delayed, as ids of delayed ones lie ahead of now."""
+    script = Script(lambda _: answered(script))
+    messages = [Outgoing("a"), Outgoing("b", delay=60), Outgoing("c", delay=60), Outgoing("d")]
+    list(connect(script).send_iter("q", messages, batch=2))
+    assert script.requests[1].headers["x-after"] == message_id(1)
+
+
+def test_an_endless_feed_is_sent_one_batch_at_a_time(connect: Connect) -> None:
+    """Only one batch is taken from the source ahead of what was stored, so memory stays bounded."""
+    script = Script(lambda _: answered(script))
+    taken = itertools.count()
+    seen: list[int] = []
+
+    def feed() -> Iterator[str]:
+        for number in taken:
+            seen.append(number)
+            yield "x"
+
+    receipts_so_far = connect(script).send_iter("q", feed(), batch=10)
+    assert script.requests == []
+    for _ in range(25):
+        next(receipts_so_far)
+    assert len(script.requests) == 3
+    assert seen[-1] == 30
+    receipts_so_far.close()
+
+
+def test_a_failed_batch_tells_what_was_stored_before(connect: Connect) -> None:
+    """The error of a later batch carries the receipts of the earlier ones."""
+    script = Script(lambda _: answered(script), broken)
+    with pytest.raises(ConnectionLost) as caught:
+        connect(script).send_many("q", ["x"] * 1001)
+    assert [receipt.id for receipt in caught.value.receipts] == [message_id(n) for n in range(1, 1001)]
+
+
+def test_nothing_to_send_sends_nothing(connect: Connect) -> None:
+    """No messages, no request."""
+    script = Script(receipts())
+    assert connect(script).send_many("q", []) == []
+    assert script.requests == []
+
+
+@given(
+    sizes=st.lists(st.integers(0, 300), max_size=60),
+    count=st.integers(1, 20),
+    room=st.integers(60, 400),
+)
+def test_batches_lose_nothing_and_keep_the_limits(sizes: list[int], count: int, room: int) -> None:
+    """Batches hold all messages in order, within both limits unless one message alone exceeds them."""
+    batcher = Batcher(count, room)
+    chunks = [chunk for size in sizes if (chunk := batcher.add("x" * size)) is not None]
+    if (rest := batcher.rest()) is not None:
+        chunks.append(rest)
+    bodies = [[len(item["body"]) for item in json.loads(chunk.content)["messages"]] for chunk in chunks]
+    assert [size for batch in bodies for size in batch] == sizes
+    for chunk, batch in zip(chunks, bodies, strict=True):
+        assert 1 <= len(batch) <= count
+        assert len(chunk.prompt) == len(batch)
+        assert len(chunk.content) <= room or len(batch) == 1
+    assert batcher.rest() is None
+
+
+def test_put_writes_one_body_at_several_ids(connect: Connect) -> None:
+    """All ids stand in the path with their partitions; JSON keeps its content type."""
+    script = Script(ok())
+    client = connect(script)
+    client.put("q", [message_id(1), (2, message_id(2)), f"3:{message_id(3)}"], "x", ttl=5)
+    client.put("q", Receipt(message_id(4), "4.0", 4), json={"a": 1})
+    first, second = script.requests
+    assert first.url.path == f"/v1/acme/q/1:{message_id(1)},2:{message_id(2)},3:{message_id(3)}"
+    assert first.headers["x-ttl"] == "5"
+    assert second.url.path == f"/v1/acme/q/4:{message_id(4)}"
+    assert (second.headers["content-type"], second.content) == ("application/json", b'{"a":1}')
+
+
+@pytest.mark.parametrize(
+    ("places", "options"),
+    [
+        ([], {}),
+        ("messages", {}),
+        (message_id(1), {"partition": 2}),
+        (message_id(1), {"key": "k"}),
+        (message_id(1), {"delay": 1}),
+        (message_id(1), {"headers": {"a": "é"}}),
+    ],
+)
+def test_put_refuses_what_it_cannot_carry(connect: Connect, places: Any, options: dict[str, Any]) -> None:  # noqa: ANN401
+    """Without an id, or with what an id decides, nothing is sent."""
+    script = Script(ok())
+    with pytest.raises(InvalidArgument):
+        connect(script).put("q", places, "x", **options)
+    assert script.requests == []

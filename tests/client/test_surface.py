@@ -1,0 +1,133 @@
+"""The public surface: what it has, that both clients have the same, and that importing it does nothing else."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from typing import get_type_hints
+
+import pytest
+
+import queuey.client
+from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors
+from queuey.client.send_calls import Outgoing
+
+METHODS = [
+    "close",
+    "commit",
+    "create_queue",
+    "delete",
+    "delete_group",
+    "delete_queue",
+    "get",
+    "get_raw",
+    "groups",
+    "heartbeat",
+    "info",
+    "name_page",
+    "offsets",
+    "purge_queue",
+    "put",
+    "queue_names",
+    "queue_page",
+    "queues",
+    "read",
+    "read_all",
+    "read_pages",
+    "read_queues",
+    "send",
+    "send_iter",
+    "send_many",
+    "tail",
+    "tail_pages",
+    "update_queue",
+    "version",
+]
+
+
+def public(kind: type) -> list[str]:
+    """Gives the names of a class's public methods."""
+    return [name for name, value in inspect.getmembers(kind, callable) if not name.startswith("_")]
+
+
+def test_all_is_sorted_and_complete() -> None:
+    """Everything that the package exports is listed, in order."""
+    exported = queuey.client.__all__
+    assert list(exported) == sorted(exported)
+    tree = [
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.ClientError)
+    ]
+    assert set(tree) <= set(exported)
+    assert {"AsyncClient", "Client", "Message", "Outgoing", "Page", "Profile", "Query", "Receipt"} <= set(exported)
+    for name in exported:
+        assert getattr(queuey.client, name).__doc__
+
+
+def test_the_clients_have_exactly_these_methods() -> None:
+    """A method that comes or goes is a change of the public surface."""
+    assert public(Client) == METHODS
+
+
+@pytest.mark.parametrize("name", ["__init__", *METHODS])
+def test_both_clients_take_the_same_arguments(name: str) -> None:
+    """Sync and async code differ in await alone."""
+    one, other = (inspect.signature(getattr(kind, name)).parameters for kind in (Client, AsyncClient))
+    assert list(one) == list(other)
+    for parameter in one:
+        assert one[parameter].default == other[parameter].default or name == "__init__"
+        assert one[parameter].kind == other[parameter].kind
+    assert public(AsyncClient) == METHODS
+
+
+def test_options_are_those_of_the_structs() -> None:
+    """The keyword arguments of read and send are exactly the fields of Query and Outgoing."""
+    assert {"queue", *get_type_hints(ReadOptions)} == set(Query.__struct_fields__)
+    assert {"body", *get_type_hints(SendOptions)} == set(Outgoing.__struct_fields__)
+
+
+def test_every_error_is_drawn_in_the_tree() -> None:
+    """The docstring of the errors shows each class, and none that does not exist, under its parent."""
+    drawing = (errors.__doc__ or "").split("::")[1].splitlines()
+    path: list[tuple[int, str]] = []
+    for line in drawing:
+        name = line.strip("│├└─ ").split(" ")[0]
+        if not name or not hasattr(errors, name):
+            continue
+        indent = line.index(name)
+        path = [entry for entry in path if entry[0] < indent]
+        if path:
+            assert issubclass(getattr(errors, name), getattr(errors, path[-1][1]))
+        path.append((indent, name))
+    drawn = {line.strip("│├└─ ").split(" ")[0] for line in drawing}
+    made = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.ClientError)
+    }
+    assert made <= drawn
+
+
+def test_importing_loads_no_http_library_and_reads_nothing() -> None:
+    """An import costs little and does nothing: no HTTP library, no event loop, no look at environment or files."""
+    program = """
+import os, sys
+import msgspec
+before = set(sys.modules)
+class Guarded(dict):
+    def __getitem__(self, name): raise AssertionError(name)
+    get = __getitem__
+os.environ = Guarded()
+opened = []
+def hook(event, args):
+    if event == "open" and not str(args[0]).endswith((".py", ".pyc")):
+        opened.append(args[0])
+sys.addaudithook(hook)
+import queuey.client
+print(sorted({"httpx2", "asyncio", "ssl", "platformdirs", "tomllib", "email"} & set(sys.modules)))
+print([name for name in opened if isinstance(name, str) and "site-packages" not in name and not os.path.isdir(name)])
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == ["[]", "[]"]
