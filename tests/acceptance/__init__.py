@@ -1,0 +1,1 @@
+"""Tests with real processes, started and killed as an operator would."""

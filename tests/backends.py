@@ -1,0 +1,97 @@
+"""The stores that the suite runs on: where each keeps its data, how it is opened, and what it can do.
+
+A difference between stores is a named capability. A test that needs one says so with ``@pytest.mark.needs(name)`` and
+is skipped, visibly, on stores without it:
+
+* ``clock``: the store reads the clock it is given, so tests move time by hand.
+* ``one_generator``: ids ascend over all Store objects on the same data, not only within one.
+* ``exact_horizon``: without a read delay, what was acknowledged is below the horizon of every later read.
+* ``counts_deletes``: ``delete`` knows how many of the messages were there.
+* ``sorted_listing``: queues are listed in the order of their names' code points.
+* ``processes``: several processes may use the same data.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from queuey import ids
+from queuey.storage import Store
+
+APP = "acme"
+"""The application that every fresh site has."""
+
+
+class Clock:
+    """A clock that stands still until it is moved by hand."""
+
+    def __init__(self, ticks: int | None = None) -> None:
+        self.ticks = ids.now_ticks() if ticks is None else ticks
+
+    def __call__(self) -> int:
+        """Gives the time in ticks."""
+        return self.ticks
+
+    def advance(self, seconds: float) -> None:
+        """Moves the clock forward, or backward by negative seconds."""
+        self.ticks += round(seconds * ids.TICKS_PER_SECOND)
+
+
+class Site(Protocol):
+    """A place with a store's data. Child processes get it pickled and open it as well."""
+
+    def open(self, clock: Callable[[], int] | None = None) -> Store:
+        """Opens one more Store object on the data."""
+
+    def fresh(self) -> Site:
+        """Makes another place, without data."""
+
+
+@dataclass(frozen=True)
+class SqliteSite:
+    """A directory of its own."""
+
+    path: Path
+
+    def open(self, clock: Callable[[], int] | None = None) -> Store:
+        """Opens the directory; with a clock moved by hand nothing is swept behind the test's back."""
+        from queuey.storage.sqlite import SqliteOptions, open_store  # noqa: PLC0415 - only who uses it needs it
+
+        if clock is None:
+            return open_store(self.path)
+        return open_store(self.path, options=SqliteOptions(clock=clock, sweep_interval=None))
+
+    def fresh(self) -> Site:
+        """Makes another directory beside this one."""
+        return SqliteSite(Path(tempfile.mkdtemp(prefix="data-", dir=self.path.parent)))
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One kind of store and what it can do."""
+
+    name: str
+    capabilities: frozenset[str]
+    locate: Callable[[pytest.FixtureRequest], Site]
+
+
+def sqlite_site(request: pytest.FixtureRequest) -> Site:
+    """A fresh directory for one test."""
+    path: Path = request.getfixturevalue("tmp_path")
+    return SqliteSite(path / "data")
+
+
+BACKENDS = {
+    "sqlite": Backend(
+        "sqlite",
+        frozenset({"clock", "one_generator", "exact_horizon", "counts_deletes", "sorted_listing", "processes"}),
+        sqlite_site,
+    ),
+}
+CAPABILITIES = frozenset[str]().union(*(backend.capabilities for backend in BACKENDS.values()))

@@ -1,0 +1,98 @@
+"""Fixtures that all rooms of the suite share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from queuey.errors import ApplicationExists
+from queuey.storage import Store
+from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, Site
+
+# A fixture is shared by all examples of a property test here on purpose: each example makes queues of its own.
+settings.register_profile(
+    "quick",
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.register_profile("deep", settings.get_profile("quick"), max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declares the marker by which a test names what a store must be able to do."""
+    config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each backend in turn; skips what it cannot do."""
+    found = BACKENDS[request.param]
+    wanted = {name for mark in request.node.iter_markers("needs") for name in mark.args}
+    assert wanted <= CAPABILITIES, f"no store claims to have {wanted - CAPABILITIES}"
+    if missing := wanted - found.capabilities:
+        pytest.skip(f"{found.name} has no {', '.join(sorted(missing))}")
+    return found
+
+
+@pytest.fixture
+def site(backend: Backend, request: pytest.FixtureRequest) -> Site:
+    """Fresh data for one test."""
+    return backend.locate(request)
+
+
+@pytest.fixture
+def clock(backend: Backend) -> Clock:
+    """A clock moved by hand; a test that asks for it gets stores that run on it."""
+    if "clock" not in backend.capabilities:
+        pytest.skip(f"{backend.name} has no clock")
+    return Clock()
+
+
+@pytest.fixture
+def open_store(site: Site, request: pytest.FixtureRequest) -> Iterator[Callable[[], Store]]:
+    """Opens further Store objects on the test's data and closes them at its end."""
+    clock = request.getfixturevalue("clock") if "clock" in request.fixturenames else None
+    with contextlib.ExitStack() as opened:
+
+        def open_one() -> Store:
+            store = site.open(clock)
+            opened.callback(store.close)
+            return store
+
+        yield open_one
+
+
+@pytest.fixture
+def store(open_store: Callable[[], Store]) -> Store:
+    """An open store with one application."""
+    store = open_store()
+    with contextlib.suppress(ApplicationExists):
+        store.create_application(APP)
+    return store
+
+
+@pytest.fixture
+def other(open_store: Callable[[], Store], store: Store) -> Store:
+    """A second Store object on the same data, as another process would have it."""
+    return open_store()
+
+
+@pytest.fixture
+def site_stores(site: Site) -> Iterator[Callable[[Clock], Store]]:
+    """Opens Store objects on the test's data, each with a clock of its own; one application is there."""
+    with contextlib.ExitStack() as opened:
+
+        def open_one(clock: Clock) -> Store:
+            store = site.open(clock)
+            opened.callback(store.close)
+            with contextlib.suppress(ApplicationExists):
+                store.create_application(APP)
+            return store
+
+        yield open_one

@@ -1,0 +1,1 @@
+"""One suite per abstraction, run unchanged on every implementation of it."""

@@ -1,0 +1,173 @@
+"""Writers and readers that run against each other, and the proof that no reader missed anything (G1)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import Queue, Slice
+from queuey.storage import Store
+from tests.backends import Site
+from tests.contract.samples import new
+
+Place = tuple[int, Position]
+
+
+class Writer:
+    """Appends as fast as it can: single messages, small batches and now and then a delayed one.
+
+    Attributes:
+        acknowledged: Where its messages are.
+        error: What ended it early.
+    """
+
+    def __init__(self, store: Store, queue: Queue, *, number: int, messages: int) -> None:
+        self.acknowledged: list[Place] = []
+        self.error: BaseException | None = None
+        self._store = store
+        self._queue = queue
+        self._messages = messages
+        self._rng = random.Random(number)
+
+    def run(self) -> None:
+        """Appends until enough is acknowledged."""
+        try:
+            while len(self.acknowledged) < self._messages:
+                self._append()
+        except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
+            self.error = error
+
+    def _append(self) -> None:
+        rng = self._rng
+        items = [
+            new("x", partition=rng.randint(1, 2), delay=rng.choice((0.0, 0.0, 0.0, 0.003, 0.02)))
+            for _ in range(rng.choice((1, 1, 1, 4)))
+        ]
+        found = self._store.append(self._queue, items)
+        self.acknowledged += [(item.partition, place) for item, place in zip(items, found, strict=True)]
+
+
+@dataclass
+class Seen:
+    """What one reader was shown, and the position in each partition below which it was promised to know all."""
+
+    shown: set[Place] = field(default_factory=set)
+    repeated: list[Place] = field(default_factory=list)
+    cursors: dict[int, Position] = field(default_factory=dict)
+
+
+class Reader:
+    """Follows both partitions by cursor, in one call; a descending one reads all below the horizon each time.
+
+    Attributes:
+        seen: What it was shown so far.
+        error: What ended it early.
+    """
+
+    def __init__(self, store: Store, queue: Queue, *, descending: bool = False) -> None:
+        self.seen = Seen(cursors={1: ids.FIRST, 2: ids.FIRST})
+        self.error: BaseException | None = None
+        self._store = store
+        self._queue = queue
+        self._descending = descending
+
+    def run(self, ended: threading.Event) -> None:
+        """Reads until ``ended`` is set, and then until its cursors are above everything stored."""
+        try:
+            while not ended.is_set():
+                self._step()
+            while min(self.seen.cursors.values()) <= self._newest():
+                self._step()
+        except BaseException as error:  # noqa: BLE001 - the test raises it in its own thread
+            self.error = error
+
+    def _newest(self) -> Position:
+        _, partitions = self._store.inspect(self._queue)
+        return max(info.newest for info in partitions if info.newest is not None)
+
+    def _step(self) -> None:
+        slices = [
+            Slice(partition=n, lower=cursor, limit=1_000_000 if self._descending else 7, descending=self._descending)
+            for n, cursor in self.seen.cursors.items()
+        ]
+        for part, page in zip(slices, self._store.read(self._queue, slices), strict=True):
+            for message in page.messages:
+                self._note((part.partition, message.position))
+            cursor = max(part.lower, (page.horizon, ids.LOW_MIN)) if self._descending else page.next
+            assert cursor is not None
+            self.seen.cursors[part.partition] = cursor
+
+    def _note(self, place: Place) -> None:
+        if place in self.seen.shown:
+            self.seen.repeated.append(place)
+        self.seen.shown.add(place)
+
+
+def missed(acknowledged: Iterable[Place], seen: Seen) -> list[Place]:
+    """The acknowledged messages that a reader was not shown though its cursor is above them now."""
+    return sorted(place for place in set(acknowledged) - seen.shown if place[1] < seen.cursors[place[0]])
+
+
+@dataclass
+class Result:
+    """What the writers and readers of one process report."""
+
+    acknowledged: list[Place]
+    readers: list[Seen]
+
+
+def in_processes(site: Site, application: str, name: str, *, processes: int, messages: int) -> list[Result]:
+    """Runs two writers and two readers in each of several processes on the same data, all at the same time."""
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(processes, mp_context=context) as pool:
+        barrier = manager.Barrier(processes)
+        jobs = [
+            pool.submit(_process, site, application, name, messages, number, barrier) for number in range(processes)
+        ]
+        return [job.result() for job in jobs]
+
+
+def run(writers: list[Writer], readers: list[Reader], written: Callable[[], object] = lambda: None) -> None:
+    """Runs writers and readers on threads, a thread each, and raises what went wrong in them.
+
+    Args:
+        writers: Append until they are done.
+        readers: Read on until they have seen all that was written.
+        written: Called when these writers are done; returns when nobody writes any more.
+    """
+    ended = threading.Event()
+    writing = [threading.Thread(target=writer.run) for writer in writers]
+    reading = [threading.Thread(target=reader.run, args=(ended,)) for reader in readers]
+    for thread in reading + writing:
+        thread.start()
+    for thread in writing:
+        thread.join()
+    written()
+    ended.set()
+    for thread in reading:
+        thread.join()
+    errors = [one.error for one in writers] + [one.error for one in readers]
+    for error in errors:
+        if error is not None:
+            raise error
+
+
+def _process(site: Site, application: str, name: str, messages: int, number: int, barrier: threading.Barrier) -> Result:
+    store = site.open()
+    try:
+        queue = store.queue(application, name)
+        writers = [Writer(store, queue, number=number * 2 + n, messages=messages) for n in range(2)]
+        readers = [Reader(store, queue) for _ in range(2)]
+        barrier.wait()
+        run(writers, readers, barrier.wait)
+        return Result(
+            [place for writer in writers for place in writer.acknowledged], [reader.seen for reader in readers]
+        )
+    finally:
+        store.close()

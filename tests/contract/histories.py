@@ -1,0 +1,317 @@
+"""Random histories of a store, each step judged by a naive model."""
+
+from __future__ import annotations
+
+import contextlib
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from queuey import ids
+from queuey.errors import OffsetConflict, QueueChanged, QueueNotFound
+from queuey.ids import Position
+from queuey.messages import Meta, OffsetChange, Queue, QueueSpec, Slice
+from queuey.storage import Store
+from tests import strategies
+from tests.backends import APP, Clock, Site
+from tests.contract.model import Model, ModelQueue
+from tests.contract.samples import new
+
+NAMES = st.sampled_from(["a", "b", "c"])
+PARTITIONS = st.integers(1, 3)
+STORES = st.integers(0, 1)
+TTLS = st.sampled_from([1, 2, 7, 60, 3600])
+DELAYS = st.sampled_from([0.0, 0.0, 0.0, 0.0, 0.0000001, 0.000001, 0.5, 3.0, 100.0])
+METAS = st.sampled_from(
+    [None, None, Meta(), Meta("text/html"), Meta("a/b", (("x", "1"), ("y", ""))), Meta(None, (), True)]
+)
+ITEMS = st.lists(
+    st.tuples(PARTITIONS, strategies.text_bodies(5) | st.binary(min_size=1, max_size=5), TTLS, DELAYS, METAS),
+    max_size=8,
+)
+STEPS = st.sampled_from([0.0000001, 0.4, 1.1, 2.2, 9.9, 61.3, 400.7, 4000.1, -0.0000003, -0.7, -30.1])
+LIMITS = st.sampled_from([1, 2, 3, 5, 100])
+BYTES = st.sampled_from([1, 3, 8, 1 << 20])
+
+
+class Histories(RuleBasedStateMachine):
+    """Everything that may be done to messages and queues, by two Store objects on the same data, in any order."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__()
+        self._site = site.fresh()
+        self._clock = Clock()
+        self._stores = [self._site.open(self._clock) for _ in range(2)]
+        self._stores[0].create_application(APP)
+        self._model = Model(self._clock)
+        self._stale: list[Queue] = []
+
+    def teardown(self) -> None:
+        """Closes the stores."""
+        for store in self._stores:
+            store.close()
+
+    def _row(self, name: str, at: int) -> Queue:
+        return self._stores[at].queue(APP, name)
+
+    def _retried(self, name: str, at: int) -> Queue:
+        """A row that is current: a cached one may be behind, as a caller finds out by being refused."""
+        store = self._stores[at]
+        row = store.queue(APP, name)
+        try:
+            store.inspect(row)
+        except QueueChanged:
+            row = store.queue(APP, name)
+            store.inspect(row)
+        return row
+
+    def _known(self, name: str) -> list[tuple[int, Position]]:
+        queue = self._model.queues[name]
+        return [(number, place) for number, part in sorted(queue.parts.items()) for place in sorted(part.messages)]
+
+    def _draw_place(self, data: st.DataObject, name: str) -> tuple[int, Position]:
+        known = self._known(name)
+        near = st.tuples(
+            st.integers(1, self._model.queues[name].partitions),
+            st.tuples(
+                st.integers(-50, 50).map(lambda n: self._clock.ticks + n)
+                | st.sampled_from([-100, -3, 2, 50]).map(lambda n: self._clock.ticks + n * ids.TICKS_PER_SECOND),
+                st.sampled_from([0, ids.LOW_MIN, self._model.newest[1]]),
+            ),
+        )
+        place: tuple[int, Position] = data.draw(st.sampled_from(known) | near if known else near)
+        return place
+
+    @initialize()
+    def begin(self) -> None:
+        """There is a queue to begin with."""
+        self.create("a", 2, 0.0, 0)
+
+    @rule(name=NAMES, partitions=PARTITIONS, read_delay=st.sampled_from([0.0, 0.0, 2.0]), at=STORES)
+    def create(self, name: str, partitions: int, read_delay: float, at: int) -> None:
+        """Creates a queue, or finds it."""
+        if name in self._model.queues:
+            _, created = self._stores[at].create_queue(APP, name, QueueSpec())
+            assert not created
+            return
+        spec = QueueSpec(partitions=partitions, read_delay=read_delay)
+        queue, created = self._stores[at].create_queue(APP, name, spec)
+        assert created
+        assert queue.partitions == partitions
+        self._model.queues[name] = ModelQueue(partitions, None, read_delay)
+
+    def _present(self, data: st.DataObject) -> str:
+        name: str = data.draw(st.sampled_from(sorted(self._model.queues)))
+        return name
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), items=ITEMS, at=STORES, push=st.sampled_from([None, None, None, 0.1, 0.9]))
+    def append(
+        self,
+        data: st.DataObject,
+        items: list[tuple[int, str | bytes, int, float, Meta | None]],
+        at: int,
+        push: float | None,
+    ) -> None:
+        """Appends a batch."""
+        name = self._present(data)
+        row, queue = self._retried(name, at), self._model.queues[name]
+        items = [(min(item[0], queue.partitions), *item[1:]) for item in items]
+        messages = [
+            new(body, partition=part, ttl=ttl, delay=delay, meta=meta) for part, body, ttl, delay, meta in items
+        ]
+        after = None if push is None else (self._clock.ticks + round(push * ids.TICKS_PER_SECOND), 0)
+        found = self._stores[at].append(row, messages, after=after)
+        assert len(found) == len(items)
+        for (part, body, ttl, delay, meta), place in zip(items, found, strict=True):
+            self._model.appended(queue, part, place, body, ttl, delay, meta)
+            assert after is None or place > after or delay
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), count=st.integers(1, 4), ttl=TTLS, at=STORES, meta=METAS, body=strategies.text_bodies(5))
+    def put(self, data: st.DataObject, count: int, ttl: int, at: int, meta: Meta | None, body: str) -> None:
+        """Puts one body at ids that exist, existed, will exist or never did."""
+        name = self._present(data)
+        row = self._retried(name, at)
+        places = [self._draw_place(data, name) for _ in range(count)]
+        self._stores[at].put(row, places, new(body, ttl=ttl, meta=meta))
+        for part, place in places:
+            self._model.put(self._model.queues[name], part, place, body, ttl, meta)
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), count=st.integers(1, 6), at=STORES)
+    def delete(self, data: st.DataObject, count: int, at: int) -> None:
+        """Deletes messages by id and compares the count."""
+        name = self._present(data)
+        row, queue = self._retried(name, at), self._model.queues[name]
+        places = [self._draw_place(data, name) for _ in range(count)]
+        sure, possible = 0, 0
+        for part, place in places:
+            found = queue.part(part).messages.pop(place, None)
+            sure += found is not None and found.alive(self._clock.ticks)
+            possible += found is not None and not found.dead(self._clock.ticks)
+        assert sure <= self._stores[at].delete(row, places) <= possible
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), at=STORES)
+    def purge(self, data: st.DataObject, at: int) -> None:
+        """Purges a queue; the row from before is out of date."""
+        name = self._present(data)
+        row = self._retried(name, at)
+        self._stale.append(row)
+        self._stores[at].purge_queue(row)
+        self._model.queues[name].parts.clear()
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), at=STORES)
+    def drop(self, data: st.DataObject, at: int) -> None:
+        """Deletes a queue."""
+        name = self._present(data)
+        row = self._retried(name, at)
+        self._stale.append(row)
+        self._stores[at].delete_queue(row)
+        del self._model.queues[name]
+        for store in self._stores:
+            with contextlib.suppress(QueueNotFound):
+                store.queue(APP, name, fresh=True)
+                raise AssertionError
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), at=STORES, read_delay=st.sampled_from([0.0, 2.0]))
+    def update(self, data: st.DataObject, at: int, read_delay: float) -> None:
+        """Adds a partition and changes the read delay."""
+        name = self._present(data)
+        row, queue = self._retried(name, at), self._model.queues[name]
+        if queue.partitions == 3:
+            return
+        self._stale.append(row)
+        self._stores[at].update_queue(row, QueueSpec(partitions=queue.partitions + 1, read_delay=read_delay))
+        queue.partitions += 1
+        queue.read_delay = read_delay
+
+    @precondition(lambda self: self._stale)
+    @rule(data=st.data(), at=STORES)
+    def use_stale(self, data: st.DataObject, at: int) -> None:
+        """A row that is out of date is refused, for writing and for reading."""
+        row = data.draw(st.sampled_from(self._stale))
+        store: Store = self._stores[at]
+        for call in (lambda: store.append(row, [new("stale")]), lambda: store.read(row, [Slice(partition=1)])):
+            with contextlib.suppress(QueueChanged):
+                call()
+                raise AssertionError
+
+    @rule(seconds=STEPS)
+    def move_time(self, seconds: float) -> None:
+        """Moves the clock, mostly forward."""
+        self._clock.advance(seconds)
+        self._model.latest = max(self._model.latest, self._clock.ticks)
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), at=STORES, limit=LIMITS, size=BYTES, down=st.booleans(), kept=st.booleans())
+    def read(self, data: st.DataObject, at: int, limit: int, size: int, down: bool, kept: bool) -> None:  # noqa: FBT001 - given by hypothesis
+        """Reads slices with any bounds and judges each page."""
+        name = self._present(data)
+        row, queue = self._retried(name, at), self._model.queues[name]
+        ends = st.sampled_from([ids.FIRST, ids.LAST, *[place for _, place in self._known(name)]])
+        slices = [
+            Slice(
+                partition=number,
+                lower=data.draw(st.just(ids.FIRST) | ends),
+                upper=data.draw(st.just(ids.LAST) | ends),
+                limit=limit,
+                max_bytes=size,
+                descending=down,
+                delayed=kept,
+            )
+            for number in range(1, 5)
+        ]
+        found = self._stores[at].read(row, slices)
+        assert len({page.horizon for page in found}) == 1
+        for wanted, page in zip(slices, found, strict=True):
+            self._model.judge_page(queue, wanted, page)
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), at=STORES)
+    def read_all(self, data: st.DataObject, at: int) -> None:
+        """Reads whole partitions of every queue."""
+        for name, queue in sorted(self._model.queues.items()):
+            row = self._retried(name, at)
+            slices = [Slice(partition=n, limit=10_000) for n in range(1, queue.partitions + 1)]
+            for wanted, page in zip(slices, self._stores[at].read(row, slices), strict=True):
+                self._model.judge_page(queue, wanted, page)
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), at=STORES, count=st.integers(1, 6))
+    def fetch(self, data: st.DataObject, at: int, count: int) -> None:
+        """Fetches by id what is there and what is not."""
+        name = self._present(data)
+        row = self._retried(name, at)
+        drawn = [self._draw_place(data, name) for _ in range(count)]
+        places = list(dict.fromkeys(drawn))
+        found = [(one.partition, one.position, one.body) for one in self._stores[at].fetch(row, places)]
+        self._model.judge_fetch(self._model.queues[name], places, found)
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), at=STORES)
+    def inspect(self, data: st.DataObject, at: int) -> None:
+        """Compares counts and ends of each partition."""
+        name = self._present(data)
+        row, queue = self._retried(name, at), self._model.queues[name]
+        _, found = self._stores[at].inspect(row)
+        assert [info.partition for info in found] == list(range(1, queue.partitions + 1))
+        for info in found:
+            sure, possible = self._model.counts(queue, info.partition)
+            assert info.exact
+            assert len(sure) <= info.count <= len(possible)
+            if sure == possible:
+                assert (info.oldest, info.newest) == ((sure[0], sure[-1]) if sure else (None, None))
+
+    @precondition(lambda self: self._model.queues)
+    @rule(data=st.data(), at=STORES, part=PARTITIONS)
+    def lag(self, data: st.DataObject, at: int, part: int) -> None:
+        """Compares a lag with a read of what lies above the offset."""
+        name = self._present(data)
+        row, store = self._retried(name, at), self._stores[at]
+        known = [place for number, place in self._known(name) if number == part]
+        offset = data.draw(st.sampled_from([None, ids.FIRST, *known]))
+        (lag,) = store.lag(row, [(part, offset)])
+        lower = ids.FIRST if offset is None else ids.following(offset)
+        (page,) = store.read(row, [Slice(partition=part, lower=lower, limit=10_000)])
+        self._model.judge_horizon(self._model.queues[name], Slice(partition=part), page.horizon)
+        assert (lag.count, lag.exact) == (len(page.messages), True)
+
+    @precondition(lambda self: self._model.queues)
+    @rule(
+        data=st.data(), at=STORES, group=st.sampled_from(["g", "h"]), place=strategies.positions(), lucky=st.booleans()
+    )
+    def offsets(self, data: st.DataObject, at: int, group: str, place: Position, lucky: bool) -> None:  # noqa: FBT001 - given by hypothesis
+        """Sets an offset by comparing, with the right expectation or a wrong one."""
+        name = self._present(data)
+        row, queue = self._retried(name, at), self._model.queues[name]
+        part = data.draw(st.integers(1, queue.partitions))
+        present = queue.groups.get(group, {}).get(part)
+        expected = present if lucky else (5, 5)
+        try:
+            self._stores[at].set_offsets(row, group, [OffsetChange(part, place, expected, compare=True)])
+        except OffsetConflict:
+            assert present != expected
+        else:
+            assert present == expected
+            queue.groups.setdefault(group, {})[part] = place
+        assert self._stores[1 - at].groups(self._retried(name, 1 - at)) == sorted(queue.groups)
+        for known, places in queue.groups.items():
+            found = self._stores[at].offsets(row, known)
+            assert {offset.partition: offset.position for offset in found} == places
+
+    @rule(at=STORES)
+    def sweep(self, at: int) -> None:
+        """Has the store remove what has expired, where it is told when to; nothing else may change."""
+        run = getattr(self._stores[at], "sweep", None)
+        if run is not None:
+            run()
+
+    @rule(at=STORES)
+    def reopen(self, at: int) -> None:
+        """Closes a store and opens another on the data."""
+        self._stores[at].close()
+        self._stores[at] = self._site.open(self._clock)

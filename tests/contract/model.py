@@ -1,0 +1,200 @@
+"""A store as naive as its contract allows: dictionaries, sorted at every read. It is the judge, not a double."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import Meta, Page, Slice
+from tests.backends import Clock
+
+SLACK = ids.TICKS_PER_SECOND // 1000
+"""What a store may add to an id's time to make it unique (ticks)."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A message.
+
+    Attributes:
+        ends: The earliest and the latest tick at which its TTL may be over.
+        minted: Its id was made by the store; G1 speaks of those.
+    """
+
+    body: str | bytes
+    meta: Meta
+    ends: tuple[int, int]
+    minted: bool
+
+    def alive(self, now: int) -> bool:
+        """Whether it must be shown."""
+        return now < self.ends[0]
+
+    def dead(self, now: int) -> bool:
+        """Whether it must not be shown."""
+        return now >= self.ends[1]
+
+
+@dataclass
+class Partition:
+    """Messages by position."""
+
+    messages: dict[Position, Stored] = field(default_factory=dict)
+
+    def between(self, lower: Position, upper: Position) -> list[tuple[Position, Stored]]:
+        """The messages in ``[lower, upper)``, dead ones included, in order."""
+        return sorted((place, one) for place, one in self.messages.items() if lower <= place < upper)
+
+
+@dataclass
+class ModelQueue:
+    """A queue: its fields and its partitions."""
+
+    partitions: int = 1
+    ttl: int | None = None
+    read_delay: float = 0.0
+    parts: dict[int, Partition] = field(default_factory=dict)
+    groups: dict[str, dict[int, Position]] = field(default_factory=dict)
+
+    def part(self, number: int) -> Partition:
+        """A partition, made when first used."""
+        return self.parts.setdefault(number, Partition())
+
+
+class Model:
+    """What the contract promises, checked against what a store does.
+
+    Attributes:
+        passed: The highest horizon that any reader was told; no id may be minted below it.
+        newest: The highest id minted without delay.
+        latest: The highest that the clock ever stood.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.queues: dict[str, ModelQueue] = {}
+        self.passed = 0
+        self.newest: Position = ids.FIRST
+        self.latest = clock.ticks
+
+    def appended(
+        self,
+        queue: ModelQueue,
+        partition: int,
+        place: Position,
+        body: str | bytes,
+        ttl: int,
+        delay: float,
+        meta: Meta | None,
+    ) -> None:
+        """Takes note of a message that the store acknowledged, and judges its id."""
+        messages = queue.part(partition).messages
+        assert place not in messages
+        assert place >= (self.passed, ids.LOW_MIN), "minted below a horizon"
+        if delay:
+            assert place[0] >= self.clock.ticks + int(delay * ids.TICKS_PER_SECOND) - 1
+        else:
+            assert place > self.newest, "ids do not ascend"
+            self.newest = place
+        span = ttl * ids.TICKS_PER_SECOND
+        early = self.clock.ticks + (int(delay * ids.TICKS_PER_SECOND) if delay else 0)
+        ends = (min(early, place[0]) + span, max(early, place[0]) + span + SLACK)
+        messages[place] = Stored(body, meta or Meta(), ends, minted=True)
+
+    def put(
+        self, queue: ModelQueue, partition: int, place: Position, body: str | bytes, ttl: int, meta: Meta | None
+    ) -> None:
+        """Takes note of a message at a given id."""
+        end = max(self.clock.ticks, place[0]) + ttl * ids.TICKS_PER_SECOND
+        queue.part(partition).messages[place] = Stored(body, meta or Meta(), (end, end), minted=False)
+
+    def deleted(self, queue: ModelQueue, partition: int, place: Position) -> bool:
+        """Forgets a message; tells whether it was alive."""
+        found = queue.part(partition).messages.pop(place, None)
+        return found is not None and found.alive(self.clock.ticks)
+
+    def judge_horizon(self, queue: ModelQueue, wanted: Slice, horizon: int) -> None:
+        """Checks a horizon against the clock and the ids that exist."""
+        now = self.clock.ticks
+        if wanted.delayed:
+            self.passed = max(self.passed, horizon)
+        if wanted.delayed and queue.read_delay:
+            behind = now - int(queue.read_delay * ids.TICKS_PER_SECOND)
+            assert horizon <= behind
+            assert horizon == behind or horizon > self.newest[0]
+            return
+        assert horizon > self.newest[0] or self.newest == ids.FIRST
+        assert horizon <= max(self.latest, self.newest[0]) + 1
+        due = [place[0] for one in self.queues.values() for part in one.parts.values() for place in part.messages]
+        assert not [tick for tick in due if horizon <= tick < now], "a due message is hidden"
+
+    def judge_page(self, queue: ModelQueue, wanted: Slice, page: Page) -> None:
+        """Checks a page: what it shows, where it ends, and where it says to go on."""
+        self.judge_horizon(queue, wanted, page.horizon)
+        now = self.clock.ticks
+        upper = min(wanted.upper, (page.horizon, ids.LOW_MIN))
+        inside = (
+            [] if wanted.partition > queue.partitions else queue.part(wanted.partition).between(wanted.lower, upper)
+        )
+        if wanted.descending:
+            inside.reverse()
+        shown = [message.position for message in page.messages]
+        known = dict(inside)
+        for message in page.messages:
+            stored = known.get(message.position)
+            assert stored is not None, "shows what is not there"
+            assert not stored.dead(now), "shows an expired message"
+            assert (message.body, message.meta or Meta()) == (stored.body, stored.meta)
+            assert stored.ends[0] <= message.expires <= stored.ends[1]
+        assert shown == sorted(set(shown), reverse=wanted.descending)
+        self._judge_end(wanted, page, [place for place, one in inside if one.alive(now)], upper)
+
+    def _judge_end(self, wanted: Slice, page: Page, alive: list[Position], upper: Position) -> None:
+        shown = [message.position for message in page.messages]
+        size = sum(len(message.body) for message in page.messages)
+        full = len(shown) == wanted.limit or size >= wanted.max_bytes
+        assert len(shown) <= wanted.limit
+        assert size - (len(page.messages[-1].body) if shown else 0) < wanted.max_bytes
+        if full and shown:
+            missing = [place for place in alive if (place < shown[-1]) != wanted.descending and place not in shown]
+            missing = [place for place in missing if place != shown[-1]]
+        else:
+            missing = [place for place in alive if place not in shown]
+            assert not page.more
+        assert missing == [], "left a message out"
+        rest = [place for place in alive if place not in shown]
+        assert page.more or not rest
+        if wanted.descending:
+            assert page.next is None if not page.more else page.next is not None
+            assert not rest or (page.next is not None and page.next >= rest[0])
+            return
+        assert page.next is not None
+        assert page.next >= wanted.lower
+        assert not rest or page.next <= rest[0]
+        assert not shown or page.next > shown[-1]
+        assert page.next <= max(wanted.lower, upper)
+
+    def judge_fetch(
+        self, queue: ModelQueue, places: list[tuple[int, Position]], found: list[tuple[int, Position, str | bytes]]
+    ) -> None:
+        """Checks messages fetched by id."""
+        now = self.clock.ticks
+        left = iter(found)
+        following = next(left, None)
+        for partition, place in places:
+            stored = queue.part(partition).messages.get(place) if partition <= queue.partitions else None
+            if stored is not None and following == (partition, place, stored.body) and not stored.dead(now):
+                following = next(left, None)
+            else:
+                assert stored is None or not stored.alive(now), "left a message out"
+        assert following is None, "shows what is not there"
+
+    def counts(self, queue: ModelQueue, partition: int) -> tuple[list[Position], list[Position]]:
+        """Positions of what must be alive and of what may be."""
+        now = self.clock.ticks
+        everything = queue.part(partition).between(ids.FIRST, (ids.TICKS_MAX + 1, 0))
+        return (
+            [place for place, one in everything if one.alive(now)],
+            [place for place, one in everything if not one.dead(now)],
+        )

@@ -1,0 +1,151 @@
+"""Queues and messages for the contract suite, and the ways it looks at them."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from msgspec import structs
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import Message, Meta, NewMessage, Page, Queue, QueueSpec, Slice
+from queuey.storage import Store
+from tests.backends import APP
+
+A = TypeVar("A")
+T = TypeVar("T")
+_numbers = itertools.count(1)
+
+
+def fresh_name() -> str:
+    """A queue name that no other test of this run uses."""
+    return f"queue-{next(_numbers)}"
+
+
+def make_queue(
+    store: Store,
+    name: str | None = None,
+    *,
+    application: str = APP,
+    partitions: int = 1,
+    ttl: int | None = None,
+    read_delay: float | None = 0.0,
+) -> Queue:
+    """Creates a queue. Its read delay is 0 unless given, so that a store with a clock's horizon shows its messages."""
+    spec = QueueSpec(partitions=partitions, ttl=ttl, read_delay=read_delay)
+    queue, created = store.create_queue(application, name or fresh_name(), spec)
+    assert created
+    return queue
+
+
+def new(
+    body: str | bytes = "x",
+    *,
+    partition: int = 1,
+    ttl: int = 3600,
+    delay: float = 0.0,
+    meta: Meta | None = None,
+) -> NewMessage:
+    """A message to be stored."""
+    return NewMessage(body, partition, ttl, meta, delay)
+
+
+def say(store: Store, queue: Queue, *bodies: str | bytes, partition: int = 1, ttl: int = 3600) -> list[Position]:
+    """Appends messages in one call."""
+    return store.append(queue, [new(body, partition=partition, ttl=ttl) for body in bodies])
+
+
+def begun(
+    store: Store, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None
+) -> Future[list[Position]]:
+    """Starts an append without waiting for it; the future fails if it is answered twice."""
+    future: Future[list[Position]] = Future()
+
+    def done(found: list[Position] | None, error: BaseException | None) -> None:
+        if error is not None:
+            future.set_exception(error)
+        elif found is not None:
+            future.set_result(found)
+
+    store.begin_append(queue, items, done, after=after)
+    return future
+
+
+def whole(partition: int = 1) -> Slice:
+    """A slice that holds everything a test writes into a partition."""
+    return Slice(partition=partition, limit=1_000_000, max_bytes=1 << 40)
+
+
+def read_one(store: Store, queue: Queue, part: Slice) -> Page:
+    """Reads one slice."""
+    (page,) = store.read(queue, [part])
+    return page
+
+
+def shown(store: Store, queue: Queue, partition: int = 1) -> list[Message]:
+    """What a range read of a whole partition shows."""
+    return read_one(store, queue, whole(partition)).messages
+
+
+def shown_bodies(store: Store, queue: Queue, partition: int = 1) -> list[str | bytes]:
+    """The bodies that a range read of a whole partition shows."""
+    return [message.body for message in shown(store, queue, partition)]
+
+
+def pages(store: Store, queue: Queue, part: Slice, sizes: Iterator[int] | None = None) -> Iterator[Page]:
+    """Follows the chain of pages that begins with a slice until a page says that there is no more.
+
+    Args:
+        store: Where to read.
+        queue: What to read.
+        part: The first slice.
+        sizes: The limit of each further page; the first slice's own if not given.
+    """
+    while True:
+        page = read_one(store, queue, part)
+        yield page
+        if not page.more or page.next is None:
+            return
+        limit = next(sizes) if sizes is not None else part.limit
+        if part.descending:
+            part = structs.replace(part, upper=ids.following(page.next), limit=limit)
+        else:
+            part = structs.replace(part, lower=page.next, limit=limit)
+
+
+def positions(messages: Sequence[Message]) -> list[Position]:
+    """The positions of messages."""
+    return [message.position for message in messages]
+
+
+def bodies(messages: Sequence[Message]) -> list[str | bytes]:
+    """The bodies of messages."""
+    return [message.body for message in messages]
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
+    """Asks again and again until something holds that a store promises for a little later."""
+    until = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def at_once(call: Callable[[A], T], arguments: Iterable[A]) -> list[T]:
+    """Calls a function with each argument on a thread of its own, all at once; returns the results in order."""
+    given = list(arguments)
+    barrier = threading.Barrier(len(given))
+
+    def run(argument: A) -> T:
+        barrier.wait()
+        return call(argument)
+
+    with ThreadPoolExecutor(len(given)) as pool:
+        return list(pool.map(run, given))

@@ -1,0 +1,305 @@
+"""Storing new messages."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.errors import InvalidRequest
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue, Slice
+from queuey.storage import Store
+from tests import strategies
+from tests.backends import Clock
+from tests.contract.samples import (
+    at_once,
+    begun,
+    bodies,
+    make_queue,
+    new,
+    positions,
+    read_one,
+    say,
+    shown,
+    shown_bodies,
+)
+
+
+def strictly_ascending(found: list[Position]) -> bool:
+    """Whether each position is above the one before it."""
+    return all(low < high for low, high in itertools.pairwise(found))
+
+
+def test_a_message_is_there_when_the_call_returns(store: Store, other: Store) -> None:
+    """What was appended is read, by range and by id, from every store, exactly as it was given."""
+    queue = make_queue(store)
+    (position,) = say(store, queue, "hello")
+    for one in (store, other):
+        (message,) = shown(one, queue)
+        assert (message.position, message.body, message.partition) == (position, "hello", 1)
+        assert one.fetch(queue, [(1, position)]) == [message]
+
+
+def test_ids_are_time_uuids_of_now(store: Store) -> None:
+    """A new id is a version 1 UUID whose time is now."""
+    queue = make_queue(store)
+    (position,) = say(store, queue, "x")
+    value = uuid.UUID(hex=ids.to_hex(position))
+    assert (value.version, value.variant) == (1, uuid.RFC_4122)
+    assert abs(position[0] - ids.now_ticks()) < 60 * ids.TICKS_PER_SECOND
+
+
+def test_nothing_to_append(store: Store) -> None:
+    """An empty batch stores nothing and gives no ids."""
+    queue = make_queue(store)
+    assert store.append(queue, []) == []
+    assert shown(store, queue) == []
+
+
+@given(st.lists(st.tuples(strategies.bodies(), st.integers(1, 3)), max_size=40))
+def test_batches_keep_their_order(store: Store, batch: list[tuple[str | bytes, int]]) -> None:
+    """Positions come in the order of the items; within each partition they ascend, and reading gives that order."""
+    queue = make_queue(store, partitions=3)
+    found = store.append(queue, [new(body, partition=partition) for body, partition in batch])
+    assert len(found) == len(batch)
+    for number in (1, 2, 3):
+        mine = [place for place, (_, partition) in zip(found, batch, strict=True) if partition == number]
+        assert strictly_ascending(mine)
+        stored = shown(store, queue, number)
+        assert positions(stored) == mine
+        assert bodies(stored) == [body for body, partition in batch if partition == number]
+
+
+def test_largest_batch(store: Store) -> None:
+    """A batch of a thousand is stored whole and in order."""
+    queue = make_queue(store, partitions=2)
+    found = store.append(queue, [new(str(n), partition=n % 2 + 1) for n in range(1000)])
+    assert len(set(found)) == 1000
+    assert shown_bodies(store, queue, 1) == [str(n) for n in range(0, 1000, 2)]
+    assert shown_bodies(store, queue, 2) == [str(n) for n in range(1, 1000, 2)]
+
+
+def test_ids_ascend_from_call_to_call(store: Store) -> None:
+    """Each call's ids are above those of every call that returned before, whatever queue or partition they are in."""
+    queues = [make_queue(store, partitions=2) for _ in range(2)]
+    found = [
+        position
+        for n in range(40)
+        for position in store.append(queues[n % 2], [new(partition=n % 3 // 2 + 1), new(partition=1)])
+    ]
+    assert strictly_ascending(found)
+
+
+@pytest.mark.needs("one_generator")
+def test_ids_ascend_over_stores(store: Store, other: Store) -> None:
+    """Stores on the same data that take turns never mint an id below an earlier one."""
+    queue = make_queue(store, partitions=2)
+    found = [say((store, other)[n % 2], queue, "x", partition=n % 3 // 2 + 1)[0] for n in range(40)]
+    assert strictly_ascending(found)
+
+
+@pytest.mark.needs("one_generator")
+def test_ids_ascend_over_stores_with_different_clocks(site_stores: Callable[[Clock], Store]) -> None:
+    """A store whose clock is an hour behind that of another goes on above the other's ids."""
+    now = ids.now_ticks()
+    ahead, behind = site_stores(Clock(now)), site_stores(Clock(now - 3600 * ids.TICKS_PER_SECOND))
+    queue = make_queue(ahead)
+    found = [say(one, queue, "x")[0] for one in (behind, ahead, behind, behind, ahead, behind)]
+    assert strictly_ascending(found)
+    assert positions(shown(behind, queue)) == found
+
+
+def test_simultaneous_appends(store: Store, other: Store) -> None:
+    """Threads that append at once each see their own ids ascend, and every message is there once."""
+    queue = make_queue(store, partitions=2)
+
+    def write(number: int) -> list[Position]:
+        one = (store, other)[number % 2]
+        return [say(one, queue, f"{number}:{n}", partition=number % 2 + 1)[0] for n in range(25)]
+
+    found = at_once(write, range(8))
+    assert all(strictly_ascending(mine) for mine in found)
+    assert len({place for mine in found for place in mine}) == 200
+    stored = [body for number in (1, 2) for body in shown_bodies(store, queue, number)]
+    assert sorted(map(str, stored)) == sorted(f"{number}:{n}" for number in range(8) for n in range(25))
+
+
+def test_a_bad_call_does_not_spoil_its_neighbours(store: Store) -> None:
+    """Among calls that arrive together those in error fail alone; the others are stored whole."""
+    queue, gone = make_queue(store), make_queue(store)
+    store.delete_queue(gone)
+
+    def good(n: int) -> str:
+        say(store, queue, f"{n}a", f"{n}b")
+        return "stored"
+
+    def bad_partition(n: int) -> str:
+        with pytest.raises(InvalidRequest):
+            store.append(queue, [new(f"{n}a"), new(f"{n}b", partition=2)])
+        return "refused"
+
+    def bad_after(n: int) -> str:
+        with pytest.raises(InvalidRequest):
+            store.append(queue, [new(f"{n}a")], after=ids.LAST)
+        return "refused"
+
+    kinds = [good, bad_partition, bad_after]
+    for _ in range(5):
+        outcomes = at_once(lambda n: kinds[n % 3](n), range(12))
+        assert outcomes == ["stored", "refused", "refused"] * 4
+    assert sorted(map(str, shown_bodies(store, queue))) == sorted(
+        [f"{n}{half}" for n in range(0, 12, 3) for half in "ab"] * 5
+    )
+
+
+@pytest.mark.parametrize("partition", [0, -1, 3, 201, 256, 257, 1 << 40])
+def test_partition_outside_the_queue(store: Store, partition: int) -> None:
+    """A partition that the queue lacks is refused with the whole batch, and no neighbour queue is touched."""
+    before, queue, after = (make_queue(store, partitions=2) for _ in range(3))
+    with pytest.raises(InvalidRequest):
+        store.append(queue, [new("a"), new("b", partition=partition), new("c", partition=2)])
+    with pytest.raises(InvalidRequest):
+        store.append(queue, [new("d", partition=partition, delay=1.0)])
+    for one in (before, queue, after):
+        assert [info.count for info in store.inspect(one)[1]] == [0, 0]
+
+
+def test_refused_batch_of_delayed_and_others(store: Store) -> None:
+    """Nothing of a refused batch comes up later either."""
+    queue = make_queue(store)
+    with pytest.raises(InvalidRequest):
+        store.append(queue, [new("a", delay=0.01), new("b", partition=2)])
+    assert store.inspect(queue)[1][0].newest is None
+
+
+class TestAfter:
+    """Ids above one that the caller names."""
+
+    def test_respected(self, store: Store, other: Store) -> None:
+        """The new ids are above ``after``, also when that is a moment ahead of the clock and comes from elsewhere."""
+        queue = make_queue(store)
+        ahead = ids.now_ticks() + ids.TICKS_PER_SECOND // 2
+        for after in [(ahead, ids.LOW_MIN), (ahead, 0), (ahead, ids.LOW_MAX)]:
+            for one in (store, other):
+                found = one.append(queue, [new("a"), new("b")], after=after)
+                assert strictly_ascending([after, *found])
+
+    def test_in_the_past(self, store: Store) -> None:
+        """An ``after`` that is long past changes nothing."""
+        queue = make_queue(store)
+        (first,) = say(store, queue, "a")
+        for after in (ids.FIRST, (ids.EPOCH_TICKS, ids.LOW_MAX), first):
+            (position,) = store.append(queue, [new("b")], after=after)
+            assert position > first
+            assert position[0] < ids.now_ticks() + 2 * ids.TICKS_PER_SECOND
+
+    def test_keeps_the_order_of_a_conversation(self, store: Store, other: Store) -> None:
+        """Messages stored one after another with the last id as ``after`` keep that order over all stores."""
+        queue = make_queue(store)
+        after: Position | None = None
+        for n in range(30):
+            (after,) = (store, other)[n % 2].append(queue, [new(str(n))], after=after)
+        assert shown_bodies(store, queue) == [str(n) for n in range(30)]
+
+    @pytest.mark.parametrize("seconds", [60, 1e6])
+    def test_too_far_ahead(self, store: Store, seconds: float) -> None:
+        """More than a second ahead of the clock is refused and stores nothing; time does not jump."""
+        queue = make_queue(store)
+        after = (ids.now_ticks() + round(seconds * ids.TICKS_PER_SECOND), 0)
+        with pytest.raises(InvalidRequest):
+            store.append(queue, [new("a")], after=after)
+        with pytest.raises(InvalidRequest):
+            store.append(queue, [new("a")], after=ids.LAST)
+        assert store.inspect(queue)[1][0].count == 0
+        (position,) = say(store, queue, "b")
+        assert position < after
+
+    def test_a_second_ahead_is_the_limit(self, store: Store, clock: Clock) -> None:
+        """A second ahead of the clock to the tick is accepted, one tick more is not."""
+        queue = make_queue(store)
+        limit = clock.ticks + ids.TICKS_PER_SECOND
+        (position,) = store.append(queue, [new("a")], after=(limit, ids.LOW_MIN))
+        assert position > (limit, ids.LOW_MIN)
+        clock.advance(30)
+        with pytest.raises(InvalidRequest):
+            store.append(queue, [new("b")], after=(clock.ticks + ids.TICKS_PER_SECOND + 1, ids.LOW_MIN))
+
+    def test_next_appends_stay_above(self, store: Store, other: Store) -> None:
+        """Ids of later calls without ``after`` lie above those that an ``after`` pushed ahead."""
+        queue = make_queue(store)
+        after = (ids.now_ticks() + ids.TICKS_PER_SECOND * 9 // 10, 0)
+        pushed = store.append(queue, [new("a")], after=after)
+        assert strictly_ascending([*pushed, *say(store, queue, "b"), *say(other, queue, "c")])
+        assert shown_bodies(store, queue) == ["a", "b", "c"]
+
+
+class TestBegin:
+    """Appends that are started and answered later."""
+
+    def test_answer(self, store: Store) -> None:
+        """The answer is that of an append, and by then the messages are there."""
+        queue = make_queue(store, partitions=2)
+        futures = [begun(store, queue, [new(f"{n}a"), new(f"{n}b", partition=2)]) for n in range(50)]
+        found = [future.result(60) for future in futures]
+        assert positions(shown(store, queue, 1)) == sorted(first for first, _ in found)
+        assert positions(shown(store, queue, 2)) == sorted(second for _, second in found)
+
+    def test_nothing_to_append(self, store: Store) -> None:
+        """An empty batch is answered as well."""
+        assert begun(store, make_queue(store), []).result(60) == []
+
+    def test_invalid(self, store: Store) -> None:
+        """What can be refused at once is, and nothing is answered later."""
+        queue = make_queue(store)
+        for items, after in [([new(partition=2)], None), ([new()], ids.LAST)]:
+            with pytest.raises(InvalidRequest):
+                begun(store, queue, items, after=after)
+        assert store.inspect(queue)[1][0].count == 0
+
+    def test_giving_up(self, store: Store) -> None:
+        """After giving up nothing is answered; what is said to have no outcome was not stored."""
+        queue = make_queue(store)
+        answered: list[int] = []
+        outcomes = {}
+        for n in range(200):
+            give_up = store.begin_append(queue, [new(str(n))], lambda found, error, n=n: answered.append(n))  # type: ignore[misc]
+            before = len(answered)
+            outcomes[n] = give_up()
+            assert n in answered[:before] or n not in answered
+        say(store, queue, "last")
+        stored = set(shown_bodies(store, queue))
+        assert {n for n, outcome in outcomes.items() if outcome == "none" and str(n) in stored} <= set(answered)
+        assert {n for n in answered if str(n) not in stored} == set()
+
+    def test_answers_in_the_order_begun(self, store: Store) -> None:
+        """Appends that one thread starts one after another get ascending ids."""
+        queue = make_queue(store)
+        futures = [begun(store, queue, [new(str(n))]) for n in range(100)]
+        assert strictly_ascending([future.result(60)[0] for future in futures])
+
+
+def test_same_items_again(store: Store) -> None:
+    """Appending the same objects twice stores two messages each."""
+    queue = make_queue(store)
+    items: list[NewMessage] = [new("a"), new("a")]
+    found = store.append(queue, items) + store.append(queue, items)
+    assert len(set(found)) == 4
+    assert shown_bodies(store, queue) == ["a"] * 4
+
+
+def test_two_queues_do_not_mix(store: Store) -> None:
+    """Messages are in their queue and partition and in no other."""
+    queues: list[Queue] = [make_queue(store, partitions=3) for _ in range(3)]
+    for queue in queues:
+        for number in (1, 2, 3):
+            say(store, queue, f"{queue.name}/{number}", partition=number)
+    for queue in queues:
+        pages = store.read(queue, [Slice(partition=number) for number in (1, 2, 3)])
+        assert [bodies(page.messages) for page in pages] == [[f"{queue.name}/{n}"] for n in (1, 2, 3)]
+    assert read_one(store, queues[0], Slice(partition=4)).messages == []

@@ -1,0 +1,103 @@
+"""Bodies and what travels with them come back as they were given."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.messages import Meta
+from queuey.storage import Store
+from tests import strategies
+from tests.contract.samples import bodies, make_queue, new, say, shown
+
+EXAMPLES: dict[str, str | bytes] = {
+    "NUL": "a\0b",
+    "only NUL": "\0",
+    "emoji": "\U0001f600\U0001f1e9\U0001f1ea",
+    "combining": "e\u0301 is not \u00e9",
+    "line ends": "\r\n\n\r",
+    "empty lines": "\n\n\n",
+    "spaces": " \t ",
+    "byte order mark": "\ufeffx",
+    "last code points": "\uffff\U0010ffff",
+    "digits": "12345678901234567890",
+    "float text": "1e5",
+    "NULL": "NULL",
+    "blob literal": "x'00ff'",
+    "zero byte": b"\0",
+    "invalid UTF-8": b"\xff\xfe\x80\xc0",
+    "half a character": "\u20ac".encode()[:2],
+    "bytes that are text": b"hello",
+    "all bytes": bytes(range(256)),
+}
+
+
+@pytest.mark.parametrize("body", EXAMPLES.values(), ids=EXAMPLES.keys())
+def test_examples(store: Store, other: Store, body: str | bytes) -> None:
+    """The body is the same in kind and content by every way it is stored and read."""
+    queue = make_queue(store)
+    (position,) = say(store, queue, body)
+    store.put(queue, [(1, (1, 1))], new(body))
+    for one in (store, other):
+        for found in (*shown(one, queue), *one.fetch(queue, [(1, position), (1, (1, 1))])):
+            assert found.body == body
+            assert type(found.body) is type(body)
+
+
+@given(st.lists(strategies.bodies(), min_size=1, max_size=10))
+def test_any_bodies(store: Store, given_bodies: list[str | bytes]) -> None:
+    """Whatever bodies are stored side by side, each comes back."""
+    queue = make_queue(store)
+    say(store, queue, *given_bodies)
+    found = bodies(shown(store, queue))
+    assert found == given_bodies
+    assert [type(body) for body in found] == [type(body) for body in given_bodies]
+
+
+@pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 65_535, 65_536, 256 * 1024])
+def test_large_bodies(store: Store, size: int) -> None:
+    """Bodies up to 256 KiB come back whole, text and bytes."""
+    queue = make_queue(store)
+    text, data = "\u20ac" * (size // 3) + "x" * (size % 3), os.urandom(size)
+    say(store, queue, text, data)
+    assert bodies(shown(store, queue)) == [text, data]
+
+
+def test_many_large_bodies_in_one_batch(store: Store) -> None:
+    """A batch of 8 MiB is stored whole."""
+    queue = make_queue(store)
+    batch = [bytes([n]) * (256 * 1024) for n in range(32)]
+    say(store, queue, *batch)
+    assert bodies(shown(store, queue)) == batch
+
+
+METAS = st.builds(
+    Meta,
+    st.none() | strategies.text_bodies(60),
+    st.lists(
+        st.tuples(strategies.text_bodies(20), st.text(st.characters(codec="utf-8"), max_size=60)), max_size=16
+    ).map(tuple),
+    st.booleans(),
+)
+
+
+@given(st.lists(st.none() | METAS, min_size=1, max_size=8))
+def test_any_meta(store: Store, metas: list[Meta | None]) -> None:
+    """Content type, headers in their order, and the JSON mark come back; nothing is the same as an empty one."""
+    queue = make_queue(store)
+    found = store.append(queue, [new("x", meta=meta) for meta in metas])
+    for messages in (shown(store, queue), store.fetch(queue, [(1, position) for position in found])):
+        assert [message.meta or Meta() for message in messages] == [meta or Meta() for meta in metas]
+
+
+@given(METAS)
+def test_meta_of_a_put(store: Store, meta: Meta) -> None:
+    """A message put at an id has its meta, and another put takes it away again."""
+    queue = make_queue(store)
+    store.put(queue, [(1, (5, 5))], new("x", meta=meta))
+    assert (shown(store, queue)[0].meta or Meta()) == meta
+    store.put(queue, [(1, (5, 5))], new("x"))
+    assert shown(store, queue)[0].meta in (None, Meta())

@@ -1,0 +1,323 @@
+"""Queues: created, found, changed, purged, deleted."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from queuey import ids
+from queuey.errors import ApplicationNotFound, InvalidRequest, QueueChanged, QueueExists, QueueNotFound
+from queuey.messages import OffsetChange, Principal, Queue, QueueSpec
+from queuey.storage import Store
+from tests.backends import APP
+from tests.contract.samples import at_once, bodies, fresh_name, make_queue, say, shown, shown_bodies
+
+FULL: dict[str, Any] = {
+    "partitions": 7,
+    "type": "public",
+    "consistency": "weak",
+    "principals": (Principal("app:reports", delete=False), Principal("bid:ann@example.org")),
+    "ttl": 60,
+    "read_delay": 2.5,
+}
+DEFAULTS: dict[str, Any] = {
+    "partitions": 1,
+    "type": "user",
+    "consistency": "strong",
+    "principals": (),
+    "ttl": None,
+    "read_delay": None,
+}
+OTHERS: dict[str, Any] = {
+    "partitions": 8,
+    "type": "user",
+    "consistency": "strong",
+    "principals": (Principal("app:reports"),),
+    "ttl": 61,
+    "read_delay": 2.0,
+}
+
+
+def fields(queue: Queue) -> dict[str, Any]:
+    """What a caller may choose about a queue, as it is."""
+    return {name: getattr(queue, name) for name in FULL}
+
+
+def same(one: Queue, two: Queue) -> bool:
+    """Whether two rows show one queue; ``version`` is the store's own affair."""
+    return structs.replace(one, version=0) == structs.replace(two, version=0)
+
+
+def test_defaults(store: Store) -> None:
+    """A queue of which nothing is said gets the documented defaults, and its creation is dated."""
+    name = fresh_name()
+    queue, created = store.create_queue(APP, name, QueueSpec())
+    assert created
+    assert (queue.application, queue.name) == (APP, name)
+    assert fields(queue) == DEFAULTS
+    assert abs(queue.created - ids.ticks_to_seconds(ids.now_ticks())) < 60
+
+
+def test_all_fields(store: Store, other: Store) -> None:
+    """Every field given is kept, and everybody finds it."""
+    name = fresh_name()
+    queue, created = store.create_queue(APP, name, QueueSpec(**FULL))
+    assert created
+    assert fields(queue) == FULL
+    assert same(store.queue(APP, name), queue)
+    assert same(other.queue(APP, name), queue)
+    assert same(other.queue(APP, name, fresh=True), queue)
+
+
+GIVEN = {"all": set(FULL), "none": set[str](), **{name: {name} for name in FULL}}
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN.keys())
+def test_creating_again_with_equal_or_absent_fields(store: Store, other: Store, given: set[str]) -> None:
+    """A queue that exists is found, unchanged, whichever of its fields are given again."""
+    name = fresh_name()
+    queue, _ = store.create_queue(APP, name, QueueSpec(**FULL))
+    places = [(1, position) for position in say(store, queue, "kept")]
+    spec = QueueSpec(**{field: FULL[field] for field in given})
+    for one in (store, other):
+        again, created = one.create_queue(APP, name, spec)
+        assert not created
+        assert same(again, queue)
+    assert same(store.queue(APP, name, fresh=True), queue)
+    assert bodies(store.fetch(queue, places)) == ["kept"]
+
+
+@pytest.mark.parametrize("field", sorted(FULL))
+def test_creating_again_with_another_field(store: Store, other: Store, field: str) -> None:
+    """One differing field is refused, named, and changes nothing; the queue as it stands comes with the error."""
+    name = fresh_name()
+    queue, _ = store.create_queue(APP, name, QueueSpec(**FULL))
+    for one in (store, other):
+        with pytest.raises(QueueExists) as refused:
+            one.create_queue(APP, name, QueueSpec(**(FULL | {field: OTHERS[field]})))
+        assert refused.value.differing == (field,)
+        assert same(refused.value.queue, queue)
+    assert same(store.queue(APP, name, fresh=True), queue)
+
+
+def test_creating_again_with_several_other_fields(store: Store) -> None:
+    """All differing fields are named."""
+    name = fresh_name()
+    store.create_queue(APP, name, QueueSpec(**FULL))
+    with pytest.raises(QueueExists) as refused:
+        store.create_queue(APP, name, QueueSpec(**OTHERS))
+    assert set(refused.value.differing) == set(FULL)
+
+
+def test_queues_have_different_numbers(store: Store, other: Store) -> None:
+    """No two queues share a uid or a qid, and a name used again gets new ones."""
+    queues = [make_queue(one) for one in (store, other, store)]
+    store.delete_queue(queues[0])
+    queues.append(make_queue(other, queues[0].name))
+    assert len({queue.uid for queue in queues}) == 4
+    assert len({queue.qid for queue in queues}) == 4
+
+
+def test_unknown_application(store: Store) -> None:
+    """A queue needs an application."""
+    with pytest.raises(ApplicationNotFound):
+        store.create_queue("nobody", "orders", QueueSpec())
+    with pytest.raises(QueueNotFound):
+        store.queue("nobody", "orders")
+    assert "nobody" not in store.applications()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_unknown_queue(store: Store, *, fresh: bool) -> None:
+    """What does not exist is not found, and looking for it does not make it."""
+    for _ in range(2):
+        with pytest.raises(QueueNotFound):
+            store.queue(APP, "missing", fresh=fresh)
+    assert store.list_queues(APP) == []
+
+
+def test_queue_is_found_after_it_was_missing(store: Store, other: Store) -> None:
+    """A store that did not find a queue finds it once another one has created it."""
+    name = fresh_name()
+    for one in (store, other):
+        with pytest.raises(QueueNotFound):
+            one.queue(APP, name, fresh=True)
+    queue = make_queue(store, name)
+    assert same(store.queue(APP, name), queue)
+    assert same(other.queue(APP, name, fresh=True), queue)
+
+
+def test_cached_rows(store: Store, other: Store) -> None:
+    """What was just looked up is at hand without asking; what never was, or is known to have changed, is not."""
+    queue = make_queue(store)
+    assert store.queue(APP, queue.name) == queue
+    assert store.cached_queue(APP, queue.name) == queue
+    assert other.cached_queue(APP, queue.name) is None
+    assert store.cached_queue(APP, "missing") is None
+    updated = store.update_queue(queue, QueueSpec(ttl=5))
+    assert store.cached_queue(APP, queue.name) in (None, updated)
+    store.delete_queue(updated)
+    assert store.cached_queue(APP, queue.name) is None
+
+
+@pytest.mark.parametrize("field", sorted(FULL))
+def test_update_changes_what_is_given(store: Store, other: Store, field: str) -> None:
+    """An update changes the field given and none of the others; identity and creation stay."""
+    name = fresh_name()
+    queue, _ = store.create_queue(APP, name, QueueSpec(**FULL))
+    updated = store.update_queue(queue, QueueSpec(**{field: OTHERS[field]}))
+    assert fields(updated) == FULL | {field: OTHERS[field]}
+    assert (updated.uid, updated.qid, updated.created) == (queue.uid, queue.qid, queue.created)
+    assert same(other.queue(APP, name, fresh=True), updated)
+    assert same(store.queue(APP, name), updated)
+
+
+@pytest.mark.parametrize("field", ["principals", "ttl", "read_delay", "type", "consistency"])
+def test_clearing_a_field(store: Store, other: Store, field: str) -> None:
+    """A cleared field has its default again; the others stay."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**FULL))
+    updated = store.update_queue(queue, QueueSpec(), clear=[field])
+    assert fields(updated) == FULL | {field: DEFAULTS[field]}
+    assert same(other.queue(APP, queue.name, fresh=True), updated)
+
+
+def test_change_and_clear_together(store: Store) -> None:
+    """One update may set some fields and clear others, also when the names come from an iterator."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**FULL))
+    updated = store.update_queue(queue, QueueSpec(ttl=5, partitions=9), clear=iter(("principals", "read_delay")))
+    assert fields(updated) == FULL | {"ttl": 5, "partitions": 9, "principals": (), "read_delay": None}
+
+
+def test_zero_is_a_value(store: Store) -> None:
+    """A read delay of zero seconds and an empty list of principals are given, not absent."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**FULL))
+    updated = store.update_queue(queue, QueueSpec(read_delay=0.0, principals=()))
+    assert (updated.read_delay, updated.principals) == (0.0, ())
+    with pytest.raises(QueueExists) as refused:
+        store.create_queue(APP, queue.name, QueueSpec(read_delay=2.5))
+    assert refused.value.differing == ("read_delay",)
+
+
+def test_messages_survive_an_update(store: Store) -> None:
+    """Changing fields keeps messages, and new partitions can be written at once."""
+    queue = make_queue(store, partitions=2)
+    say(store, queue, "a", partition=2)
+    queue = store.update_queue(queue, QueueSpec(partitions=3))
+    say(store, queue, "b", partition=3)
+    assert [shown_bodies(store, queue, number) for number in (1, 2, 3)] == [[], ["a"], ["b"]]
+
+
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_partitions_are_never_lowered(store: Store, wanted: int) -> None:
+    """Fewer partitions would hide messages: refused under its own code, with nothing of the update done."""
+    queue = make_queue(store, partitions=3)
+    with pytest.raises(InvalidRequest) as refused:
+        store.update_queue(queue, QueueSpec(partitions=wanted, ttl=77))
+    assert refused.value.code == "InvalidUpdate"
+    assert same(store.queue(APP, queue.name, fresh=True), queue)
+    assert store.update_queue(queue, QueueSpec(partitions=3)).partitions == 3
+
+
+def test_delete_frees_the_name(store: Store, other: Store) -> None:
+    """After a delete the queue is gone for everybody and the name makes a new, empty queue with new fields."""
+    queue = make_queue(store, partitions=3, ttl=60)
+    say(store, queue, "a", "b", partition=2)
+    store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)])
+    other.queue(APP, queue.name)
+    store.delete_queue(queue)
+    for one in (store, other):
+        with pytest.raises(QueueNotFound):
+            one.queue(APP, queue.name, fresh=True)
+        assert queue.name not in [found.name for found in one.list_queues(APP)]
+    again = make_queue(other, queue.name, partitions=2)
+    assert (again.partitions, again.ttl) == (2, None)
+    for one in (store, other):
+        assert shown(one, again, 2) == []
+        assert one.groups(again) == []
+        assert one.inspect(again)[1][1].count == 0
+
+
+def test_purge_keeps_all_but_the_messages(store: Store, other: Store) -> None:
+    """A purge removes messages, delayed ones included; fields, identity, offsets and name stay."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(**(FULL | {"read_delay": 0.0})))
+    places = [(2, x) for x in say(store, queue, "a", "b", partition=2)]
+    store.set_offsets(queue, "group", [OffsetChange(2, places[0][1])])
+    purged = store.purge_queue(queue)
+    assert fields(purged) == fields(queue)
+    assert (purged.uid, purged.name, purged.created) == (queue.uid, queue.name, queue.created)
+    assert purged.qid != queue.qid
+    for one in (store, other):
+        assert same(one.queue(APP, queue.name, fresh=True), purged)
+        assert shown(one, purged, 2) == []
+        assert one.fetch(purged, places) == []
+        assert one.delete(purged, places) in (0, len(places))
+        assert [offset.position for offset in one.offsets(purged, "group")] == [places[0][1]]
+    say(other, purged, "c", partition=2)
+    assert shown_bodies(store, purged, 2) == ["c"]
+
+
+def test_purge_of_a_purged_queue(store: Store) -> None:
+    """Purging again and again works and never brings anything back."""
+    queue = make_queue(store)
+    for body in ("a", "b", "c"):
+        say(store, queue, body)
+        queue = store.purge_queue(queue)
+        assert shown(store, queue) == []
+
+
+def test_simultaneous_creation(store: Store, other: Store) -> None:
+    """Of many callers that create one queue at once, one creates it and all get the same."""
+    name = fresh_name()
+    spec = QueueSpec(partitions=2)
+    results = at_once(lambda one: one.create_queue(APP, name, spec), [store, other] * 4)
+    assert sum(created for _, created in results) == 1
+    assert len({(queue.uid, queue.qid) for queue, _ in results}) == 1
+
+
+def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
+    """Callers that each add a partition, looking again when the row has changed, add one partition each."""
+    queue = make_queue(store)
+
+    def add(one: Store) -> None:
+        for _ in itertools.count():
+            row = one.queue(APP, queue.name, fresh=True)
+            try:
+                one.update_queue(row, QueueSpec(partitions=row.partitions + 1))
+            except QueueChanged:
+                continue
+            return
+
+    at_once(add, [store, other] * 4)
+    assert store.queue(APP, queue.name, fresh=True).partitions == 9
+
+
+def test_delete_ends_simultaneous_writes(store: Store, other: Store) -> None:
+    """Once a delete has returned no write to the queue succeeds, and nothing of it shows under its name again."""
+    queue = make_queue(store)
+    gone: list[bool] = []
+
+    def write(one: Store) -> bool:
+        while True:
+            too_late = bool(gone)
+            try:
+                say(one, queue, "x")
+            except QueueChanged:
+                return True
+            if too_late:
+                return False
+
+    def remove() -> bool:
+        while len(shown(store, queue)) < 20:
+            pass
+        other.delete_queue(queue)
+        gone.append(True)
+        return True
+
+    calls: list[Callable[[], bool]] = [partial(write, one) for one in [store, other] * 2]
+    assert at_once(lambda call: call(), [*calls, remove]) == [True] * 5
+    assert shown(other, make_queue(store, queue.name)) == []

@@ -1,0 +1,136 @@
+"""The end of messages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.messages import MAX_TTL, Slice
+from queuey.storage import Store
+from tests.backends import Clock
+from tests.contract.samples import (
+    bodies,
+    eventually,
+    make_queue,
+    new,
+    pages,
+    positions,
+    read_one,
+    say,
+    shown,
+    shown_bodies,
+    whole,
+)
+
+
+def test_expired_messages_are_gone_everywhere(store: Store, other: Store, clock: Clock) -> None:
+    """Past its TTL a message is in no range, by no id, in no count and no lag, of any store."""
+    queue = make_queue(store)
+    (short,) = say(store, queue, "short", ttl=10)
+    (long,) = say(store, queue, "long", ttl=100)
+    clock.advance(9)
+    assert shown_bodies(other, queue) == ["short", "long"]
+    clock.advance(2)
+    for one in (store, other):
+        assert shown_bodies(one, queue) == ["long"]
+        assert bodies(read_one(one, queue, Slice(partition=1, descending=True)).messages) == ["long"]
+        assert one.fetch(queue, [(1, short), (1, long)])[0].position == long
+        _, (info,) = one.inspect(queue)
+        assert (info.count, info.oldest, info.newest) == (1, long, long)
+        assert one.lag(queue, [(1, None)])[0].count == 1
+    clock.advance(100)
+    for one in (store, other):
+        assert shown(one, queue) == []
+        _, (info,) = one.inspect(queue)
+        assert (info.count, info.oldest, info.newest) == (0, None, None)
+        assert one.lag(queue, [(1, None)])[0].count == 0
+
+
+def test_expiry_by_the_wall_clock(store: Store) -> None:
+    """Without anybody moving clocks, a message of one second is gone a little later."""
+    queue = make_queue(store)
+    say(store, queue, "short", ttl=1)
+    say(store, queue, "long", ttl=1000)
+    assert eventually(lambda: shown_bodies(store, queue) == ["long"])
+
+
+def test_expires_says_when(store: Store, clock: Clock) -> None:
+    """A message carries the moment of its end."""
+    queue = make_queue(store)
+    for ttl in (1, 60, MAX_TTL):
+        (position,) = say(store, queue, "x", ttl=ttl)
+        (message,) = store.fetch(queue, [(1, position)])
+        assert abs(message.expires - clock.ticks - ttl * ids.TICKS_PER_SECOND) <= ids.TICKS_PER_SECOND
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 5, 60, 61, 3600, MAX_TTL]), st.integers(1, 5)), max_size=20), st.data()
+)
+def test_any_ttls_side_by_side(store: Store, clock: Clock, batches: list[tuple[int, int]], data: st.DataObject) -> None:
+    """With any mix of TTLs exactly the messages that are not past theirs are shown, counted and paged through."""
+    queue = make_queue(store)
+    ends = []
+    for number, (ttl, count) in enumerate(batches):
+        found = say(store, queue, *[str(number)] * count, ttl=ttl)
+        ends += [(position, clock.ticks + ttl * ids.TICKS_PER_SECOND) for position in found]
+        clock.advance(data.draw(st.sampled_from([0.0, 0.3, 1.3, 30.3])))
+    for _ in range(3):
+        clock.advance(data.draw(st.sampled_from([0.3, 1.3, 10.3, 62.3, 4000.3])))
+        alive = [position for position, end in ends if end > clock.ticks]
+        assert positions(shown(store, queue)) == alive
+        chain = pages(store, queue, Slice(partition=1, limit=3))
+        assert [message.position for page in chain for message in page.messages] == alive
+        _, (info,) = store.inspect(queue)
+        assert info.count == len(alive)
+        assert (info.oldest, info.newest) == ((alive[0], alive[-1]) if alive else (None, None))
+
+
+@pytest.mark.parametrize("limit", [1, 10, 1000])
+def test_limit_counts_the_living(store: Store, clock: Clock, limit: int) -> None:
+    """Expired messages take no place on a page, wherever they lie."""
+    queue = make_queue(store)
+    for number in range(40):
+        say(store, queue, f"short {number}", f"long {number}", ttl=5)
+        say(store, queue, f"long {number}", ttl=500)
+    clock.advance(6)
+    long = [f"long {number}" for number in range(40)]
+    assert bodies(read_one(store, queue, Slice(partition=1, limit=limit)).messages) == long[:limit]
+    down = read_one(store, queue, Slice(partition=1, limit=limit, descending=True))
+    assert bodies(down.messages) == long[::-1][:limit]
+
+
+def test_reading_past_the_expired(store: Store, clock: Clock) -> None:
+    """A cursor taken before messages expired goes on at the ones that came after."""
+    queue = make_queue(store)
+    say(store, queue, "a", "b", "c", ttl=5)
+    first = read_one(store, queue, Slice(partition=1, limit=1))
+    assert first.next is not None
+    clock.advance(6)
+    say(store, queue, "d")
+    second = read_one(store, queue, Slice(partition=1, lower=first.next))
+    assert bodies(second.messages) == ["d"]
+
+
+def test_long_ttl_at_an_old_id_among_short_ones(store: Store, clock: Clock) -> None:
+    """A message put at an old id stays readable though everything around it has expired."""
+    queue = make_queue(store)
+    found = say(store, queue, *"abcdef", ttl=10)
+    store.put(queue, [(1, found[2])], new("kept", ttl=10_000))
+    store.put(queue, [(1, (ids.EPOCH_TICKS, 0))], new("ancient", ttl=10_000))
+    clock.advance(5000)
+    say(store, queue, "new", ttl=10)
+    assert shown_bodies(store, queue) == ["ancient", "kept", "new"]
+    part = Slice(partition=1, lower=found[0], upper=found[-1])
+    assert bodies(read_one(store, queue, part).messages) == ["kept"]
+    assert store.inspect(queue)[1][0].count == 3
+
+
+def test_expired_at_the_horizon(store: Store, clock: Clock) -> None:
+    """Messages that expire do not change what the horizon of later reads promises."""
+    queue = make_queue(store)
+    say(store, queue, "a", ttl=1)
+    before = read_one(store, queue, whole()).horizon
+    clock.advance(100)
+    assert read_one(store, queue, whole()).horizon >= before

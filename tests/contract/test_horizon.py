@@ -1,0 +1,190 @@
+"""The horizon: what a cursor promises (G1), the read delay, and clocks that step back."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import Queue, QueueSpec, Slice
+from queuey.storage import Store
+from tests.backends import APP, Clock, Site
+from tests.contract.cursors import Reader, Writer, in_processes, missed, run
+from tests.contract.samples import (
+    bodies,
+    fresh_name,
+    make_queue,
+    new,
+    positions,
+    read_one,
+    say,
+    shown,
+    shown_bodies,
+    whole,
+)
+
+
+def test_nothing_at_or_above_the_horizon(store: Store, clock: Clock) -> None:
+    """Messages with ids in the future, put or delayed, are not shown, and no page reaches beyond its horizon."""
+    queue = make_queue(store)
+    say(store, queue, "now")
+    store.append(queue, [new("late", delay=5.0)])
+    store.put(queue, [(1, (clock.ticks + 10**8, n)) for n in range(3)], new("put"))
+    for kept in (False, True):
+        page = read_one(store, queue, structs.replace(whole(), delayed=kept))
+        assert bodies(page.messages) == ["now"]
+        assert all(message.ticks < page.horizon for message in page.messages)
+        assert page.next is not None
+        assert page.next <= (page.horizon, ids.LOW_MIN)
+
+
+@pytest.mark.needs("exact_horizon")
+def test_acknowledged_is_below_the_next_horizon(store: Store, other: Store, clock: Clock) -> None:
+    """Without a read delay every read shows what was acknowledged before it, though no time passes at all."""
+    queue = make_queue(store)
+    for number in range(30):
+        (position,) = say((store, other)[number % 2], queue, str(number))
+        for one in (store, other):
+            page = read_one(one, queue, whole())
+            assert (page.horizon, ids.LOW_MIN) > position
+            assert len(page.messages) == number + 1
+
+
+def test_next_ids_are_not_below_an_earlier_horizon(store: Store, other: Store, clock: Clock) -> None:
+    """Whatever a reader was told was considered, no later message is minted there."""
+    queue = make_queue(store)
+    for number in range(20):
+        store.append(queue, [new("late", delay=0.5)])
+        horizon = read_one((store, other)[number % 2], queue, whole()).horizon
+        (position,) = say((other, store)[number // 2 % 2], queue, "x")
+        assert position >= (horizon, ids.LOW_MIN)
+        clock.advance(0.2)
+
+
+@pytest.mark.needs("one_generator", "exact_horizon")
+@pytest.mark.parametrize("step", [0.0000001, 1.0, 3600.0])
+def test_clock_that_steps_back(store: Store, other: Store, clock: Clock, step: float) -> None:
+    """Ids still ascend and readers still miss nothing when the clock is set back."""
+    queue = make_queue(store)
+    part = Slice(partition=1, limit=2)
+    seen = []
+    found: list[Position] = []
+    for number in range(12):
+        found += say((store, other)[number % 2], queue, f"{number}a", f"{number}b")
+        page = read_one((store, other)[number % 3 % 2], queue, part)
+        assert page.next is not None
+        seen += page.messages
+        part = structs.replace(part, lower=page.next)
+        clock.advance(-step)
+    assert found == sorted(set(found))
+    assert positions(seen) == found
+    assert positions(shown(store, queue)) == found
+
+
+@pytest.mark.needs("exact_horizon")
+def test_delayed_messages_with_a_clock_that_steps_back(store: Store, clock: Clock) -> None:
+    """A delayed message that was shown stays shown when the clock is set back, and none is minted below it."""
+    queue = make_queue(store)
+    store.append(queue, [new("late", delay=5.0)])
+    clock.advance(6)
+    (late,) = shown(store, queue)
+    clock.advance(-60)
+    assert shown(store, queue) == [late]
+    assert min(say(store, queue, "x") + store.append(queue, [new("y", delay=1.0)])) > late.position
+
+
+def test_no_read_delay_of_its_own(store: Store) -> None:
+    """A queue's own read delay is what the store reports; without one it is the store's."""
+    assert store.read_delay(make_queue(store, read_delay=2.5)) == 2.5
+    assert store.read_delay(make_queue(store, read_delay=0.0)) == 0.0
+    assert store.read_delay(make_queue(store, read_delay=None)) >= 0.0
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_read_delay(store: Store, clock: Clock, *, descending: bool) -> None:
+    """Range reads stay the queue's read delay behind the clock, inside the query: the limit counts what is shown."""
+    queue = make_queue(store, read_delay=10.0)
+    say(store, queue, "a")
+    clock.advance(5)
+    say(store, queue, "b")
+    part = Slice(partition=1, limit=1, descending=descending)
+    page = read_one(store, queue, part)
+    assert page.messages == []
+    assert page.horizon <= clock.ticks - 10 * ids.TICKS_PER_SECOND
+    clock.advance(6)
+    assert bodies(read_one(store, queue, part).messages) == ["a"]
+    assert bodies(read_one(store, queue, structs.replace(part, limit=9)).messages) == ["a"]
+    clock.advance(5)
+    assert bodies(read_one(store, queue, part).messages) == (["b"] if descending else ["a"])
+    assert len(read_one(store, queue, structs.replace(part, limit=9)).messages) == 2
+
+
+@pytest.mark.needs("exact_horizon")
+def test_read_delay_can_be_ignored(store: Store, clock: Clock) -> None:
+    """A reader that deletes what it reads need not wait; messages that are not due stay hidden from it as well."""
+    queue = make_queue(store, read_delay=3600.0)
+    say(store, queue, "a")
+    store.append(queue, [new("late", delay=5.0)])
+    eager = structs.replace(whole(), delayed=False)
+    keeping, ignoring = store.read(queue, [whole(), eager])
+    assert (bodies(keeping.messages), bodies(ignoring.messages)) == ([], ["a"])
+    clock.advance(6)
+    assert bodies(read_one(store, queue, eager).messages) == ["a", "late"]
+
+
+def test_read_delay_of_the_row_counts(store: Store) -> None:
+    """Changing the read delay changes what the next read shows."""
+    queue = make_queue(store, read_delay=3600.0)
+    say(store, queue, "a")
+    assert shown(store, queue) == []
+    queue = store.update_queue(queue, QueueSpec(read_delay=0.0))
+    assert shown_bodies(store, queue) == ["a"]
+
+
+def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
+    """A cursor kept under a read delay shows every message once as it comes of age."""
+    queue = make_queue(store, read_delay=2.0)
+    part = Slice(partition=1)
+    seen = []
+    for number in range(30):
+        say(store, queue, str(number))
+        page = read_one(store, queue, part)
+        assert page.next is not None
+        seen += page.messages
+        part = structs.replace(part, lower=page.next)
+        clock.advance(0.7)
+    clock.advance(3)
+    seen += read_one(store, queue, part).messages
+    assert bodies(seen) == [str(number) for number in range(30)]
+
+
+def queue_for(store: Store) -> Queue:
+    """A queue of two partitions for writers and readers that run against each other."""
+    return make_queue(store, fresh_name(), partitions=2)
+
+
+def test_g1_between_threads(store: Store, other: Store) -> None:
+    """G1: no acknowledged message lies below a cursor of a reader that was not shown it, with many threads."""
+    queue = queue_for(store)
+    writers = [Writer((store, other)[n % 2], queue, number=n, messages=120) for n in range(6)]
+    readers = [Reader((store, other)[n % 2], queue, descending=n == 3) for n in range(4)]
+    run(writers, readers)
+    acknowledged = [place for writer in writers for place in writer.acknowledged]
+    assert len(acknowledged) >= 6 * 120
+    for reader in readers:
+        assert missed(acknowledged, reader.seen) == []
+        assert reader.seen.repeated == []
+
+
+@pytest.mark.needs("processes")
+def test_g1_between_processes(site: Site, store: Store) -> None:
+    """G1 holds between processes as well: each sees the others' messages by its own cursors, none left out."""
+    queue = queue_for(store)
+    results = in_processes(site, APP, queue.name, processes=3, messages=150)
+    acknowledged = [place for result in results for place in result.acknowledged]
+    assert len(acknowledged) >= 3 * 2 * 150
+    for result in results:
+        for reader in result.readers:
+            assert missed(acknowledged, reader) == []
+            assert reader.repeated == []

@@ -1,0 +1,135 @@
+"""What is known of partitions and lags without reading them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import PartitionInfo, QueueSpec
+from queuey.storage import Store
+from tests import strategies
+from tests.backends import Clock
+from tests.contract.samples import make_queue, new, read_one, say, shown, whole
+
+
+def test_nothing_there(store: Store) -> None:
+    """An empty queue has all its partitions, each with nothing in it."""
+    queue = make_queue(store, partitions=3)
+    horizon, found = store.inspect(queue)
+    assert found == [PartitionInfo(n, 0, exact=True, oldest=None, newest=None) for n in (1, 2, 3)]
+    assert horizon <= read_one(store, queue, whole()).horizon
+
+
+def test_small_queues_are_counted(store: Store, other: Store) -> None:
+    """Counts and ends are the truth after appends, puts, overwrites and deletes, in every store."""
+    queue = make_queue(store, partitions=2)
+    found = say(store, queue, *"abcdef")
+    store.put(queue, [(1, found[2]), (2, (77, 0)), (2, (78, 0))], new("put"))
+    store.delete(queue, [(1, found[0]), (1, found[3]), (2, (78, 0)), (2, found[1])])
+    store.delete(queue, [(1, found[0])])
+    for one in (store, other):
+        assert one.inspect(queue)[1] == [
+            PartitionInfo(1, 4, exact=True, oldest=found[1], newest=found[5]),
+            PartitionInfo(2, 1, exact=True, oldest=(77, 0), newest=(77, 0)),
+        ]
+
+
+@given(st.sets(strategies.positions(), max_size=12))
+def test_ends_are_counted(store: Store, places: set[Position]) -> None:
+    """Messages at any ids are counted, up to the first and the last id there is."""
+    queue = make_queue(store)
+    store.put(queue, [(1, place) for place in places], new("x"))
+    _, (info,) = store.inspect(queue)
+    assert (info.count, info.oldest, info.newest) == (len(places), min(places, default=None), max(places, default=None))
+
+
+def test_first_and_last_id_are_counted(store: Store) -> None:
+    """The two ends of time are part of the count."""
+    queue = make_queue(store)
+    store.put(queue, [(1, ids.FIRST), (1, ids.LAST)], new("x"))
+    assert store.inspect(queue)[1] == [PartitionInfo(1, 2, exact=True, oldest=ids.FIRST, newest=ids.LAST)]
+
+
+def test_new_partitions_show(store: Store) -> None:
+    """Partitions that were added are inspected at once."""
+    queue = make_queue(store)
+    say(store, queue, "a")
+    queue = store.update_queue(queue, QueueSpec(partitions=3))
+    assert [(info.partition, info.count) for info in store.inspect(queue)[1]] == [(1, 1), (2, 0), (3, 0)]
+
+
+def test_many_messages_are_counted_or_estimated(store: Store) -> None:
+    """A count is right, or says that it is an estimate and is near the truth."""
+    queue = make_queue(store)
+    for _ in range(24):
+        say(store, queue, *["x"] * 1000)
+    _, (info,) = store.inspect(queue)
+    assert info.count == 24_000 if info.exact else 20_000 <= info.count <= 28_000
+    newest, oldest = info.newest, info.oldest
+    ends = shown(store, queue)
+    assert (oldest, newest) == (ends[0].position, ends[-1].position)
+    lag = store.lag(queue, [(1, ends[12_000].position), (1, ends[23_000].position)])
+    assert lag[1].exact
+    assert lag[1].count == 999
+    assert lag[0].count == 11_999 if lag[0].exact else 10_000 <= lag[0].count <= 14_000
+
+
+class TestLag:
+    """What lies between an offset and the horizon."""
+
+    def test_counts_above_the_offset(self, store: Store) -> None:
+        """The message at the offset is processed; those above it are not."""
+        queue = make_queue(store)
+        found = say(store, queue, *"abcde")
+        asked: list[tuple[int, Position | None]] = [(1, None), (1, ids.FIRST)]
+        asked += [(1, position) for position in found]
+        asked += [(1, ids.preceding(found[2])), (1, ids.following(found[2])), (1, ids.LAST)]
+        lags = store.lag(queue, asked)
+        assert [lag.count for lag in lags] == [5, 5, 4, 3, 2, 1, 0, 3, 2, 0]
+        assert all(lag.exact for lag in lags)
+
+    def test_partitions(self, store: Store) -> None:
+        """Each offset is compared with its own partition, in the order asked; one beyond the queue has no lag."""
+        queue = make_queue(store, partitions=2)
+        (first,) = say(store, queue, "a")
+        say(store, queue, "b", "c", partition=2)
+        for neighbour in [make_queue(store) for _ in range(3)]:
+            say(store, neighbour, "x")
+        asked: list[tuple[int, Position | None]] = [
+            (2, first),
+            (1, first),
+            (2, None),
+            (1, None),
+            (3, None),
+            (257, None),
+        ]
+        assert [lag.count for lag in store.lag(queue, asked)] == [2, 0, 2, 1, 0, 0]
+        assert store.lag(queue, []) == []
+
+    def test_age(self, store: Store, clock: Clock) -> None:
+        """The seconds are the age of the oldest message above the offset, 0 when there is none."""
+        queue = make_queue(store)
+        (first,) = say(store, queue, "a")
+        clock.advance(60)
+        (second,) = say(store, queue, "b")
+        clock.advance(30)
+        ages = [lag.seconds for lag in store.lag(queue, [(1, None), (1, first), (1, second)])]
+        assert ages == [pytest.approx(90, abs=0.1), pytest.approx(30, abs=0.1), 0.0]
+
+    def test_horizon_bounds_it(self, store: Store, clock: Clock) -> None:
+        """What a reader could not read yet is not counted as its lag."""
+        queue = make_queue(store, read_delay=10.0)
+        say(store, queue, "a")
+        clock.advance(11)
+        say(store, queue, "b")
+        assert store.lag(queue, [(1, None)])[0].count == 1
+
+    def test_after_a_purge(self, store: Store) -> None:
+        """A purged queue has no lag, wherever the offset stands."""
+        queue = make_queue(store)
+        (first, *_) = say(store, queue, *"abc")
+        queue = store.purge_queue(queue)
+        assert [lag.count for lag in store.lag(queue, [(1, first), (1, None)])] == [0, 0]

@@ -1,0 +1,134 @@
+"""Listing queues."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuey.messages import Principal, Queue, QueueSpec
+from queuey.storage import Store
+from tests.backends import APP
+from tests.contract.samples import make_queue
+
+NAMES = [
+    "-",
+    " ",
+    "A",
+    "Z",
+    "_",
+    "a",
+    "a b",
+    "a%",
+    "aa",
+    "ab",
+    "b'; DROP TABLE queues; --",
+    "e\u0301",
+    "z",
+    "\u00e9",
+    "\u05d0",
+    "\u4e2d\u6587",
+    "\uffef",
+    "\U0001f600",
+    "\U0001f600\U0001f600",
+]
+
+
+def listed(store: Store, size: int, start: str = "") -> list[Queue]:
+    """All queues by pages of ``size``, each starting at the first queue of the page before that it did not hold."""
+    found: list[Queue] = []
+    while True:
+        page = store.list_queues(APP, start=start, limit=size + 1)
+        found += page[:size]
+        if len(page) <= size:
+            return found
+        start = page[size].name
+
+
+@pytest.fixture
+def many(store: Store) -> dict[str, Queue]:
+    """Queues with names that sort differently under different rules, made in no order."""
+    return {name: make_queue(store, name) for name in sorted(NAMES, key=lambda name: name[::-1])}
+
+
+def test_nothing_to_list(store: Store) -> None:
+    """An application without queues has an empty list."""
+    assert store.list_queues(APP) == []
+    assert store.list_queues(APP, start="x", limit=1) == []
+
+
+def test_pages_make_the_whole(store: Store, other: Store, many: dict[str, Queue]) -> None:
+    """Pages of any size give every queue once, in the order of one large page, in every store."""
+    order = [queue.name for queue in store.list_queues(APP)]
+    assert sorted(order) == sorted(many)
+    for size in range(1, len(NAMES) + 2):
+        for one in (store, other):
+            assert [queue.name for queue in listed(one, size)] == order
+
+
+@pytest.mark.needs("sorted_listing")
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4) | st.sampled_from(NAMES),
+    st.integers(1, 30),
+)
+@settings(max_examples=100)
+def test_listing_is_sorted(store: Store, start: str, limit: int) -> None:
+    """A page is the sorted names from ``start`` on, inclusive, whether ``start`` is a queue or not."""
+    for name in NAMES:
+        store.create_queue(APP, name, QueueSpec())
+    page = [queue.name for queue in store.list_queues(APP, start=start, limit=limit)]
+    assert page == [name for name in sorted(NAMES) if name >= start][:limit]
+
+
+def test_rows_are_complete(store: Store) -> None:
+    """A listed queue has all its fields and can be used like one that was looked up."""
+    spec = QueueSpec(
+        partitions=4,
+        type="public",
+        consistency="weak",
+        principals=(Principal("app:x"),),
+        ttl=9,
+        read_delay=0.0,
+    )
+    queue, _ = store.create_queue(APP, "orders", spec)
+    (row,) = store.list_queues(APP)
+    assert (row.uid, row.qid, row.partitions, row.principals, row.ttl) == (
+        queue.uid,
+        queue.qid,
+        4,
+        (Principal("app:x"),),
+        9,
+    )
+    assert (row.type, row.consistency, row.read_delay, row.created) == ("public", "weak", 0.0, queue.created)
+    assert store.inspect(row)[1][3].count == 0
+
+
+def test_listing_shows_the_present(store: Store, other: Store) -> None:
+    """Created, changed and deleted queues show as they are now, also those changed by another store."""
+    names = ["a", "b", "c"]
+    for name in names:
+        make_queue(store, name)
+    other.delete_queue(other.queue(APP, "b"))
+    other.update_queue(other.queue(APP, "c"), QueueSpec(partitions=5))
+    make_queue(other, "d")
+    for one in (store, other):
+        assert sorted((queue.name, queue.partitions) for queue in one.list_queues(APP)) == [
+            ("a", 1),
+            ("c", 5),
+            ("d", 1),
+        ]
+
+
+def test_applications_do_not_see_each_other(store: Store, many: dict[str, Queue]) -> None:
+    """The same name in two applications names two queues, with their own messages, fields and lists."""
+    store.create_application("globex")
+    assert store.list_queues("globex") == []
+    mine = many["a"]
+    theirs = make_queue(store, "a", application="globex", partitions=2)
+    assert (mine.uid, mine.qid) != (theirs.uid, theirs.qid)
+    assert [queue.application for queue in store.list_queues("globex")] == ["globex"]
+    assert {queue.application for queue in store.list_queues(APP)} == {APP}
+    assert store.queue(APP, "a").partitions == 1
+    assert store.queue("globex", "a").partitions == 2
+    store.delete_queue(theirs)
+    assert store.queue(APP, "a", fresh=True).uid == mine.uid

@@ -1,0 +1,190 @@
+"""Offsets of consumer groups."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.errors import GroupNotFound, InvalidRequest, OffsetConflict
+from queuey.ids import Position
+from queuey.messages import Offset, OffsetChange, QueueSpec
+from queuey.storage import Store
+from tests import strategies
+from tests.contract.samples import at_once, make_queue
+
+A, B, C = ((ids.EPOCH_TICKS + n, -n) for n in range(3))
+
+
+def places(offsets: list[Offset]) -> dict[int, Position]:
+    """Positions by partition."""
+    return {offset.partition: offset.position for offset in offsets}
+
+
+def expecting(partition: int, position: Position, expected: Position | None) -> OffsetChange:
+    """A change that compares first."""
+    return OffsetChange(partition, position, expected, compare=True)
+
+
+def test_recorded_and_read(store: Store, other: Store) -> None:
+    """Offsets are what was recorded last, by partition, for everybody; their age is known."""
+    queue = make_queue(store, partitions=3)
+    answer = store.set_offsets(queue, "group", [OffsetChange(3, A), OffsetChange(1, B)])
+    assert places(answer) == {1: B, 3: A}
+    assert places(other.set_offsets(queue, "group", [OffsetChange(3, C)])) == {3: C}
+    for one in (store, other):
+        found = one.offsets(queue, "group")
+        assert [(offset.partition, offset.position) for offset in found] == [(1, B), (3, C)]
+        assert all(abs(offset.updated - ids.ticks_to_seconds(ids.now_ticks())) < 60 for offset in found)
+
+
+@given(st.dictionaries(st.integers(1, 200), strategies.positions(), min_size=1, max_size=10))
+def test_any_positions(store: Store, changes: dict[int, Position]) -> None:
+    """Every position can be an offset."""
+    queue = make_queue(store, partitions=200)
+    store.set_offsets(queue, "group", [OffsetChange(number, place) for number, place in changes.items()])
+    assert places(store.offsets(queue, "group")) == changes
+
+
+def test_without_comparing_any_move_is_allowed(store: Store) -> None:
+    """Offsets may go back as well as forward: whoever resets a group decides."""
+    queue = make_queue(store)
+    for position in (B, C, A, ids.LAST, ids.FIRST):
+        store.set_offsets(queue, "group", [OffsetChange(1, position)])
+        assert places(store.offsets(queue, "group")) == {1: position}
+
+
+def test_comparing(store: Store, other: Store) -> None:
+    """A change that expects what is recorded is made, one that expects anything else is not."""
+    queue = make_queue(store)
+    store.set_offsets(queue, "group", [expecting(1, A, None)])
+    for wrong in (None, B, ids.following(A), ids.preceding(A)):
+        with pytest.raises(OffsetConflict) as refused:
+            other.set_offsets(queue, "group", [expecting(1, C, wrong)])
+        assert refused.value.current == {1: ids.to_hex(A)}
+        assert refused.value.applied == ()
+        assert places(store.offsets(queue, "group")) == {1: A}
+    other.set_offsets(queue, "group", [expecting(1, B, A)])
+    assert places(store.offsets(queue, "group")) == {1: B}
+
+
+def test_expecting_one_that_is_not_recorded(store: Store) -> None:
+    """Where nothing is recorded, expecting a position fails and records nothing, not even the group."""
+    queue = make_queue(store)
+    with pytest.raises(OffsetConflict) as refused:
+        store.set_offsets(queue, "group", [expecting(1, B, A)])
+    assert refused.value.current == {1: None}
+    assert store.groups(queue) == []
+    with pytest.raises(GroupNotFound):
+        store.offsets(queue, "group")
+
+
+def test_each_partition_by_itself(store: Store) -> None:
+    """Comparisons that fail do not keep the other partitions from being set, and the error says which were."""
+    queue = make_queue(store, partitions=4)
+    store.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(2, A)])
+    changes = [expecting(1, B, A), expecting(2, B, C), expecting(3, B, A), expecting(4, B, None)]
+    with pytest.raises(OffsetConflict) as refused:
+        store.set_offsets(queue, "group", changes)
+    assert sorted(refused.value.applied) == [1, 4]
+    assert refused.value.current == {1: ids.to_hex(B), 2: ids.to_hex(A), 3: None, 4: ids.to_hex(B)}
+    assert places(store.offsets(queue, "group")) == {1: B, 2: A, 4: B}
+
+
+@pytest.mark.parametrize("partition", [0, -1, 3, 257])
+def test_partition_outside_the_queue(store: Store, partition: int) -> None:
+    """A partition that the queue lacks is refused with all changes."""
+    queue = make_queue(store, partitions=2)
+    with pytest.raises(InvalidRequest):
+        store.set_offsets(queue, "group", [OffsetChange(1, A), OffsetChange(partition, A)])
+    assert store.groups(queue) == []
+
+
+def test_no_change(store: Store) -> None:
+    """Recording nothing makes no group."""
+    queue = make_queue(store)
+    assert store.set_offsets(queue, "group", []) == []
+    assert store.groups(queue) == []
+
+
+def test_groups_are_apart(store: Store, other: Store) -> None:
+    """Groups of a queue, and groups of one name in two queues, do not touch each other; they are listed sorted."""
+    queue, neighbour = make_queue(store), make_queue(store)
+    for name in ("b", "a", "B", "a:b", "a.b"):
+        store.set_offsets(queue, name, [OffsetChange(1, A)])
+    store.set_offsets(neighbour, "a", [OffsetChange(1, B)])
+    assert other.groups(queue) == sorted(["b", "a", "B", "a:b", "a.b"])
+    assert other.groups(neighbour) == ["a"]
+    assert places(other.offsets(queue, "a")) == {1: A}
+    store.delete_group(queue, "a")
+    assert other.groups(queue) == sorted(["b", "B", "a:b", "a.b"])
+    assert places(other.offsets(neighbour, "a")) == {1: B}
+
+
+def test_unknown_group(store: Store) -> None:
+    """A group without offsets is not found, before it had any and after they were deleted."""
+    queue = make_queue(store)
+    for _ in range(2):
+        assert store.groups(queue) == []
+        with pytest.raises(GroupNotFound):
+            store.offsets(queue, "group")
+        with pytest.raises(GroupNotFound):
+            store.delete_group(queue, "group")
+        store.set_offsets(queue, "group", [OffsetChange(1, A)])
+        store.delete_group(queue, "group")
+    store.set_offsets(queue, "group", [expecting(1, B, None)])
+    assert places(store.offsets(queue, "group")) == {1: B}
+
+
+def test_survive_updates_and_purges(store: Store) -> None:
+    """Offsets hang on the queue: changing and purging it keeps them, deleting it does not."""
+    queue = make_queue(store)
+    store.set_offsets(queue, "group", [OffsetChange(1, A)])
+    queue = store.update_queue(queue, QueueSpec(partitions=2))
+    queue = store.purge_queue(queue)
+    assert places(store.offsets(queue, "group")) == {1: A}
+    store.delete_queue(queue)
+    assert store.groups(make_queue(store, queue.name)) == []
+
+
+def test_no_increment_is_lost(store: Store, other: Store) -> None:
+    """Callers that each raise an offset by comparing and setting, again until it works, raise it once each."""
+    queue = make_queue(store)
+    store.set_offsets(queue, "group", [OffsetChange(1, (0, 0))])
+
+    def count(one: Store) -> int:
+        refused = 0
+        for _ in range(10):
+            while True:
+                (now,) = one.offsets(queue, "group")
+                ticks, low = now.position
+                try:
+                    one.set_offsets(queue, "group", [expecting(1, (ticks + 1, low), now.position)])
+                except OffsetConflict:
+                    refused += 1
+                    continue
+                break
+        return refused
+
+    at_once(count, [store, other] * 4)
+    assert places(store.offsets(queue, "group")) == {1: (80, 0)}
+
+
+def test_one_of_many_wins(store: Store, other: Store) -> None:
+    """Of callers that all expect no offset, one sets it and the others are told what it is."""
+    queue = make_queue(store)
+
+    def claim(n: int) -> int | None:
+        try:
+            (store, other)[n % 2].set_offsets(queue, "group", [expecting(1, (n, 0), None)])
+        except OffsetConflict as refused:
+            told = refused.current[1]
+            assert told is not None
+            return ids.parse_position(told)[0]
+        return None
+
+    answers = at_once(claim, range(8))
+    winner = answers.index(None)
+    assert answers.count(None) == 1
+    assert {answer for answer in answers if answer is not None} == {winner}

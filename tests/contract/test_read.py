@@ -1,0 +1,248 @@
+"""Reading slices: bounds, order, limits and the semantics of a page."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import Message, Queue, Slice
+from queuey.storage import Store
+from tests import strategies
+from tests.contract.samples import bodies, make_queue, new, pages, positions, read_one, say, shown, whole
+
+PAST = ids.EPOCH_TICKS + 10**16
+
+
+@pytest.fixture
+def five(store: Store) -> tuple[Queue, list[Position]]:
+    """A queue with the messages a to e."""
+    queue = make_queue(store, partitions=2)
+    return queue, say(store, queue, *"abcde")
+
+
+def test_whole_partition_in_both_directions(store: Store, five: tuple[Queue, list[Position]]) -> None:
+    """Ascending is oldest first, descending newest first."""
+    queue, found = five
+    up = read_one(store, queue, whole())
+    down = read_one(store, queue, structs.replace(whole(), descending=True))
+    assert bodies(up.messages) == list("abcde")
+    assert positions(up.messages) == found
+    assert bodies(down.messages) == list("edcba")
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_bounds_are_half_open(store: Store, five: tuple[Queue, list[Position]], *, descending: bool) -> None:
+    """A slice holds its lower bound and not its upper one, whichever way it is read."""
+    queue, found = five
+    for low, high in itertools.product(range(5), range(5)):
+        page = read_one(store, queue, Slice(partition=1, lower=found[low], upper=found[high], descending=descending))
+        expected = list("abcde"[low:high])
+        assert bodies(page.messages) == (expected[::-1] if descending else expected)
+        assert not page.more
+
+
+def test_neighbours_of_bounds(store: Store, five: tuple[Queue, list[Position]]) -> None:
+    """Exclusive and inclusive bounds are made with the neighbouring positions."""
+    queue, found = five
+    after = Slice(partition=1, lower=ids.following(found[1]), upper=ids.following(found[3]))
+    assert bodies(read_one(store, queue, after).messages) == ["c", "d"]
+    until = Slice(partition=1, lower=ids.preceding(found[1]), upper=ids.preceding(found[3]))
+    assert bodies(read_one(store, queue, until).messages) == ["b", "c"]
+
+
+@given(st.sets(strategies.positions().map(lambda place: (min(place[0], PAST), place[1])), max_size=20), st.data())
+def test_any_bounds(store: Store, places: set[Position], data: st.DataObject) -> None:
+    """For any messages and any bounds, a slice is what its definition says, in order."""
+    queue = make_queue(store)
+    store.put(queue, [(1, place) for place in places], new("x"))
+    edge = strategies.positions() | (st.sampled_from(sorted(places)) if places else st.nothing())
+    lower, upper = data.draw(edge), data.draw(edge)
+    descending = data.draw(st.booleans())
+    page = read_one(store, queue, Slice(partition=1, lower=lower, upper=upper, descending=descending))
+    expected = sorted((place for place in places if lower <= place < upper), reverse=descending)
+    assert positions(page.messages) == expected
+
+
+def test_limit(store: Store, five: tuple[Queue, list[Position]]) -> None:
+    """A page holds at most its limit, from its own end of the slice, and says whether there may be more."""
+    queue, found = five
+    for limit in range(1, 8):
+        up = read_one(store, queue, Slice(partition=1, limit=limit))
+        down = read_one(store, queue, Slice(partition=1, limit=limit, descending=True))
+        assert bodies(up.messages) == list("abcde"[:limit])
+        assert bodies(down.messages) == list("edcba"[:limit])
+        assert [page.more for page in (up, down)] == [limit <= 5] * 2 or limit == 5
+        if limit < 5:
+            assert found[limit - 1] < (up.next or ids.FIRST) <= found[limit]
+            assert found[5 - limit - 1] <= (down.next or ids.FIRST) < found[5 - limit]
+
+
+def test_page_ends_with_the_message_that_fills_it(store: Store) -> None:
+    """Bodies are summed up to ``max_bytes``: the message that reaches it is the last, however large it is."""
+    queue = make_queue(store)
+    say(store, queue, *["x" * 100] * 200)
+    for most, expected in [(1, 1), (99, 1), (100, 1), (101, 2), (250, 3), (3300, 33), (6400, 64), (6401, 65)]:
+        for descending in (False, True):
+            page = read_one(store, queue, Slice(partition=1, limit=1000, max_bytes=most, descending=descending))
+            assert (len(page.messages), page.more) == (expected, True)
+    page = read_one(store, queue, Slice(partition=1, limit=1000, max_bytes=20_001))
+    assert (len(page.messages), page.more) == (200, False)
+
+
+def test_body_larger_than_a_page(store: Store) -> None:
+    """A body above ``max_bytes`` makes a page of its own, so reading always goes on."""
+    queue = make_queue(store)
+    say(store, queue, "a" * 1000, "b" * 1000, "c")
+    chain = list(pages(store, queue, Slice(partition=1, max_bytes=10)))
+    assert [str(m.body)[0] for page in chain for m in page.messages] == ["a", "b", "c"]
+    assert [len(page.messages) for page in chain[:3]] == [1, 1, 1]
+
+
+def test_empty_partition(store: Store) -> None:
+    """Nothing is read from an empty partition; the cursor stands where reading is to go on."""
+    queue = make_queue(store)
+    page = read_one(store, queue, Slice(partition=1))
+    assert (page.messages, page.more) == ([], False)
+    assert page.next is not None
+    assert page.next <= (page.horizon, ids.LOW_MIN)
+    down = read_one(store, queue, Slice(partition=1, descending=True))
+    assert (down.messages, down.more, down.next) == ([], False, None)
+
+
+@pytest.mark.parametrize("partition", [0, -1, 3, 200, 256, 257])
+def test_partition_outside_the_queue(store: Store, partition: int) -> None:
+    """Partitions beyond the queue's give empty pages, and never another queue's messages."""
+    queue = make_queue(store, partitions=2)
+    for neighbour in [make_queue(store, partitions=2) for _ in range(3)]:
+        say(store, neighbour, "x")
+        say(store, neighbour, "x", partition=2)
+    for descending in (False, True):
+        page = read_one(store, queue, Slice(partition=partition, descending=descending))
+        assert (page.messages, page.more) == ([], False)
+
+
+@pytest.mark.parametrize("lower", [(ids.TICKS_MAX, 0), ids.LAST, (PAST, 5)])
+@pytest.mark.parametrize("upper", [ids.FIRST, (PAST, 5), ids.LAST])
+def test_cursor_is_never_below_the_slice(store: Store, lower: Position, upper: Position) -> None:
+    """An ascending cursor does not go back behind the slice's own start, wherever slice and horizon lie."""
+    queue = make_queue(store)
+    say(store, queue, "a")
+    page = read_one(store, queue, Slice(partition=1, lower=lower, upper=upper))
+    assert page.next is not None
+    assert page.next >= lower
+
+
+def test_cursor_never_passes_the_slice(store: Store, five: tuple[Queue, list[Position]]) -> None:
+    """A slice that ends below the horizon leaves its cursor at its end: what lies above was not considered."""
+    queue, found = five
+    page = read_one(store, queue, Slice(partition=1, upper=found[2]))
+    assert page.next == found[2]
+    assert bodies(read_one(store, queue, Slice(partition=1, lower=found[2])).messages) == ["c", "d", "e"]
+
+
+def test_several_slices_have_one_horizon(store: Store) -> None:
+    """Slices of one call are answered in their order, each by its own page, all below the same horizon."""
+    queue = make_queue(store, partitions=3)
+    for number in (1, 2, 3):
+        say(store, queue, *(f"{number}{letter}" for letter in "abc"), partition=number)
+    wanted = [
+        Slice(partition=3, limit=1),
+        Slice(partition=1, descending=True),
+        Slice(partition=9),
+        Slice(partition=3, limit=2, descending=True),
+        Slice(partition=2),
+        Slice(partition=3, limit=1),
+    ]
+    found = store.read(queue, wanted)
+    assert [bodies(page.messages) for page in found] == [
+        ["3a"],
+        ["1c", "1b", "1a"],
+        [],
+        ["3c", "3b"],
+        ["2a", "2b", "2c"],
+        ["3a"],
+    ]
+    assert len({page.horizon for page in found}) == 1
+    assert all(
+        message.partition == part.partition
+        for part, page in zip(wanted, found, strict=True)
+        for message in page.messages
+    )
+
+
+def test_no_slices(store: Store) -> None:
+    """Reading nothing gives nothing."""
+    assert store.read(make_queue(store), []) == []
+
+
+def check_chain(store: Store, queue: Queue, part: Slice, sizes: Iterator[int], expected: list[Message]) -> None:
+    """Follows a chain and compares what it shows, and what each page says, with the truth."""
+    seen: list[Message] = []
+    for page in pages(store, queue, part, sizes):
+        assert len(page.messages) > 0 or not page.more
+        seen += page.messages
+        rest = expected[len(seen) :]
+        assert page.more or rest == []
+        if part.descending and rest:
+            assert page.next is not None
+            assert rest[0].position <= page.next < seen[-1].position
+        elif rest:
+            assert page.next is not None
+            assert seen[-1].position < page.next <= rest[0].position
+    assert seen == expected
+
+
+@given(
+    st.lists(st.sampled_from(["put", "append", "gap"]), max_size=40),
+    st.lists(st.integers(1, 9), min_size=1, max_size=10),
+    st.integers(1, 60),
+    st.booleans(),
+    st.data(),
+)
+def test_any_chain_of_pages_equals_one_read(
+    store: Store,
+    steps: list[str],
+    sizes: list[int],
+    most: int,
+    descending: bool,  # noqa: FBT001 - given by hypothesis
+    data: st.DataObject,
+) -> None:
+    """Paging with any limits, either way and between any bounds, gives the messages of one read, each once."""
+    queue = make_queue(store)
+    for number, step in enumerate(steps):
+        if step == "append":
+            say(store, queue, *["x" * (number % 7 + 1)] * (number % 4 + 1))
+        elif step == "put":
+            place = (PAST + number // 3, number % 3 - 1)
+            store.put(queue, [(1, place)], new("y" * (number % 5 + 1)))
+        elif found := shown(store, queue):
+            store.delete(queue, [(1, message.position) for message in found[:: number % 3 + 2]])
+    everything = shown(store, queue)
+    edges = st.sampled_from([ids.FIRST, ids.LAST, *positions(everything)])
+    lower, upper = data.draw(edges), data.draw(edges)
+    expected = [message for message in everything if lower <= message.position < upper]
+    part = Slice(partition=1, lower=lower, upper=upper, limit=sizes[0], max_bytes=most, descending=descending)
+    check_chain(store, queue, part, itertools.cycle(sizes), expected[::-1] if descending else expected)
+
+
+def test_a_long_chain_continues_over_appends(store: Store, other: Store) -> None:
+    """A reader that keeps its cursor sees every message once while two stores go on writing between its pages."""
+    queue = make_queue(store)
+    seen: list[Message] = []
+    part = Slice(partition=1, limit=3)
+    for n in range(60):
+        say((store, other)[n % 2], queue, str(n))
+        page = read_one((store, other)[n % 3 % 2], queue, part)
+        seen += page.messages
+        assert page.next is not None
+        part = structs.replace(part, lower=page.next)
+    for page in pages(store, queue, part):
+        seen += page.messages
+    assert bodies(seen) == [str(n) for n in range(60)]

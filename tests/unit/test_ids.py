@@ -1,0 +1,248 @@
+"""Ids, their order, and the text forms they are read from."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.ids import Position
+from tests import strategies
+
+
+def reference_key(value: uuid.UUID) -> tuple[int, list[int]]:
+    """Cassandra's order of time UUIDs from its definition: the time, then each low byte as a signed one."""
+    signed = [byte - 256 if byte > 127 else byte for byte in value.bytes[8:]]
+    return value.time, signed
+
+
+@given(strategies.neighbourhoods())
+def test_positions_have_the_order_of_time_uuids(pair: tuple[Position, Position]) -> None:
+    """Comparing two positions gives what Cassandra's TimeUUIDType gives for their ids."""
+    left, right = pair
+    left_key, right_key = (reference_key(uuid.UUID(hex=ids.to_hex(x))) for x in pair)
+    assert (left < right) == (left_key < right_key)
+    assert (left == right) == (left_key == right_key)
+
+
+@given(st.lists(strategies.time_uuids(), max_size=30))
+def test_sorting_by_position_sorts_time_uuids(values: list[uuid.UUID]) -> None:
+    """A list sorted by position is sorted the way Cassandra would."""
+    by_position = sorted(values, key=lambda value: ids.parse_id(value.hex))
+    assert [reference_key(x) for x in by_position] == sorted(reference_key(x) for x in values)
+
+
+def test_order_of_low_bytes_is_signed_in_each_byte() -> None:
+    """A byte from 0x80 on sorts below one up to 0x7f, in the first low byte and in each further one."""
+
+    def low(digits: str) -> Position:
+        return ids.parse_position("0" * 12 + "1000" + digits)
+
+    written = ["8000000000000000", "ff00000000000000", "0080000000000000", "00000000000000ff",
+               "0000000000000000", "000000000000007f", "0000000000000180", "7f7f7f7f7f7f7f7f"]  # fmt: skip
+    signed = sorted(written, key=lambda text: [(byte ^ 0x80) for byte in bytes.fromhex(text)])
+    assert sorted(written, key=low) == signed
+
+
+@given(strategies.positions())
+def test_hex_round_trip(position: Position) -> None:
+    """A position is its id, and an id is 32 lower-case hex digits."""
+    text = ids.to_hex(position)
+    assert re.fullmatch("[0-9a-f]{32}", text)
+    assert ids.parse_position(text) == position
+
+
+@given(strategies.time_uuids())
+def test_uuid_module_agrees(value: uuid.UUID) -> None:
+    """What Python's uuid module calls the time and the text of an id is what we call them."""
+    position = ids.parse_id(value.hex)
+    again = uuid.UUID(hex=ids.to_hex(position))
+    assert again == value
+    assert again.time == position[0]
+    assert again.version == 1
+    assert ids.low_hex(position[1]) == value.hex[16:]
+
+
+@given(strategies.positions())
+def test_every_id_is_version_one(position: Position) -> None:
+    """Whatever the position, the version digit of its id is 1 and the time is the position's."""
+    text = ids.to_hex(position)
+    assert text[12] == "1"
+    assert uuid.UUID(hex=text).time == position[0]
+
+
+@given(strategies.time_uuids())
+def test_forms_of_an_id(value: uuid.UUID) -> None:
+    """Upper case and dashes change nothing."""
+    expected = ids.parse_id(value.hex)
+    forms = [value.hex.upper(), str(value), str(value).upper()]
+    assert {ids.parse_id(form) for form in forms} == {expected}
+    assert {ids.parse_position(form) for form in forms} == {expected}
+
+
+@given(st.uuids())
+def test_position_of_any_uuid(value: uuid.UUID) -> None:
+    """A position can be read from a UUID of any version: the time field, and all eight low bytes."""
+    ticks, low = ids.parse_position(value.hex)
+    assert ticks == value.time
+    assert ids.low_hex(low) == value.hex[16:]
+
+
+GOOD = "0123456789ab1def8123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "0",
+        GOOD[:-1],
+        GOOD + "0",
+        GOOD[:-1] + "g",
+        " " + GOOD[:-1],
+        GOOD + "\n",
+        "\n" + GOOD,
+        "0x" + GOOD[2:],
+        GOOD[:-1] + "_",
+        "+" + GOOD[1:],
+        GOOD[:-1] + "\u0663",
+        GOOD[:-1] + "\uff11",
+        "{" + GOOD + "}",
+        "urn:uuid:" + GOOD,
+        "-" * 36,
+        GOOD[:-1] + "é",
+        "1:" + GOOD,
+        "123.456",
+    ],
+)
+def test_rejected_positions(text: str) -> None:
+    """Anything but 32 hex digits, dashed or not, is no id and no position."""
+    with pytest.raises(ValueError, match="not a message id"):
+        ids.parse_position(text)
+    with pytest.raises(ValueError, match="not a message id"):
+        ids.parse_id(text)
+
+
+@pytest.mark.parametrize("version", "023456789abcdef")
+def test_message_ids_are_version_one(version: str) -> None:
+    """Only version 1 is a message's id."""
+    with pytest.raises(ValueError, match="version 1"):
+        ids.parse_id(GOOD[:12] + version + GOOD[13:])
+
+
+@pytest.mark.parametrize("variant", "01234567cdefCDEF")
+def test_message_ids_are_of_the_rfc_variant(variant: str) -> None:
+    """Only the RFC's variant is a message's id."""
+    with pytest.raises(ValueError, match="version 1"):
+        ids.parse_id(GOOD[:16] + variant + GOOD[17:])
+
+
+@given(strategies.positions())
+def test_following_and_preceding_are_neighbours(position: Position) -> None:
+    """The neighbours are one step away on their sides, and there is none beyond the ends."""
+    after, before = ids.following(position), ids.preceding(position)
+    assert number(after) == min(number(position) + 1, number(ids.LAST))
+    assert number(before) == max(number(position) - 1, number(ids.FIRST))
+    assert after >= position >= before
+
+
+def number(position: Position) -> int:
+    """The rank of a position among all."""
+    ticks, low = position
+    return (ticks << 64) + low - ids.LOW_MIN
+
+
+@given(strategies.positions())
+def test_first_and_last_bound_everything(position: Position) -> None:
+    """No position lies outside FIRST and LAST."""
+    assert ids.FIRST <= position <= ids.LAST
+
+
+@given(st.integers(0, 99_999_999_999), st.integers(0, 9_999_999))
+def test_instants_are_exact(seconds: int, fraction: int) -> None:
+    """Seven decimals are read without losing a tick, and written back the same."""
+    text = f"{seconds}.{fraction:07d}"
+    ticks = ids.parse_instant(text)
+    assert ticks == seconds * 10_000_000 + fraction + ids.EPOCH_TICKS
+    assert ids.timestamp_text(ticks) == text
+
+
+@given(st.integers(0, 99_999_999_999), st.text("0123456789", min_size=1, max_size=20))
+def test_digits_beyond_the_seventh_are_cut(seconds: int, decimals: str) -> None:
+    """Fewer decimals count as written with zeros, more are cut and never rounded."""
+    ticks = ids.parse_instant(f"{seconds}.{decimals}")
+    assert ticks == int(Decimal(f"{seconds}.{decimals}") * 10_000_000) + ids.EPOCH_TICKS
+
+
+@given(st.integers(0, 999_999_999_999))
+def test_whole_seconds(seconds: int) -> None:
+    """An instant without decimals is that second, or the last tick there is."""
+    assert ids.parse_instant(str(seconds)) == min(seconds * 10_000_000 + ids.EPOCH_TICKS, ids.TICKS_MAX)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "abc",
+            "-5",
+            "+5",
+            "1e9",
+            ".5",
+            "5.",
+            "1.2.3",
+            " 1",
+            "1 ",
+            "1\n",
+            "1_000",
+            "nan",
+            "inf",
+            "0x10",
+        ),
+        *("1,5", "1:2", "\u0661", "1.\u0662", "9" * 13, "1." + "9" * 21),
+    ],
+)
+def test_rejected_instants(text: str) -> None:
+    """Signs, exponents, spaces and digits of other scripts make no instant."""
+    assert ids.parse_instant(text) is None
+
+
+@given(st.integers(0, ids.TICKS_MAX))
+def test_timestamp_text_is_exact(ticks: int) -> None:
+    """The text has seven decimals and is the exact time since 1970, also before 1970."""
+    text = ids.timestamp_text(ticks)
+    assert re.fullmatch(r"-?[0-9]+\.[0-9]{7}", text)
+    assert Decimal(text) * 10_000_000 + ids.EPOCH_TICKS == ticks
+
+
+@given(st.floats(0, 4_000_000_000))
+def test_seconds_and_ticks(seconds: float) -> None:
+    """Going through ticks keeps an instant to within what a float of that size can say."""
+    assert ids.ticks_to_seconds(ids.seconds_to_ticks(seconds)) == pytest.approx(seconds, abs=1e-6)
+
+
+def test_clock_is_the_wall_clock_in_ticks() -> None:
+    """The clock stands between two readings of the uuid module's own idea of now."""
+    before = uuid.uuid1().time
+    now = ids.now_ticks()
+    after = uuid.uuid1().time
+    second = ids.TICKS_PER_SECOND
+    assert before - second <= now <= after + second
+
+
+def test_random_low_makes_valid_ids() -> None:
+    """Each process's low part has the RFC's variant, a multicast node, and is another one each time."""
+    lows = {ids.random_low() for _ in range(200)}
+    assert len(lows) == 200
+    for low in lows:
+        value = uuid.UUID(hex=ids.to_hex((ids.now_ticks(), low)))
+        assert value.variant == uuid.RFC_4122
+        assert value.version == 1
+        assert value.node >> 40 & 1 == 1
+        assert ids.parse_id(value.hex)[1] == low

@@ -1,0 +1,76 @@
+"""The nouns."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids, messages
+from queuey.ids import Position
+from queuey.messages import Message, Meta, Offset, OffsetChange, Page, Principal, Queue, QueueSpec, Slice
+from tests import strategies
+
+FROZEN = [
+    Principal("app:reports"),
+    QueueSpec(),
+    Queue(application="acme", name="orders", uid=1, qid=1),
+    Meta(),
+    Slice(partition=1),
+    Offset(1, ids.FIRST, 0.0),
+    OffsetChange(1, ids.FIRST),
+]
+
+
+@given(strategies.positions(), strategies.bodies())
+def test_message_names_itself(position: Position, body: str | bytes) -> None:
+    """A message's id, position and timestamp say the same."""
+    message = Message(*position, partition=1, expires=0, body=body)
+    assert message.position == position
+    assert ids.parse_position(message.id) == position
+    assert ids.timestamp_text(position[0]) == message.timestamp
+
+
+@pytest.mark.parametrize("noun", FROZEN, ids=lambda noun: type(noun).__name__)
+def test_nouns_that_are_shared_cannot_change(noun: msgspec.Struct) -> None:
+    """What caches and threads share is frozen and can be a key."""
+    field = noun.__struct_fields__[0]
+    with pytest.raises(AttributeError):
+        setattr(noun, field, None)
+    assert noun == msgspec.structs.replace(noun)
+    assert len({noun, msgspec.structs.replace(noun)}) == 1
+
+
+HEADERS = st.lists(
+    st.tuples(strategies.text_bodies(20), st.text(st.characters(codec="utf-8"), max_size=20)), max_size=16
+)
+
+
+@given(st.none() | strategies.text_bodies(40), HEADERS.map(tuple), st.booleans())
+def test_meta_round_trips(content_type: str | None, headers: tuple[tuple[str, str], ...], json: bool) -> None:  # noqa: FBT001 - given by hypothesis
+    """What travels with a body is the same after it was encoded and decoded, order of headers included."""
+    meta = Meta(content_type, headers, json)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(meta), type=Meta) == meta
+    assert msgspec.json.decode(msgspec.json.encode(meta), type=Meta) == meta
+
+
+def test_slice_without_bounds_is_the_whole_partition() -> None:
+    """A slice that names only its partition starts at the lowest position and keeps the read delay."""
+    everything = Slice(partition=1)
+    assert (everything.lower, everything.upper) == (ids.FIRST, ids.LAST)
+    assert not everything.descending
+    assert everything.delayed
+
+
+def test_pages_are_not_shared() -> None:
+    """Two pages made from two lists do not know of each other."""
+    one, two = (Page(messages=[], horizon=1, next=None, more=False) for _ in range(2))
+    one.messages.append(Message(1, 1, 1, 1, "x"))
+    assert two.messages == []
+
+
+def test_limits_are_those_of_the_original() -> None:
+    """The TTL of a message is 3 days unless given and never more than 2**25 seconds."""
+    assert messages.DEFAULT_TTL == 3 * 24 * 3600
+    assert messages.MAX_TTL == 2**25

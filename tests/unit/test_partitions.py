@@ -1,0 +1,93 @@
+"""Which partition a message goes to."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from hashlib import blake2b
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import partitions
+from queuey.partitions import StickyChoice, by_key
+
+VECTORS = [
+    ("", 1, 1, 77),
+    ("a", 2, 3, 144),
+    ("user-1", 1, 4, 169),
+    ("\xe9", 2, 3, 144),
+    ("\U0001f600", 1, 5, 161),
+    ("a" * 256, 2, 6, 132),
+    ("x\0y", 1, 6, 167),
+    ("\udc80", 2, 7, 102),
+]
+COUNTS = st.integers(1, partitions.MAX_PARTITIONS)
+
+
+@given(st.text(), COUNTS)
+def test_key_gives_a_partition_of_the_queue(key: str, count: int) -> None:
+    """Every text is a key, and its partition is one of the queue's."""
+    assert 1 <= by_key(key, count) <= count
+
+
+@given(st.text(), COUNTS)
+def test_key_keeps_its_partition(key: str, count: int) -> None:
+    """The same key goes to the same partition at every call."""
+    assert by_key(key, count) == by_key(key, count)
+
+
+@given(st.text(st.characters(codec="utf-8")), COUNTS)
+def test_partition_follows_the_published_rule(key: str, count: int) -> None:
+    """Other programs can compute it: BLAKE2b of 8 bytes, big-endian, modulo the count, from 1."""
+    expected = int(blake2b(key.encode(), digest_size=8).hexdigest(), 16) % count + 1
+    assert by_key(key, count) == expected
+
+
+@pytest.mark.parametrize(("key", "of_two", "of_seven", "of_all"), VECTORS)
+def test_fixed_vectors(key: str, of_two: int, of_seven: int, of_all: int) -> None:
+    """These partitions hold for ever: stored messages depend on them."""
+    assert (by_key(key, 2), by_key(key, 7), by_key(key, 200)) == (of_two, of_seven, of_all)
+
+
+def evenly(counts: Counter[int], partitions: int) -> bool:
+    """Whether a chi-square test finds nothing wrong (six standard deviations)."""
+    mean = counts.total() / partitions
+    chi = sum((counts[number] - mean) ** 2 / mean for number in range(1, partitions + 1))
+    return chi < partitions - 1 + 6 * math.sqrt(2 * (partitions - 1))
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 16, 200])
+def test_keys_spread_evenly(count: int) -> None:
+    """Keys that count up fill all partitions alike."""
+    assert evenly(Counter(by_key(f"user-{n}", count) for n in range(200 * count)), count)
+
+
+@given(COUNTS, st.integers())
+def test_sticky_choice_is_in_range(count: int, seed: int) -> None:
+    """A choice is one of the queue's partitions, also when the count changes while it is held."""
+    choice = StickyChoice(hold=60.0, rng=random.Random(seed))
+    assert 1 <= choice.choose(count) <= count
+    assert 1 <= choice.choose(max(count // 2, 1)) <= max(count // 2, 1)
+    assert 1 <= choice.choose(count * 2) <= count * 2
+
+
+def test_sticky_choice_is_held() -> None:
+    """While it is held, everybody gets the same partition."""
+    choice = StickyChoice(hold=3600.0)
+    assert len({choice.choose(200) for _ in range(100)}) == 1
+
+
+@pytest.mark.parametrize("count", [2, 5, 200])
+def test_sticky_choice_is_uniform_over_holds(count: int) -> None:
+    """Over many holds every partition is chosen alike."""
+    choice = StickyChoice(hold=0.0, rng=random.Random(4))
+    assert evenly(Counter(choice.choose(count) for _ in range(200 * count)), count)
+
+
+def test_only_partition() -> None:
+    """A queue of one partition has no choice."""
+    choice = StickyChoice(hold=0.0)
+    assert {choice.choose(1) for _ in range(50)} == {1}
