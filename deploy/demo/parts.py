@@ -1,0 +1,268 @@
+"""What the demo shows, one small function a part, in the order of ``PARTS``.
+
+A part does something with the running service, checks that it came out right, and returns what to print about it.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from service import DemoFailed, Service
+
+from queuey.client import Client, Outgoing
+from queuey.client.errors import ClientError, OffsetConflict
+from queuey.client.results import Message, Receipt
+from queuey.storage.sqlite import check
+
+FEED = Path(__file__).with_name("earthquakes.jsonl")
+WORK = "quakes-work"
+PARTITIONS = 4
+GROUP = "demo"
+WRITERS = 4
+ACKNOWLEDGED_BEFORE_KILL = 600
+
+
+class Account(NamedTuple):
+    """What a part has to say: a sentence, and a table if there is one."""
+
+    text: str
+    columns: tuple[str, ...] = ()
+    rows: Sequence[tuple[Any, ...]] = ()
+
+
+class Stage:
+    """What the parts share: the service, a client, and what earlier parts have stored."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.client: Client
+        self.quakes = [json.loads(line) for line in FEED.read_text().splitlines()]
+        self.networks = Counter(quake["net"] for quake in self.quakes)
+        self.work: list[Receipt] = []
+
+    def connect(self) -> None:
+        """Makes the client anew, as after a restart."""
+        self.client = self.service.client()
+
+
+def require(condition: object, failure: str) -> None:
+    """Checks something the demo claims.
+
+    Raises:
+        DemoFailed: It does not hold.
+    """
+    if not condition:
+        raise DemoFailed(failure)
+
+
+def queue_of(network: str) -> str:
+    """Returns the name of a network's queue."""
+    return f"quakes-{network}"
+
+
+def start(stage: Stage) -> Account:
+    """Starts the service on an empty directory."""
+    line = stage.service.start()
+    stage.connect()
+    return Account(line)
+
+
+def feed_subscribers(stage: Stage) -> Account:
+    """Gives every seismic network a queue of its own and sends it its notices."""
+    rows: Sequence[tuple[Any, ...]] = ()
+    for network, count in sorted(stage.networks.items()):
+        name = queue_of(network)
+        stage.client.create_queue(name)
+        quakes = [quake for quake in stage.quakes if quake["net"] == network]
+        receipts = stage.client.send_many(name, (Outgoing(json=quake) for quake in quakes))
+        require(len(receipts) == count, f"{name}: {len(receipts)} of {count} messages were acknowledged")
+        strongest = max(quakes, key=lambda quake: quake["mag"] or 0)
+        rows.append((name, count, strongest["title"]))
+    text = f"{len(stage.quakes):,} notices of earthquakes went to {len(rows)} queues, one per seismic network."
+    return Account(text, ("queue", "messages", "strongest"), rows)
+
+
+def feed_work(stage: Stage) -> Account:
+    """Sends the whole feed to one queue with partitions; the network is the key."""
+    stage.client.create_queue(WORK, partitions=PARTITIONS)
+    messages = (Outgoing(json=quake, key=quake["net"]) for quake in stage.quakes)
+    stage.work = stage.client.send_many(WORK, messages)
+    networks: dict[int, set[str]] = {number: set() for number in range(1, PARTITIONS + 1)}
+    for quake, receipt in zip(stage.quakes, stage.work, strict=True):
+        networks[receipt.partition].add(quake["net"])
+    total = sum(len(found) for found in networks.values())
+    require(total == len(stage.networks), "a network's notices were spread over several partitions")
+    sizes = Counter(receipt.partition for receipt in stage.work)
+    rows = [(number, sizes[number], ", ".join(sorted(found))) for number, found in networks.items()]
+    return Account(
+        f"The same feed went to {WORK}: {PARTITIONS} partitions, each network in one of them, in order.",
+        ("partition", "messages", "networks"),
+        rows,
+    )
+
+
+def read_both_ways(stage: Stage) -> Account:
+    """Reads the work queue by time, oldest first and newest first, over all partitions."""
+    forwards = list(stage.client.read_all(WORK, merge=True, limit=500))
+    backwards = list(stage.client.read_all(WORK, merge=True, limit=300, order="descending"))
+    require([message.body for message in forwards] == stage.quakes, "the feed did not come back in its order")
+    require(backwards == forwards[::-1], "newest first is not the reverse of oldest first")
+    rows = [(title, message.id, message.body["title"]) for title, message in _ends(forwards)]
+    text = f"Read by time: {len(forwards):,} messages oldest first, the same ones newest first."
+    return Account(text, ("", "id", "notice"), rows)
+
+
+def read_windows(stage: Stage) -> Account:
+    """Reads what came since an instant, before it, and between two."""
+    first, second = stage.work[len(stage.work) // 3], stage.work[2 * len(stage.work) // 3]
+    windows: dict[str, dict[str, Any]] = {
+        "before the first mark": {"before": first},
+        "from the first to below the second": {"since": first, "before": second},
+        "since the second mark": {"since": second},
+    }
+    counts = {
+        title: sum(1 for _ in stage.client.read_all(WORK, merge=True, **bounds)) for title, bounds in windows.items()
+    }
+    require(sum(counts.values()) == len(stage.work), f"the windows do not add up: {counts}")
+    third = len(stage.work) // 3
+    require(list(counts.values())[:2] == [third, 2 * len(stage.work) // 3 - third], f"wrong windows: {counts}")
+    return Account("Three windows in time make up the whole.", ("window", "messages"), list(counts.items()))
+
+
+def delete_messages(stage: Stage) -> Account:
+    """Deletes the weakest notices of one network by id."""
+    name = queue_of("ak")
+    messages = list(stage.client.read_all(name))
+    weak = [message for message in messages if (message.body["mag"] or 0) < 1]
+    stage.client.delete(name, weak)
+    left = list(stage.client.read_all(name))
+    require(left == [message for message in messages if message not in weak], "the wrong messages are gone")
+    require(stage.client.get(name, weak[:5]) == [], "deleted messages can still be fetched")
+    return Account(f"Deleted {len(weak)} notices below magnitude 1 from {name}; {len(left)} are left.")
+
+
+def show_info(stage: Stage) -> Account:
+    """Asks the service about the work queue."""
+    info = stage.client.info(WORK)
+    require(info.count == len(stage.work), f"info counts {info.count} messages instead of {len(stage.work)}")
+    promise = f"{info.acknowledgement.level}: {info.acknowledgement.text}"
+    rows = [
+        ("messages", info.count),
+        ("partitions", info.partitions),
+        ("messages live, seconds", info.ttl),
+        ("read delay, seconds", info.read_delay),
+        ("acknowledged means", promise),
+        ("guarantee", info.guarantee),
+    ]
+    return Account(f"What the service says about {WORK}:", ("", ""), rows)
+
+
+def record_offset(stage: Stage) -> Account:
+    """Records how far a consumer has come; a second one that knows an old offset is refused."""
+    places = [receipt for receipt in stage.work if receipt.partition == stage.work[0].partition]
+    partition, half = places[0].partition, places[len(places) // 2 - 1]
+    stage.client.commit(WORK, GROUP, {partition: half}, expected={partition: None})
+    found = stage.client.offsets(WORK, GROUP).partitions[partition]
+    behind = len(places) - len(places) // 2
+    require((found.offset, found.lag) == (half.id, behind), f"the offset came back as {found}")
+    try:
+        stage.client.commit(WORK, GROUP, {partition: places[-1]}, expected={partition: None})
+    except OffsetConflict:
+        text = f"Group {GROUP} has processed half of partition {partition}; {behind} messages are behind."
+        return Account(f"{text} Whoever expects an older offset is refused.")
+    raise DemoFailed("an offset was overwritten by someone who did not know it")
+
+
+def kill_while_writing(stage: Stage) -> Account:
+    """Kills the service with SIGKILL while several writers send, starts it again, and looks at what is there."""
+    name = "quakes-crash"
+    stage.client.create_queue(name)
+    acknowledged: dict[str, str] = {}
+    refused: set[str] = set()
+    enough = threading.Event()
+
+    def write(number: int) -> None:
+        with stage.service.client() as client:
+            for count in range(1_000_000):
+                bodies = [f"{number}/{count}/{index}" for index in range(1 + count % 3)]
+                try:
+                    receipts = client.send_many(name, bodies)
+                except ClientError:
+                    refused.update(bodies)
+                    return
+                acknowledged.update((receipt.id, body) for receipt, body in zip(receipts, bodies, strict=True))
+                if len(acknowledged) >= ACKNOWLEDGED_BEFORE_KILL:
+                    enough.set()
+
+    writers = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(WRITERS)]
+    for writer in writers:
+        writer.start()
+    require(enough.wait(30), f"only {len(acknowledged)} messages were acknowledged in 30 s")
+    stage.service.kill()
+    for writer in writers:
+        writer.join(30)
+    stage.service.start()
+    stage.connect()
+    return _compare(stage, name, acknowledged, refused)
+
+
+def check_rest(stage: Stage) -> Account:
+    """Looks at everything stored before the crash, and at the file itself."""
+    work = list(stage.client.read_all(WORK, merge=True))
+    require([message.id for message in work] == [receipt.id for receipt in stage.work], "the work queue has changed")
+    for network, count in stage.networks.items():
+        left = sum(1 for _ in stage.client.read_all(queue_of(network)))
+        require(left == count or network == "ak", f"{queue_of(network)} has {left} of {count} messages")
+    require(stage.client.offsets(WORK, GROUP).lag > 0, "the recorded offset is gone")
+    complaints = check(stage.service.data)
+    require(not complaints, f"the file is damaged: {complaints}")
+    return Account("Queues, messages and offsets from before are all there; the file passes its integrity check.")
+
+
+def stop(stage: Stage) -> Account:
+    """Stops the service as a service manager does."""
+    seconds = stage.service.stop()
+    return Account(f"SIGTERM ended the service in {seconds:.2f} s with exit code 0.")
+
+
+PARTS: list[tuple[str, Callable[[Stage], Account]]] = [
+    ("Start", start),
+    ("Subscribers", feed_subscribers),
+    ("Work queue", feed_work),
+    ("Both directions", read_both_ways),
+    ("Since and before", read_windows),
+    ("Delete", delete_messages),
+    ("Info", show_info),
+    ("Offsets", record_offset),
+    ("Crash", kill_while_writing),
+    ("After the crash", check_rest),
+    ("Stop", stop),
+]
+
+
+def _ends(messages: list[Message]) -> list[tuple[str, Message]]:
+    return [("oldest", messages[0]), ("newest", messages[-1])]
+
+
+def _compare(stage: Stage, name: str, acknowledged: dict[str, str], refused: set[str]) -> Account:
+    """Compares what the writers were told with what is stored."""
+    stored = {message.id: message.body for message in stage.client.read_all(name)}
+    bodies = Counter(stored.values())
+    lost = [identifier for identifier, body in acknowledged.items() if stored.get(identifier) != body]
+    require(not lost, f"{len(lost)} acknowledged messages are lost, such as {lost[:3]}")
+    twice = [body for body, count in bodies.items() if count > 1]
+    require(not twice, f"{len(twice)} messages are there twice, such as {twice[:3]}")
+    unknown = set(bodies) - set(acknowledged.values())
+    require(unknown <= refused, f"messages nobody sent: {sorted(unknown - refused)[:3]}")
+    rows = [
+        ("acknowledged before the kill", len(acknowledged)),
+        ("of these there, each exactly once", len(acknowledged) - len(lost)),
+        ("under way at the kill", len(refused)),
+        ("of these stored nevertheless", len(unknown)),
+    ]
+    return Account(f"Killed with -9 while {WRITERS} writers sent, and started again.", ("messages", "count"), rows)
