@@ -74,7 +74,7 @@ def start(stage: Stage) -> Account:
 
 def feed_subscribers(stage: Stage) -> Account:
     """Gives every seismic network a queue of its own and sends it its notices."""
-    rows: Sequence[tuple[Any, ...]] = ()
+    rows: list[tuple[Any, ...]] = []
     for network, count in sorted(stage.networks.items()):
         name = queue_of(network)
         stage.client.create_queue(name)
