@@ -1,4 +1,4 @@
-"""Both clients, on scripted servers."""
+"""Both clients, on scripted servers and on the real service."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+import httpx2
 import pytest
 
-from queuey.client import RetryPolicy
+from queuey.client import AsyncClient, Client, RetryPolicy
+from queuey.client.profile import read_profile
+from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application, served
 from tests.client.scripted import ONE, Blocking, Script, async_client, sync_client
 
 Connect = Callable[..., Any]
@@ -35,3 +38,43 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
             return client
 
         yield make
+
+
+@pytest.fixture(scope="session")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Application]:
+    """The service in this process."""
+    with application(tmp_path_factory.mktemp("data")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The service as a process of its own."""
+    with served(tmp_path_factory.mktemp("service")) as running:
+        yield running
+
+
+@pytest.fixture(params=["sync in process", "async in process", "sync over a socket", "async over a socket"])
+def queuey(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A client of either kind on the real service, in this process and over a socket."""
+    kind, _, where = request.param.partition(" ")
+    if where == "in process":
+        url, key, app = LOCAL, LOCAL_KEY, request.getfixturevalue("app")
+    else:
+        profile = read_profile(request.getfixturevalue("service").profile)
+        url, key, app = profile.url, profile.key, None
+    if kind == "sync":
+        with Client(url, key=key, transport=app and httpx2.WSGITransport(app)) as client:
+            yield client
+    else:
+        blocking = Blocking(AsyncClient(url, key=key, transport=app and Bridge(app)))
+        yield blocking
+        blocking.shut()
+
+
+@pytest.fixture
+def queue(queuey: Any) -> Iterator[str]:  # noqa: ANN401 - either client
+    """A fresh queue with three partitions."""
+    name = queuey.create_queue(partitions=3).name
+    yield name
+    queuey.delete_queue(name)

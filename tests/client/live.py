@@ -1,0 +1,107 @@
+"""The real service for the client's tests: in this process, and as ``queuey serve`` behind a socket."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any
+
+import httpx2
+
+from queuey.client.profile import read_profile
+from queuey.storage.sqlite import open_store
+from queuey.web import make_app
+
+LOCAL = "http://127.0.0.1:5000/v1/acme/"
+LOCAL_KEY = "a-key-of-the-tests"
+
+Application = Callable[..., Any]
+
+
+class Bridge(httpx2.AsyncBaseTransport):
+    """Lets an async client call a WSGI application."""
+
+    def __init__(self, app: Application) -> None:
+        self._transport = httpx2.WSGITransport(app)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Calls the application and waits for all of its answer."""
+        content = await request.aread()
+        plain = httpx2.Request(request.method, request.url, headers=request.headers, content=content)
+        response = self._transport.handle_request(plain)
+        return httpx2.Response(response.status_code, headers=response.headers, content=response.read())
+
+
+@contextmanager
+def application(data: Path) -> Iterator[Application]:
+    """Opens the service in this process, with one application and its key."""
+    store = open_store(data)
+    try:
+        store.create_application("acme")
+        store.add_key("acme", sha256(LOCAL_KEY.encode()).digest())
+        yield make_app(store)
+    finally:
+        store.close()
+
+
+class Served:
+    """``queuey serve`` as a process, on a port that it keeps over restarts."""
+
+    def __init__(self, place: Path) -> None:
+        self.profile = place / "config" / "profile.toml"
+        self._place = place
+        self._port = 0
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Starts it and waits until it serves."""
+        data, port = str(self._place / "data"), str(self._port)
+        command = [sys.executable, "-m", "queuey", "serve", "--data", data, "--port", port]
+        with self._log("a") as log:
+            self._process = subprocess.Popen(
+                command,
+                env=os.environ | {"QUEUEY_PROFILE": str(self.profile)},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if "serves at" not in line:
+            self.stop()
+            with self._log("r") as log:
+                raise AssertionError(f"queuey serve did not start: {line}{log.read()}")
+        self._port = int(read_profile(self.profile).url.rpartition(":")[2])
+
+    def stop(self) -> None:
+        """Stops it in order and waits for its end."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def _log(self, mode: str) -> IO[str]:
+        return (self._place / "log").open(mode)
+
+
+@contextmanager
+def served(place: Path) -> Iterator[Served]:
+    """Runs ``queuey serve`` with data and profile in a directory."""
+    service = Served(place)
+    service.start()
+    try:
+        yield service
+    finally:
+        service.stop()

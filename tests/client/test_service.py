@@ -1,0 +1,370 @@
+"""Every call of the client against the real service, sync and async, in process and over a socket."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from queuey.client import (
+    AsyncClient,
+    Client,
+    Conflict,
+    GroupNotFound,
+    InvalidRequest,
+    Message,
+    MessageNotFound,
+    NotAllowed,
+    NotAuthenticated,
+    OffsetConflict,
+    Outgoing,
+    Query,
+    QueueExists,
+    QueueNotFound,
+    RetryPolicy,
+    TooLarge,
+)
+from queuey.client.profile import read_profile
+from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, served
+
+Queuey = Any
+"""Either client; the async one is called like the sync one."""
+
+
+def bodies(messages: Any) -> list[Any]:  # noqa: ANN401 - anything with messages
+    """Gives what messages hold."""
+    return [message.body for message in messages]
+
+
+def test_a_queue_lives_from_create_to_delete(queuey: Queuey) -> None:
+    """Create, find again, conflict, update, reset, describe, purge and delete."""
+    name = uuid.uuid4().hex
+    created = queuey.create_queue(name, partitions=2, ttl=600, principals=["app:reports"])
+    assert (created.name, created.partitions, created.ttl, created.new) == (name, 2, 600, True)
+    assert created.principals == ("app:reports",)
+    assert not queuey.create_queue(name, partitions=2).new
+    with pytest.raises(QueueExists) as caught:
+        queuey.create_queue(name, partitions=5)
+    assert (caught.value.status, caught.value.code) == (409, "QueueExists")
+    updated = queuey.update_queue(name, partitions=3, ttl=None, principals=None)
+    assert (updated.partitions, updated.ttl, updated.principals) == (3, None, ())
+    with pytest.raises(InvalidRequest) as refused:
+        queuey.update_queue(name, partitions=1)
+    assert refused.value.code == "InvalidUpdate"
+    info = queuey.info(name)
+    assert (info.name, info.partitions, info.count, info.exact) == (name, 3, 0, True)
+    assert info.created == updated.created
+    assert set(info.partition_info) == {1, 2, 3}
+    assert info.acknowledgement.text
+    queuey.delete_queue(name)
+    with pytest.raises(QueueNotFound):
+        queuey.info(name)
+
+
+def test_queues_are_listed(queuey: Queuey) -> None:
+    """All pages of the list, with names alone, with fields and with counts."""
+    prefix = uuid.uuid4().hex[:8]
+    names = [f"{prefix}-{n}" for n in range(5)]
+    for name in names:
+        queuey.create_queue(name)
+    queuey.send(names[2], "x")
+
+    def ours(found: Any) -> list[Any]:  # noqa: ANN401 - names or queues
+        return list(itertools.takewhile(lambda queue: getattr(queue, "name", queue).startswith(prefix), found))
+
+    assert ours(queuey.queue_names(start=prefix, page_size=2)) == names
+    listed = ours(queuey.queues(start=prefix, count=True, page_size=2))
+    assert [queue.name for queue in listed] == names
+    assert [queue.count for queue in listed] == [0, 0, 1, 0, 0]
+    assert all(queue.type == "user" and queue.created and queue.application for queue in listed)
+    page = queuey.queue_page(start=names[0], limit=2)
+    assert page.next == names[2]
+    assert page.queues[0].count is None
+    for name in names:
+        queuey.delete_queue(name)
+
+
+@pytest.mark.parametrize(
+    ("sent", "body", "kind"),
+    [
+        ({"body": "Grüße\r\n \x00"}, "Grüße\r\n \x00", None),
+        ({"body": b"\x00\xff\xfe"}, b"\x00\xff\xfe", None),
+        ({"body": b"\xff", "key": "é"}, b"\xff", None),
+        ({"body": "<p>", "content_type": "text/html; charset=utf-8"}, "<p>", "text/html; charset=utf-8"),
+        ({"body": '{"a": 1}', "content_type": "application/json"}, '{"a": 1}', "application/json"),
+        ({"json": {"a": [1, 2.5, None, "ü"]}}, {"a": [1, 2.5, None, "ü"]}, None),
+        ({"json": Raw(b'{"z": 1, "a": 1.0}')}, {"z": 1, "a": 1.0}, None),
+        ({"json": 0}, 0, None),
+        ({"json": "text"}, "text", None),
+    ],
+)
+def test_what_is_sent_is_read(queuey: Queuey, queue: str, sent: dict[str, Any], body: object, kind: str | None) -> None:
+    """Bodies of every kind come back as they were, with their content type, in every way of reading."""
+    receipt = queuey.send(queue, **sent)
+    (read,) = queuey.read(queue).messages
+    (got,) = queuey.get(queue, receipt)
+    assert read == got
+    assert (read.body, type(read.body), read.content_type) == (body, type(body), kind)
+    assert (read.id, read.timestamp, read.partition) == (receipt.id, receipt.timestamp, receipt.partition)
+
+
+@pytest.mark.parametrize("value", ["plain value", "é", "a: b, c; d"])
+def test_headers_survive(queuey: Queuey, queue: str, value: str) -> None:
+    """Headers come back with their values, names in lower case; those that HTTP can carry also with the raw bytes."""
+    receipt = queuey.send(queue, "x", headers={"Trace-Id": value, "b": "2"})
+    (message,) = queuey.get(queue, receipt)
+    assert message.headers == {"trace-id": value, "b": "2"}
+    if value.isascii():
+        assert queuey.get_raw(queue, receipt).headers == {"trace-id": value, "b": "2"}
+
+
+def test_raw_messages_are_their_bytes(queuey: Queuey, queue: str) -> None:
+    """Raw reads give bytes and content type; a missing message has an error of its own."""
+    receipt = queuey.send(queue, b"\x89PNG\xff", content_type="image/png")
+    raw = queuey.get_raw(queue, receipt)
+    assert (raw.body, raw.content_type, raw.id, raw.partition) == (
+        b"\x89PNG\xff",
+        "image/png",
+        receipt.id,
+        receipt.partition,
+    )
+    queuey.delete(queue, receipt)
+    with pytest.raises(MessageNotFound):
+        queuey.get_raw(queue, receipt)
+    with pytest.raises(QueueNotFound):
+        queuey.get_raw("nosuchqueue", receipt)
+
+
+def test_keys_partitions_and_delays(queuey: Queuey, queue: str) -> None:
+    """A key picks one partition for all its messages, a partition is taken as given, a delayed message is hidden."""
+    assert len({queuey.send(queue, str(n), key="ann").partition for n in range(3)}) == 1
+    assert queuey.send(queue, "x", partition=3).partition == 3
+    with pytest.raises(InvalidRequest) as caught:
+        queuey.send(queue, "x", partition=4)
+    assert "partition" in caught.value.fields
+    hidden = queuey.send(queue, "later", delay=600)
+    assert "later" not in bodies(queuey.read_all(queue))
+    assert bodies(queuey.get(queue, hidden)) == ["later"]
+
+
+def test_order_is_kept_after_a_message(queuey: Queuey, queue: str) -> None:
+    """A message sent after another one has a later id."""
+    first = queuey.send(queue, "a")
+    second = queuey.send(queue, "b", after=first)
+    assert second.ticks >= first.ticks
+    assert bodies(queuey.read(queue, merge=True).messages) == ["a", "b"]
+
+
+def test_many_messages_are_stored_in_order(queuey: Queuey, queue: str) -> None:
+    """More than a batch of mixed messages arrives whole and in order, within the limit of bytes too."""
+    messages = [
+        Outgoing("x" * 20_000, partition=1) if n % 3 == 0 else Outgoing(json=n, partition=1) for n in range(1500)
+    ]
+    stored = queuey.send_many(queue, messages)
+    assert len({receipt.id for receipt in stored}) == 1500
+    read = list(queuey.read_all(queue, limit=700))
+    assert [message.id for message in read] == [receipt.id for receipt in stored]
+    assert bodies(read) == ["x" * 20_000 if n % 3 == 0 else n for n in range(1500)]
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(queuey: Queuey, queue: str) -> None:
+    """A bad item is named, and nothing of its batch is stored."""
+    with pytest.raises(InvalidRequest) as caught:
+        queuey.send_many(queue, ["a", Outgoing("b", partition=9)])
+    assert list(caught.value.fields) == ["1.partition"]
+    with pytest.raises(TooLarge):
+        queuey.send(queue, "x" * 300_000)
+    assert queuey.info(queue).count == 0
+
+
+@pytest.mark.parametrize("limit", [1, 3, 7, 100])
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+@pytest.mark.parametrize("merge", [False, True])
+def test_paging_gives_what_one_read_gives(queuey: Queuey, queue: str, limit: int, order: str, merge: bool) -> None:  # noqa: FBT001
+    """Whatever the size of a page, all pages together hold each message once, and merged ones in time order."""
+    queuey.send_many(queue, [Outgoing(str(n), partition=n % 3 + 1) for n in range(20)])
+    whole = queuey.read(queue, order=order, merge=merge).messages
+    paged = list(queuey.read_all(queue, limit=limit, order=order, merge=merge))
+    assert sorted(message.id for message in paged) == sorted(message.id for message in whole)
+    if merge:
+        assert [message.id for message in paged] == [message.id for message in whole]
+    assert len(paged) == 20
+
+
+def test_reading_goes_on_from_any_position(queuey: Queuey, queue: str) -> None:
+    """A page's cursor, its positions per partition, a message and its time all say where to go on."""
+    stored = queuey.send_many(queue, [Outgoing(str(n), partition=1) for n in range(6)])
+    first = queuey.read(queue, limit=2)
+    assert bodies(first.messages) == ["0", "1"]
+    assert first.more
+    assert bodies(queuey.read(queue, since=first.cursor).messages) == ["2", "3", "4", "5"]
+    assert bodies(queuey.read(queue, since=first.next).messages) == ["2", "3", "4", "5"]
+    assert bodies(queuey.read(queue, after=first.messages[-1], before=stored[4]).messages) == ["2", "3"]
+    assert bodies(queuey.read(queue, until=stored[0], partitions=[1]).messages) == ["0"]
+    assert len(queuey.read(queue, since=stored[0].time).messages) == 6
+    assert queuey.read(queue, partitions=2).messages == ()
+    assert not queuey.read(queue, delay=False).cursor_safe
+
+
+def test_several_queues_are_read_at_once(queuey: Queuey, queue: str) -> None:
+    """One call reads several queues; one that is missing spoils only its own part."""
+    queuey.send(queue, "x")
+    found, missing, bounded = queuey.read_queues(
+        [queue, "nosuchqueue", Query(queue=queue, limit=5, until=1, merge=True)]
+    )
+    assert bodies(found.page.messages) == ["x"]
+    assert isinstance(missing.error, QueueNotFound)
+    assert bounded.page.messages == ()
+    assert (found.queue, missing.queue) == (queue, "nosuchqueue")
+
+
+def test_messages_by_id(queuey: Queuey, queue: str) -> None:
+    """Get, put and delete by id, in one partition or several."""
+    stored = queuey.send_many(queue, [Outgoing(str(n), partition=n + 1) for n in range(3)])
+    assert sorted(bodies(queuey.get(queue, stored))) == ["0", "1", "2"]
+    assert queuey.get(queue, f"{2}:{stored[0].id}") == []
+    queuey.put(queue, stored[:2], "new", headers={"a": "b"}, content_type="text/plain")
+    assert sorted(bodies(queuey.get(queue, stored))) == ["2", "new", "new"]
+    assert queuey.get(queue, stored[0])[0].headers == {"a": "b"}
+    queuey.put(queue, stored[2], json={"n": 1})
+    assert queuey.get(queue, [(3, stored[2].id)])[0].body == '{"n":1}'
+    queuey.delete(queue, stored[1:])
+    queuey.delete(queue, stored[1:])
+    assert bodies(queuey.read_all(queue)) == ["new"]
+    assert queuey.info(queue).partitions == 3
+
+
+def test_a_purge_removes_messages_and_nothing_else(queuey: Queuey, queue: str) -> None:
+    """After a purge the queue is empty, with its fields and offsets."""
+    stored = queuey.send(queue, "x", partition=1)
+    queuey.commit(queue, "g", {1: stored})
+    queuey.purge_queue(queue)
+    assert list(queuey.read_all(queue)) == []
+    assert queuey.info(queue).partitions == 3
+    assert queuey.groups(queue) == ("g",)
+
+
+def test_offsets_are_compared_and_set(queuey: Queuey, queue: str) -> None:
+    """Offsets are recorded per partition, a wrong expectation is told, groups are listed and forgotten."""
+    stored = queuey.send_many(queue, [Outgoing(str(n), partition=1) for n in range(4)])
+    with pytest.raises(GroupNotFound):
+        queuey.offsets(queue, "g")
+    assert queuey.commit(queue, "g", {1: stored[0]}, expected={1: None}) == {1: stored[0].id}
+    with pytest.raises(OffsetConflict) as caught:
+        queuey.commit(queue, "g", {1: stored[2], 2: stored[2]}, expected={1: stored[1]})
+    assert isinstance(caught.value, Conflict)
+    assert caught.value.current == {1: stored[0].id, 2: stored[2].id}
+    assert caught.value.applied == (2,)
+    queuey.commit(queue, "g", {1: stored[1]}, expected={1: stored[0]})
+    offsets = queuey.offsets(queue, "g")
+    assert offsets.partitions[1].offset == stored[1].id
+    assert offsets.partitions[3].offset is None
+    assert (offsets.partitions[1].lag, offsets.lag) == (2, 2)
+    assert offsets.partitions[1].updated
+    assert queuey.groups(queue) == ("g",)
+    queuey.delete_group(queue, "g")
+    assert queuey.groups(queue) == ()
+    with pytest.raises(GroupNotFound):
+        queuey.delete_group(queue, "g")
+
+
+def test_tail_shows_what_comes_after_it_began(queuey: Queuey, queue: str) -> None:
+    """A live read begins now, or at a given position, and sees new messages of all partitions in time order."""
+    queuey.send(queue, "old")
+    pages = queuey.tail_pages(queue, wait=0.001)
+    assert next(pages).messages == ()
+    queuey.send_many(queue, [Outgoing(str(n), partition=n % 3 + 1) for n in range(10)])
+    assert bodies(next(pages).messages) == [str(n) for n in range(10)]
+    pages.close()
+    messages = queuey.tail(queue, since=0, limit=2)
+    assert bodies(itertools.islice(messages, 11)) == ["old", *(str(n) for n in range(10))]
+    messages.close()
+
+
+def test_tail_sees_partitions_that_are_added(queuey: Queuey, queue: str) -> None:
+    """A partition added while a queue is followed is followed too, from its beginning."""
+    messages = queuey.tail(queue, since=0, wait=1)
+    queuey.send(queue, "a")
+    assert next(messages).body == "a"
+    queuey.update_queue(queue, partitions=4)
+    queuey.send(queue, "b", partition=4)
+    assert next(messages).body == "b"
+    messages.close()
+
+
+def test_the_service_answers_about_itself(queuey: Queuey) -> None:
+    """Heartbeat and version need no queue."""
+    queuey.heartbeat()
+    assert queuey.version()
+
+
+def test_a_wrong_key_and_no_key_differ(app: Application) -> None:
+    """An unknown key is not authenticated; no key is not allowed."""
+    import httpx2  # noqa: PLC0415 - the transport of this test alone
+
+    with Client(LOCAL, key="wrong", transport=httpx2.WSGITransport(app)) as client:
+        with pytest.raises(NotAuthenticated) as caught:
+            client.create_queue()
+        assert "wrong" not in str(caught.value)
+    with Client(LOCAL, key="", transport=httpx2.WSGITransport(app)) as client, pytest.raises(NotAllowed):
+        client.create_queue()
+
+
+def test_a_waiting_read_wakes_up(service: Served) -> None:
+    """A long poll ends as soon as a message comes, long before its time is over."""
+    profile = read_profile(service.profile)
+    with Client(profile.url, key=profile.key) as client:
+        queue = client.create_queue().name
+        found: list[Message] = []
+        reader = threading.Thread(target=lambda: found.extend(client.read(queue, wait=20).messages))
+        reader.start()
+        client.send(queue, "x")
+        reader.join(15)
+        assert bodies(found) == ["x"]
+
+
+def test_tail_survives_a_restart(tmp_path: Path) -> None:
+    """A live read goes on through a restart of the service and gives every message once, in order."""
+    with served(tmp_path) as service:
+        profile = read_profile(service.profile)
+        with Client(profile.url, key=profile.key, retry=RetryPolicy(base=0.05, cap=0.2)) as client:
+            queue = client.create_queue(partitions=2).name
+            client.send_many(queue, ["0", "1", "2"])
+            messages = client.tail(queue, since=0)
+            seen = bodies(itertools.islice(messages, 3))
+
+            def restart() -> None:
+                service.stop()
+                service.start()
+                client.send(queue, "3")
+
+            restarted = threading.Thread(target=restart)
+            restarted.start()
+            seen.append(next(messages).body)
+            restarted.join()
+            assert seen == ["0", "1", "2", "3"]
+
+
+async def read_async(app: Application) -> list[Any]:
+    """Sends an async feed and reads it back, as async code does."""
+    async with AsyncClient(LOCAL, key=LOCAL_KEY, transport=Bridge(app)) as client:
+        queue = (await client.create_queue()).name
+
+        async def feed() -> Any:  # noqa: ANN401 - an async generator
+            for number in range(3):
+                yield f"m{number}"
+
+        assert len(await client.send_many(queue, feed())) == 3
+        return [message.body async for message in client.read_all(queue)]
+
+
+def test_async_code_may_send_an_async_feed(app: Application) -> None:
+    """The async client takes async iterables and is iterated over asynchronously."""
+    import asyncio  # noqa: PLC0415 - the event loop of this test alone
+
+    assert asyncio.run(read_async(app)) == ["m0", "m1", "m2"]
