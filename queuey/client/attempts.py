@@ -33,6 +33,7 @@ from queuey.client.wire import Answer, Call
 T = TypeVar("T")
 
 _ERROR = 400
+_FAILURE = 500
 _SUCCESS = range(200, 300)
 
 
@@ -87,9 +88,10 @@ class Attempts(Generic[T]):
             ApiError: The server refused.
             InvalidAnswer: It is no answer of Queuey's.
         """
+        if answer.status < _FAILURE:
+            self._choice.worked(self.server)
         if answer.status >= _ERROR:
             raise read_refusal(answer)
-        self._choice.worked(self.server)
         if answer.status not in _SUCCESS:
             raise InvalidAnswer(f"{self.server.root} answered with status {answer.status}")
         return self._call.parse(answer)

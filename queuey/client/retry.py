@@ -35,8 +35,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         cool_down: Seconds for which a server that failed is avoided while there are others.
     """
 
-    rounds: int = 4
-    base: float = 0.1
+    rounds: int = 5
+    base: float = 0.2
     cap: float = 5.0
     retry_after_cap: float = 30.0
     deadline: float = 60.0

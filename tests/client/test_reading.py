@@ -118,7 +118,7 @@ def test_tail_goes_on_through_outages(connect: Connect) -> None:
     bodies = [m.body for m in itertools.islice(connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0), 2)]
     assert bodies == ["m1", "m2"]
     assert {params["since"] for params in asked(script)[1:]} == {f"1:{message_id(2)}"}
-    assert script.slept == [0.1, 0.2, 0.4, 0.8]
+    assert script.slept == [0.2, 0.4, 0.8, 1.6]
 
 
 def test_patience_ends_a_tail(connect: Connect) -> None:

@@ -1,0 +1,71 @@
+"""Certificates are checked: by the system's authorities, by given ones, or not at all when told so."""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client, ConnectionFailed, RetryPolicy
+
+CERTIFICATES = Path(__file__).parent.parent / "acceptance" / "tls"
+CERTIFICATE = CERTIFICATES / "cert.pem"
+ONCE = RetryPolicy(rounds=1)
+
+
+class Heartbeat(BaseHTTPRequestHandler):
+    """Answers everything with OK."""
+
+    def do_GET(self) -> None:
+        """Answers."""
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"OK")
+
+    def log_message(self, *_: object) -> None:
+        """Keeps quiet."""
+
+
+class Quiet(HTTPServer):
+    """A server that takes a failed handshake in silence."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keeps quiet."""
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """The address of a server with a certificate that no authority of the system has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, CERTIFICATES / "key.pem")
+    with Quiet(("127.0.0.1", 0), Heartbeat) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"https://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_an_unknown_authority_is_refused(url: str) -> None:
+    """Without being told otherwise, a certificate of unknown origin ends the connection before anything is sent."""
+    with Client(url, key="k", retry=ONCE) as client, pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
+        client.heartbeat()
+
+
+@pytest.mark.parametrize("kind", ["path", "text", "context", "unchecked"])
+def test_authorities_may_be_given(url: str, kind: str) -> None:
+    """A CA file, a context of one's own, or False make it work."""
+    given: dict[str, Path | str | ssl.SSLContext | bool] = {
+        "path": CERTIFICATE,
+        "text": str(CERTIFICATE),
+        "context": ssl.create_default_context(cafile=CERTIFICATE),
+        "unchecked": False,
+    }
+    with Client(url, key="k", verify=given[kind], retry=ONCE) as client:
+        client.heartbeat()
