@@ -20,6 +20,34 @@ from queuey.web.errors import NoSuchResource, error_answer
 __all__ = ["make_app"]
 
 
+class _Root:
+    """The one context of all views: routes alone lead to them, there is nothing to traverse."""
+
+
+class _NoTraversal:
+    """Finds the root at the end of every path. Pyramid would otherwise take the path apart at each request."""
+
+    __slots__ = ("_found",)
+
+    def __init__(self, root: _Root) -> None:
+        self._found = _FOUND
+
+    def __call__(self, request: Any) -> dict[str, Any]:  # noqa: ANN401 - Pyramid's objects have no types
+        return self._found
+
+
+_ROOT = _Root()
+_FOUND = {
+    "context": _ROOT,
+    "view_name": "",
+    "subpath": (),
+    "traversed": (),
+    "virtual_root": _ROOT,
+    "virtual_root_path": (),
+    "root": _ROOT,
+}
+
+
 def _not_found(context: Any, request: Any) -> Answer:  # noqa: ANN401 - Pyramid's objects have no types
     return error_answer(NoSuchResource("The resource could not be found."), request.environ)
 
@@ -46,7 +74,8 @@ def make_app(
         metrics: Where requests are counted.
         stopping: Setting it answers everybody who waits for messages and turns the load balancer's heartbeat red.
     """
-    config = Configurator(introspection=False)
+    config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
+    config.add_traverser(_NoTraversal, _Root)
     config.registry.service = Service(store, limits, metrics=metrics, stopping=stopping)
     config.include(v1.includeme)
     config.include(ops.includeme)

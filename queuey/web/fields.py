@@ -72,7 +72,7 @@ def _is_number(value: object, form: re.Pattern[str]) -> bool:
     """Tells whether text has the form of a number, or a JSON value is one."""
     if isinstance(value, str):
         return form.fullmatch(value.strip()) is not None
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
 
 
 N = TypeVar("N", int, float)
@@ -87,7 +87,8 @@ def in_range(number: N, least: float, most: float) -> N:
     return number
 
 
-def _plain(number: float) -> str:
+def _plain(number: object) -> str:
+    """Writes a number without the decimals that it does not have."""
     return f"{number:g}" if isinstance(number, float) else str(number)
 
 

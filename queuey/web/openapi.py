@@ -14,7 +14,7 @@ REFERENCE = "#/components/schemas/{name}"
 
 Schema = dict[str, Any]
 Content = Mapping[str, Any]
-"""Bodies by media type: a msgspec type, or a schema as a dict."""
+"""Bodies by media type: a msgspec type, a schema as a dict, or several of these as a tuple."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +64,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _schema(kind: Any, schemas: Mapping[Any, Schema]) -> Schema:  # noqa: ANN401 - a type or a schema
+    if isinstance(kind, tuple):
+        return {"anyOf": [_schema(one, schemas) for one in kind]}
     return dict(kind) if isinstance(kind, Mapping) else schemas[kind]
 
 
@@ -87,8 +89,9 @@ def _types(operations: Sequence[Operation], errors: Mapping[int, Response]) -> l
     contents = [operation.body for operation in operations]
     contents += [response.content for operation in operations for response in operation.success.values()]
     contents += [response.content for response in errors.values()]
-    kinds = [kind for content in contents for kind in content.values() if not isinstance(kind, Mapping)]
-    return list(dict.fromkeys(kinds))
+    values = [value for content in contents for value in content.values()]
+    kinds = [kind for value in values for kind in (value if isinstance(value, tuple) else (value,))]
+    return list(dict.fromkeys(kind for kind in kinds if not isinstance(kind, Mapping)))
 
 
 def document(

@@ -126,12 +126,11 @@ def _own_headers(environ: Environ) -> dict[str, str] | None:
     # Joining the names and searching once is far cheaper than looking at each name.
     if HEADER not in "\n".join(environ):
         return None
-    found = {}
-    for name, value in environ.items():
-        if name.startswith(HEADER):
-            text = text_or_bytes(value.encode("latin-1"))
-            found[name[len(HEADER) :].replace("_", "-").lower()] = text if isinstance(text, str) else value
-    return found
+    return {
+        name[len(HEADER) :].replace("_", "-").lower(): _header_text(value)
+        for name, value in environ.items()
+        if name.startswith(HEADER)
+    }
 
 
 def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
@@ -147,28 +146,29 @@ def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | No
         InvalidRequest: Naming every bad field.
     """
     get = environ.get
-    ttl, kind, headers = get("HTTP_X_TTL"), get("CONTENT_TYPE"), _own_headers(environ)
+    kind, headers = get("CONTENT_TYPE"), _own_headers(environ)
+    asked = (get("HTTP_X_TTL"), get("HTTP_X_PARTITION"), get("HTTP_X_MESSAGE_KEY"), get("HTTP_X_DELAY"))
     draft = Draft(text_or_bytes(body))
+    if body and headers is None and (not kind or kind in _types) and not any(asked):
+        draft.meta = _meta(kind, None)
+        return draft
     errors = Errors()
     if not body:
         errors["body"] = fields.REQUIRED
-    if ttl:
-        draft.ttl = errors.take("ttl", fields.integer, ttl, 1, MAX_TTL)
-    if headers or kind:
-        kept = errors.take("headers", _headers, headers, limits) if headers else None
-        if kind and kind not in _types:
-            kind = errors.take("content_type", _content_type, kind, limits.max_content_type)
-        draft.meta = _meta(kind, kept)
+    draft.ttl = errors.take("ttl", fields.integer, asked[0], 1, MAX_TTL)
+    kept = errors.take("headers", _headers, headers, limits)
+    draft.meta = _meta(errors.take("content_type", _content_type, kind, limits.max_content_type), kept)
     if queue is not None:
-        partition, key, delay = get("HTTP_X_PARTITION"), get("HTTP_X_MESSAGE_KEY"), get("HTTP_X_DELAY")
-        if partition or key or delay:
-            if key:
-                text = text_or_bytes(key.encode("latin-1"))
-                key = text if isinstance(text, str) else key
-            _place(draft, partition, key, delay, queue=queue, limits=limits, errors=errors)
-    if errors:
-        errors.check()
+        _, partition, key, delay = asked
+        _place(draft, partition, key and _header_text(key), delay, queue=queue, limits=limits, errors=errors)
+    errors.check()
     return draft
+
+
+def _header_text(value: str) -> str:
+    """Reads a header's value, which WSGI gives as Latin-1, as UTF-8 if it is that."""
+    text = text_or_bytes(value.encode("latin-1"))
+    return text if isinstance(text, str) else value
 
 
 def _place(

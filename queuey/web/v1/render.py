@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 
 from queuey import ids
-from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
 from queuey.service import Place, Reading
 from queuey.web.answers import encode
@@ -18,6 +18,9 @@ from queuey.web.answers import encode
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
 _NEXT = b',{"message_id":"'
+_POSTED = b'%b%08x%b","timestamp":"%d.%07d","partition":%d}'
+_FIRST_POSTED = b'{"key":"'
+_NEXT_POSTED = b',{"key":"'
 _CACHED_TAILS = 1024
 
 _tails: dict[Meta, bytes] = {}
@@ -52,7 +55,7 @@ def render_messages(messages: Sequence[Message]) -> bytes:
         ticks = message.ticks
         if ticks >> 32 != high or message.low != low:
             high, low = ticks >> 32, message.low
-            rest = b'%04x1%03x%b","timestamp":"' % (high & 0xFFFF, high >> 16, ids.low_hex(low).encode())
+            rest = b'%04x1%03x%b","timestamp":"' % (high & 0xFFFF, high >> 16, _low_digits(low))
             end = 0
         if not start <= ticks < end:
             seconds = (ticks - EPOCH_TICKS) // TICKS_PER_SECOND
@@ -106,24 +109,31 @@ def horizon_id(ticks: int) -> str:
     return ids.to_hex((ticks, LOW_MIN))
 
 
-_last_low: tuple[int, str] = (0, ids.low_hex(0))
+def render_posted(places: Sequence[Place]) -> bytes:
+    """Returns the answer to a post. Ids minted together share all but their first eight digits."""
+    parts: list[bytes | int] = []
+    separator = _FIRST_POSTED
+    low: int | None = None
+    high = -1
+    rest = b""
+    for partition, (ticks, own) in places:
+        if ticks >> 32 != high or own != low:
+            high, low = ticks >> 32, own
+            rest = b"%04x1%03x%b" % (high & 0xFFFF, high >> 16, _low_digits(own))
+        seconds, fraction = divmod(ticks - EPOCH_TICKS, TICKS_PER_SECOND)
+        parts += (separator, ticks & 0xFFFFFFFF, rest, seconds, fraction, partition)
+        separator = _NEXT_POSTED
+    return b'{"status":"ok","messages":[%b]}' % (_POSTED * len(places) % tuple(parts))
 
 
-def _id(position: Position) -> str:
-    """Returns an id; posted ones mostly share their last sixteen digits with the one before."""
+_last_low = (0, ids.low_hex(0).encode())
+
+
+def _low_digits(low: int) -> bytes:
+    """Returns the last sixteen digits of an id; nearly always they are those of the call before."""
     global _last_low  # noqa: PLW0603 - one tuple, replaced as a whole: any thread's value is right for its number
-    ticks, low = position
     known, digits = _last_low
     if known != low:
-        digits = ids.low_hex(low)
+        digits = ids.low_hex(low).encode()
         _last_low = (low, digits)
-    return f"{ticks & 0xFFFFFFFF:08x}{(ticks >> 32) & 0xFFFF:04x}1{ticks >> 48:03x}{digits}"
-
-
-def render_posted(places: Sequence[Place]) -> bytes:
-    """Returns the answer to a post."""
-    items = []
-    for partition, position in places:
-        seconds, fraction = divmod(position[0] - EPOCH_TICKS, TICKS_PER_SECOND)
-        items.append(f'{{"key":"{_id(position)}","timestamp":"{seconds}.{fraction:07d}","partition":{partition}}}')
-    return f'{{"status":"ok","messages":[{",".join(items)}]}}'.encode()
+    return digits

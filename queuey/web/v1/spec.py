@@ -81,6 +81,8 @@ RAW_HEADERS = {
     "X-Content-Type-Options": "`nosniff`",
 }
 
+RAW_JSON = {"description": "With raw: the JSON value that was posted"}
+
 PLAIN = {"text/plain": ANY_TEXT}
 PROBLEM = {"application/problem+json": structs.Problem}
 FAILURE: Content = {JSON: structs.Failure, **PROBLEM}
@@ -178,7 +180,7 @@ MESSAGE_OPERATIONS = (
         path=QUEUE + "/{ids}",
         summary="Get messages, by id",
         parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN),),
-        success={200: Response({JSON: structs.Fetched, "*/*": {}}, RAW_HEADERS)},
+        success={200: Response({JSON: (structs.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         errors=USUAL,
     ),
     Operation(

@@ -1,0 +1,1 @@
+"""The web room, called in process as a WSGI server would call it, on a real store."""

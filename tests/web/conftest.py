@@ -1,0 +1,57 @@
+"""Callers of the application, each with another credential."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from queuey.service import Limits
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.auth import digest_of
+from tests.web.caller import Caller
+
+KEY = "0a" * 31 + "ac"
+"""Begins and ends with characters that the original took away from keys."""
+GUEST_KEY = "f" * 64
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Some limits low enough to reach."""
+    return Limits(max_batch=50, max_batch_bytes=1024 * 1024, wait_slots=2)
+
+
+@pytest.fixture
+def stopping() -> threading.Event:
+    """Ends the service when set."""
+    return threading.Event()
+
+
+@pytest.fixture
+def app(store: Store, limits: Limits, stopping: threading.Event) -> Any:  # noqa: ANN401 - Pyramid's router
+    """The application, with two applications that have a key each."""
+    for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
+        store.create_application(name)
+        store.add_key(name, digest_of(key))
+    return make_app(store, limits=limits, stopping=stopping)
+
+
+@pytest.fixture
+def owner(app: Any) -> Caller:  # noqa: ANN401 - Pyramid's router
+    """The application that owns the queues."""
+    return Caller(app, f"Application {KEY}")
+
+
+@pytest.fixture
+def guest(app: Any) -> Caller:  # noqa: ANN401 - Pyramid's router
+    """Another application, looking at the owner's queues."""
+    return Caller(app, f"Application {GUEST_KEY}")
+
+
+@pytest.fixture
+def anonymous(app: Any) -> Caller:  # noqa: ANN401 - Pyramid's router
+    """Somebody without a credential."""
+    return Caller(app)

@@ -1,0 +1,84 @@
+"""Holds answers to what the OpenAPI document promises."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from queuey.web.v1.spec import document
+
+PATHS_IN_ORDER = sorted(document()["paths"], key=lambda path: ("{ids}" in path, "{group}" in path, path))
+"""Fixed words before names in braces, as the routes are matched."""
+
+
+@cache
+def strict_document() -> dict[str, Any]:
+    """Returns the document, with nothing allowed in an answer but what it names."""
+    found = document()
+    for schema in found["components"]["schemas"].values():
+        if "properties" in schema:
+            schema["additionalProperties"] = False
+    return found
+
+
+def operation(method: str, path: str) -> dict[str, Any] | None:
+    """Finds the documented operation of a request, None if there is none."""
+    path = path.rstrip("/")
+    for template in PATHS_IN_ORDER:
+        pattern = re.sub(r"\\{(\w+)\\}", "[^/]+", re.escape(template))
+        if re.fullmatch(pattern, path) and method.lower() in document()["paths"][template]:
+            found: dict[str, Any] = strict_document()["paths"][template][method.lower()]
+            return found
+    return None
+
+
+def _resolve(part: dict[str, Any]) -> dict[str, Any]:
+    if "$ref" not in part:
+        return part
+    found: Any = strict_document()
+    for name in part["$ref"].removeprefix("#/").split("/"):
+        found = found[name]
+    return dict(found)
+
+
+@cache
+def _validator(media: str, operation_id: str, status: str, *, raw: bool) -> Draft202012Validator | None:
+    methods = (entry for path in strict_document()["paths"].values() for entry in path.values())
+    [entry] = [entry for entry in methods if entry["operationId"] == operation_id]
+    assert status in entry["responses"], f"{operation_id} does not promise {status}"
+    response = _resolve(entry["responses"][status])
+    content = response["content"]
+    assert media in content or "*/*" in content, f"{operation_id} does not promise {media} with {status}"
+    if media not in content:
+        return None
+    schema = content[media]["schema"]
+    if "anyOf" in schema:
+        schema = schema["anyOf"][1 if raw else 0]
+    return Draft202012Validator({**schema, "components": strict_document()["components"]})
+
+
+def check(method: str, path: str, status: int, headers: dict[str, str], content: Any, *, raw: bool) -> None:  # noqa: ANN401
+    """Fails unless the document promises this answer to this request.
+
+    Args:
+        method: Of the request.
+        path: Of the request, undecoded, without the query.
+        status: Of the answer.
+        headers: Of the answer.
+        content: The decoded JSON, or text.
+        raw: A stored body was asked for as it is.
+    """
+    found = operation(method, path)
+    if found is None:
+        return
+    media = headers["Content-Type"].partition(";")[0]
+    validator = _validator(media, found["operationId"], str(status), raw=raw)
+    if validator is not None:
+        errors = [f"{error.json_path}: {error.message}" for error in validator.iter_errors(content)]
+        assert errors == [], f"{method} {path} answered what the document does not promise"
+    promised = _resolve(found["responses"][str(status)]).get("headers", {})
+    if status == 503:
+        assert promised.keys() <= headers.keys()

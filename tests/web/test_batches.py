@@ -1,0 +1,180 @@
+"""Posting several messages at once as JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.ids import parse_position
+from queuey.partitions import by_key
+from queuey.service import Limits
+from tests.backends import Clock
+from tests.web.caller import Caller
+
+JSON = {"Content-Type": "application/json"}
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+
+
+def test_results_are_in_the_order_given(owner: Caller) -> None:
+    """Each message gets its place, in order; within a partition ids ascend."""
+    owner.create("q", partitions=3)
+    reply = owner.batch("q", *({"body": str(n), "partition": n % 3 + 1} for n in range(9)))
+    assert reply.status == 201
+    posted = reply.messages
+    assert [message["partition"] for message in posted] == [1, 2, 3] * 3
+    keys = [parse_position(message["key"]) for message in posted[::3]]
+    assert keys == sorted(keys)
+    assert owner.get("q", partitions=2).bodies == ["1", "4", "7"]
+
+
+def test_empty_batch(owner: Caller) -> None:
+    """An empty batch is 201 and stores nothing."""
+    owner.create("q")
+    assert owner.batch("q").json == {"status": "ok", "messages": []}
+
+
+@given(value=json_values.filter(lambda value: value is not None and value != ""))
+def test_any_json_value_is_shown_as_itself(owner: Caller, value: Any) -> None:  # noqa: ANN401
+    """A body that is JSON comes back as the value that was posted."""
+    owner.send_form("POST", "", queue_name="q")
+    [posted] = owner.batch("q", {"body": value}).messages
+    [read] = owner.get(f"q/{posted['partition']}:{posted['key']}").messages
+    assert read["body"] == value
+    assert type(read["body"]) is type(value)
+    assert "encoding" not in read
+
+
+def test_json_bodies_are_kept_verbatim(owner: Caller) -> None:
+    """The text of a JSON body is not rewritten: number forms, spaces, order and repeated keys stay."""
+    owner.create("q")
+    text = '{"b": 1.50,  "a":[1e2,\\u00e9], "b":2}'.replace("\\u00e9", '"\\u00e9"')
+    reply = owner("POST", "q", '{"messages":[{"body":' + text + "}]}", headers=JSON)
+    assert f'"body":{text}' in owner.get("q").text
+    raw = owner.get(f"q/{reply.messages[0]['key']}", raw="1")
+    assert (raw.text, raw.headers["Content-Type"]) == (text, "application/json")
+
+
+def test_every_field_of_an_item(owner: Caller, clock: Clock) -> None:
+    """An item may carry TTL, partition or key, content type, headers, delay and base64."""
+    owner.create("q", partitions=5)
+    reply = owner.batch(
+        "q",
+        {"body": "a", "ttl": "7", "partition": "2", "content_type": "text/x", "headers": {"Trace": "é"}},
+        {"body": "/wA=", "encoding": "base64", "message_key": "k"},
+        {"body": "b", "delay": 5, "ttl": None, "partition": 2.9, "unknown": 1},
+        {"body": "aGk=", "encoding": "base64", "partition": 2},
+    )
+    assert [m["partition"] for m in reply.messages] == [2, by_key("k", 5), 2, 2]
+    first, text = owner.get("q", partitions=2).messages
+    assert (first["content_type"], first["headers"], first["body"]) == ("text/x", {"trace": "é"}, "a")
+    assert (text["body"], "encoding" in text) == ("hi", False)
+    [binary] = owner.get(f"q/{by_key('k', 5)}:{reply.messages[1]['key']}").messages
+    assert (binary["body"], binary["encoding"]) == ("/wA=", "base64")
+    clock.advance(8)
+    assert owner.get("q", partitions=2).bodies == ["hi", "b"]
+
+
+def test_all_or_nothing_and_every_error_is_named(owner: Caller) -> None:
+    """Bad items are named by index and field, all together, and nothing of the batch is stored."""
+    owner.create("q")
+    reply = owner.batch(
+        "q",
+        {"body": "good"},
+        {"body": "x", "partition": 4, "ttl": 0},
+        {"body": "", "ttl": "x"},
+        {},
+        7,
+        {"body": None},
+        {"body": "x", "delay": -1, "message_key": 5, "encoding": "hex"},
+        {"body": "x", "headers": {"a b": "c"}, "content_type": "a\nb"},
+        {"body": "*", "encoding": "base64"},
+        {"body": 5, "encoding": "base64"},
+        {"body": "x", "headers": {"a": "b\r\nSet-Cookie: c"}},
+        {"body": "x", "partition": True, "ttl": [], "headers": "a"},
+    )
+    assert reply.status == 400
+    assert reply.errors == {
+        "1.partition": "4 is greater than maximum value 1",
+        "1.ttl": "0 is less than minimum value 1",
+        "2.body": "Required",
+        "2.ttl": '"x" is not a number',
+        "3.body": "Required",
+        "4": "Is not an object",
+        "5.body": "Required",
+        "6.delay": "-1 is less than minimum value 0",
+        "6.message_key": '"5" is not a string',
+        "6.encoding": '"hex" is not one of base64',
+        "7.headers": '"a b" is not a header name',
+        "7.content_type": "A content type has no control characters",
+        "8.body": "Is not base64",
+        "9.body": "Is not base64",
+        "10.headers": "A header has no control characters",
+        "11.partition": '"true" is not a number',
+        "11.ttl": '"[]" is not a number',
+        "11.headers": '"a" is not an object',
+    }
+    assert owner.get("q").messages == []
+
+
+def test_strings_stay_strings_beside_other_values(owner: Caller) -> None:
+    """A string body is text however it is spelled, also when another item is a JSON value."""
+    owner.create("q")
+    owner.batch("q", {"body": "5"}, {"body": 5}, {"body": '{"a":1}'}, {"body": {"a": 1}})
+    assert owner.get("q").bodies == ["5", 5, '{"a":1}', {"a": 1}]
+
+
+def test_headers_of_the_request_do_not_count(owner: Caller) -> None:
+    """X-TTL and X-Partition are ignored for a batch, however wrong; X-After holds for all of it."""
+    owner.create("q")
+    first = owner.batch("q", {"body": "a"}, X_TTL="x", X_Partition="9").messages[0]["key"]
+    second = owner.batch("q", {"body": "b"}, X_After=first).messages[0]["key"]
+    assert parse_position(second) > parse_position(first)
+    both = owner("POST", "q", '{"messages":[{"body":""}]}', headers={**JSON, "X-After": "?"})
+    assert both.errors.keys() == {"0.body", "after"}
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=UTF-8", "Application/JSON"])
+def test_json_is_known_by_its_media_type(owner: Caller, kind: str) -> None:
+    """The media type decides, in any case and with any parameter."""
+    owner.create("q")
+    assert owner("POST", "q", '{"messages":[{"body":"x"}]}', headers={"Content-Type": kind}).status == 201
+    assert owner.get("q").bodies == ["x"]
+
+
+def test_limits_of_a_batch(owner: Caller, limits: Limits) -> None:
+    """Too many messages, one too long, or too many bytes are 413, and nothing is stored."""
+    owner.create("q")
+    longest = "é" * (limits.max_body // 2)
+    assert owner.batch("q", *[{"body": "x"}] * limits.max_batch).status == 201
+    assert owner.batch("q", {"body": longest}).status == 201
+    many = owner.batch("q", *[{"body": "x"}] * (limits.max_batch + 1))
+    long = owner.batch("q", {"body": longest + "é"}, {"body": 1, "ttl": 0})
+    heavy = owner.batch("q", {"body": "x" * limits.max_batch_bytes})
+    assert (many.status, list(many.errors)) == (413, ["messages"])
+    assert (long.status, list(long.errors)) == (413, ["0.body", "1.ttl"])
+    assert (heavy.status, list(heavy.errors)) == (413, ["body"])
+    assert len(owner.get("q", limit=1000).messages) == limits.max_batch + 1
+
+
+def test_non_ascii_comes_back(owner: Caller) -> None:
+    """Text is text: raw UTF-8 and escapes come back as the same characters."""
+    owner.create("q")
+    owner("POST", "q", json.dumps({"messages": [{"body": "é\U0001f600\u0000\u2028"}]}), headers=JSON)
+    owner("POST", "q", '{"messages":[{"body":"é\U0001f600"}]}', headers=JSON)
+    assert owner.get("q").bodies == ["é\U0001f600\u0000\u2028", "é\U0001f600"]

@@ -1,0 +1,289 @@
+"""Everything malformed is a 400 or a 404 that says so; the original answered many of these with 500."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tests.web.caller import Caller
+
+JSON = {"Content-Type": "application/json"}
+ID = "ab" * 6 + "1bcd8" + "0" * 15
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.fixture
+def queue(owner: Caller) -> str:
+    """A queue to be wrong about."""
+    return owner.create("q", partitions=2)
+
+
+@pytest.mark.parametrize(
+    "since",
+    [
+        "abc",
+        "-5",
+        "1e9",
+        "1:",
+        f"1:{ID},1:{ID}",
+        f"1:{ID},",
+        f"x:{ID}",
+        "1.2.3",
+        ID[:-1],
+        ID + "0",
+        "1:1517363399",
+        ".5",
+        "\u0661",
+        "\x00",
+        "0x5",
+    ],
+)
+@pytest.mark.parametrize("name", ["since", "after", "before", "until"])
+def test_positions(owner: Caller, queue: str, name: str, since: str) -> None:
+    """What is no id, no instant and no cursor is refused by name."""
+    reply = owner.get(queue, **{name: since})
+    assert (reply.status, list(reply.errors)) == (400, [name])
+
+
+@pytest.mark.parametrize(
+    ("query", "named"),
+    [
+        ("limit=0", {"limit"}),
+        ("limit=1001", {"limit"}),
+        ("limit=ten", {"limit"}),
+        ("limit=1_0", {"limit"}),
+        ("limit=" + "9" * 5000, {"limit"}),
+        ("order=up", {"order"}),
+        ("order=ASCENDING", {"order"}),
+        ("partitions=a", {"partitions"}),
+        ("partitions=1,,2", {"partitions"}),
+        ("partitions=-1", {"partitions"}),
+        ("partitions=1.0", {"partitions"}),
+        ("partitions=%D9%A3", {"partitions"}),
+        ("partitions=*,1", {"partitions"}),
+        ("wait=-1", {"wait"}),
+        ("wait=21", {"wait"}),
+        ("wait=nan", {"wait"}),
+        ("since=%FF", {"query"}),
+        ("since=\xff", {"query"}),
+        ("&".join(["a=1"] * 300), {"query"}),
+        ("limit=0&order=x&since=y&wait=z&partitions=q", {"limit", "order", "since", "wait", "partitions"}),
+    ],
+)
+def test_parameters_of_a_read(owner: Caller, queue: str, query: str, named: set[str]) -> None:
+    """Every bad parameter is named, all at once."""
+    reply = owner("GET", f"{queue}?{query}")
+    assert (reply.status, set(reply.errors)) == (400, named)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        "abc",
+        "z" * 32,
+        ID + "x",
+        ID + ",",
+        f"1:2:{ID}",
+        "ab" * 16 + "-",
+        f"{ID[:8]}-{ID[8:12]}-{ID[12:16]}-{ID[16:20]}-{ID[20:]}",
+        f"x:{ID}",
+        f":{ID}",
+        f"-1:{ID}",
+        "ab" * 6 + "4bcd8" + "0" * 15,
+        "ab" * 6 + "1bcd0" + "0" * 15,
+        f"{'9' * 30}:{ID}",
+        f"%D9%A3:{ID}",
+        "%00",
+        "1517363399",
+        ",".join([ID] * 1001),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+def test_ids(owner: Caller, queue: str, method: str, ids: str) -> None:
+    """Malformed ids in the path are refused as such, for every method."""
+    reply = owner(method, f"{queue}/{ids}", "x" if method == "PUT" else "")
+    assert (reply.status, list(reply.errors)) == (400, ["InvalidMessageID"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "",
+        "{",
+        "[]",
+        "5",
+        '"messages"',
+        "null",
+        "{}",
+        '{"Messages":[]}',
+        '{"messages":NaN}',
+        '{"messages":[{"body":NaN}]}',
+        '{"messages":[{"body":Infinity}]}',
+        '{"messages":[{"body":"\\ud800"}]}',
+        '{"messages":[{"body":{"a":"\\udfff"}}]}',
+        b'{"messages":[{"body":"\xff"}]}',
+        '{"messages":[{"body":"a"}]} x',
+        '{"messages":[{"body":"a\n"}]}',
+        '{"messages":' + DEEP + "}",
+        DEEP,
+        "\ufeff{}",
+        "messages=1",
+    ],
+    ids=lambda body: str(body[:40]),
+)
+def test_batches_that_are_not_json(owner: Caller, queue: str, body: str | bytes) -> None:
+    """A body that is not a JSON object with messages is refused in the words of the original."""
+    reply = owner("POST", queue, body, headers=JSON)
+    assert reply.status == 400
+    assert reply.errors in (
+        {"InvalidParameter": "Unable to properly deserialize JSON body."},
+        {"messages": "Is not a list"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [
+        ('{"body":' + DEEP + "}", None),
+        ('{"body":{"a":"\\ud800"}}', None),
+        (b'{"body":{"a":"\xff"}}', "0.body"),
+        ('{"body":' + "1" * 5000 + "}", "0.body"),
+        ('{"body":1e400}', "0.body"),
+        ('{"body":"a","ttl":1e400}', "0"),
+        ('{"body":"a","ttl":1e18}', "0.ttl"),
+        ('{"body":"a","partition":{}}', "0.partition"),
+        ('{"body":"a","ttl":true}', "0.ttl"),
+        ('{"body":"a","headers":[]}', "0.headers"),
+        ('{"body":"a","headers":{"a":1}}', "0.headers"),
+        ('{"body":"a","content_type":5}', "0.content_type"),
+        ('"body"', "0"),
+        ("null", "0"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_items_that_others_could_not_read(owner: Caller, queue: str, item: str | bytes, field: str | None) -> None:
+    """An item whose value a reader's JSON parser would choke on never gets in."""
+    raw = item.encode() if isinstance(item, str) else item
+    reply = owner("POST", queue, b'{"messages":[' + raw + b"]}", headers=JSON)
+    assert (reply.status, list(reply.errors)) == (400, [field or "InvalidParameter"])
+    assert owner.get(queue, partitions="*").messages == []
+
+
+@pytest.mark.parametrize(("method", "path"), [("POST", ""), ("PUT", "q"), ("PUT", "q/offsets/g"), ("POST", "_read")])
+@pytest.mark.parametrize(
+    "body", ["", "{", "[]", "5", DEEP, '{"a":"\\ud800"}', b'{"a":"\xff"}', '{"a":NaN}'], ids=lambda body: str(body[:20])
+)
+def test_json_bodies(owner: Caller, queue: str, method: str, path: str, body: str | bytes) -> None:
+    """A JSON body that is no object is refused; an empty one names no field, which some resources allow."""
+    reply = owner(method, path, body, headers=JSON)
+    if body == "" and path in {"", "q"}:
+        assert reply.status in {200, 201}
+    else:
+        assert (reply.status, list(reply.errors)) == (400, ["InvalidParameter"])
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "1.5", "0x10", "٣", "9" * 40, "+5", " "])
+def test_content_length(owner: Caller, queue: str, length: str) -> None:
+    """A Content-Length that is no number is refused."""
+    reply = owner("POST", queue, "hello", headers={"Content-Length": length})
+    assert (reply.status, list(reply.errors)) == (400, ["Content-Length"])
+
+
+def test_body_that_ends_early(owner: Caller, queue: str) -> None:
+    """A body shorter than announced is refused: the client broke off."""
+    reply = owner("POST", queue, "hello", headers={"Content-Length": "6"})
+    assert (reply.status, list(reply.errors)) == (400, ["body"])
+
+
+class Dripping(io.RawIOBase):
+    """A body of unknown length that gives a few bytes at a time and counts them."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self._body = io.BytesIO(body)
+        self.given = 0
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Gives at most 1000 bytes."""
+        piece = self._body.read(min(size, 1000))
+        self.given += len(piece)
+        return piece
+
+
+def test_chunked_body(owner: Caller, queue: str) -> None:
+    """A body without a length is read to its end."""
+    environ = owner.environ("POST", f"/v1/queuey/{queue}", b"", {"X-Partition": "1"}, "", length=False)
+    environ |= {"wsgi.input": Dripping(b"x" * 5000), "wsgi.input_terminated": True}
+    assert owner.send(environ).status == 201
+    assert owner.get(queue).bodies == ["x" * 5000]
+
+
+def test_endless_body_is_not_read(owner: Caller, queue: str) -> None:
+    """A body without a length is 413 as soon as it passes the limit."""
+    body = Dripping(bytes(10_000_000))
+    environ = owner.environ("POST", f"/v1/queuey/{queue}", b"", {}, "", length=False)
+    environ |= {"wsgi.input": body, "wsgi.input_terminated": True}
+    assert owner.send(environ).status == 413
+    assert body.given <= 256 * 1024 + 1000
+
+
+def test_no_body_at_all(owner: Caller, queue: str) -> None:
+    """Without a length and without chunks there is no body to wait for."""
+    environ = owner.environ("POST", f"/v1/queuey/{queue}", b"unread", {}, "", length=False)
+    reply = owner.send(environ)
+    assert (reply.status, reply.errors) == (400, {"body": "Required"})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/v1",
+        "/v1/",
+        "/v2/queuey",
+        "/v1/queuey/q/1/2",
+        "/v1/%FF",
+        "/v1/queuey/%FF",
+        "/v1//q",
+        "/v1/queuey/_x",
+        "/v1/queuey/q/offsets/a/b",
+        "/nothing",
+        "/__version__/x",
+        "//v1/queuey",
+    ],
+)
+def test_paths_that_lead_nowhere(owner: Caller, queue: str, path: str) -> None:
+    """An unknown path is a plain 404, also when it is not UTF-8."""
+    reply = owner("GET", path)
+    assert reply.status == 404
+    assert reply.headers["Content-Type"].startswith("text/plain")
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("", "HEAD PUT DELETE PATCH OPTIONS"),
+        ("q", "HEAD PATCH OPTIONS"),
+        ("q/", "HEAD"),
+        (f"q/{ID}", "HEAD POST PATCH"),
+        ("q/info", "HEAD POST PUT DELETE"),
+        ("q/messages", "HEAD GET POST PUT"),
+        ("q/offsets", "HEAD POST PUT DELETE"),
+        ("q/offsets/g", "HEAD POST"),
+        ("_read", "HEAD GET PUT DELETE"),
+        ("/metrics", "HEAD POST"),
+        ("/v1/openapi.json", "HEAD POST"),
+    ],
+)
+def test_methods_that_a_resource_does_not_have(owner: Caller, queue: str, path: str, methods: str) -> None:
+    """Every other method on a known resource is 404, HEAD included."""
+    for method in [*methods.split(), "BREW"]:
+        assert owner(method, path).status == 404, method
+
+
+def test_long_names(owner: Caller) -> None:
+    """A name longer than any queue's is 404."""
+    assert owner.get("x" * 51).status == 404
+    assert owner.get("x" * 100_000).status == 404
+    assert owner.get("/v1/" + "x" * 100_000).status == 404

@@ -1,0 +1,298 @@
+"""Creating, listing, changing, deleting and describing queues."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.web.caller import Caller
+
+
+def test_create_answers_with_all_fields(owner: Caller) -> None:
+    """A new queue is 201 with every field, those not given at their defaults."""
+    reply = owner.send_form("POST", "", queue_name="q")
+    assert reply.status == 201
+    assert reply.json == {
+        "status": "ok",
+        "queue_name": "q",
+        "partitions": 1,
+        "type": "user",
+        "consistency": "strong",
+        "principles": None,
+        "ttl": None,
+        "read_delay": None,
+    }
+
+
+def test_create_without_a_name_makes_one_up(owner: Caller) -> None:
+    """A queue without a name gets 32 random hex digits; empty values mean not given."""
+    first = owner.send_form("POST").json["queue_name"]
+    second = owner.send_form("POST", "", queue_name="", partitions="", principles="").json["queue_name"]
+    assert re.fullmatch("[0-9a-f]{32}", first)
+    assert first != second
+
+
+@pytest.mark.parametrize("spelling", ["principles", "principals"])
+def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
+    """JSON takes the same fields as a form, numbers and lists in their own types."""
+    form = owner.send_form(
+        "POST",
+        "",
+        queue_name="a",
+        partitions="7",
+        type="public",
+        ttl="60",
+        read_delay="1.5",
+        **{spelling: "app:x, bid:a.b@c-d.example.org=read"},
+    )
+    made = owner.send_json(
+        "POST",
+        "",
+        {
+            "queue_name": "b",
+            "partitions": 7,
+            "type": "public",
+            "ttl": 60,
+            "read_delay": 1.5,
+            spelling: ["app:x", "bid:a.b@c-d.example.org=read"],
+        },
+    )
+    assert form.status == made.status == 201
+    assert form.json | {"queue_name": ""} == made.json | {"queue_name": ""}
+    assert form.json["principles"] == "app:x,bid:a.b@c-d.example.org=read"
+
+
+def test_creating_again_with_equal_fields_changes_nothing(owner: Caller) -> None:
+    """An equal or unspecific re-creation is 200 and shows the queue as it stands, messages and all."""
+    owner.create("q", partitions=3, principles="app:x,app:y")
+    owner.post("q", "kept")
+    for fields in ({}, {"partitions": 3}, {"principles": "app:y,app:x"}):
+        reply = owner.send_form("POST", "", queue_name="q", **fields)
+        assert (reply.status, reply.json["partitions"], reply.json["principles"]) == (200, 3, "app:x,app:y")
+
+
+@pytest.mark.parametrize("fields", [{"partitions": 1}, {"type": "public"}, {"ttl": 9}, {"principles": "app:z"}])
+def test_creating_again_with_other_fields_is_a_conflict(owner: Caller, fields: dict[str, object]) -> None:
+    """A re-creation with another value is 409, names the field, and changes nothing."""
+    owner.create("q", partitions=3)
+    reply = owner.send_form("POST", "", queue_name="q", **fields)
+    assert reply.status == 409
+    named = "principals" if "principles" in fields else next(iter(fields))
+    assert named in reply.errors["QueueExists"]
+    assert owner.get("q/info").json["partitions"] == 3
+
+
+@pytest.mark.parametrize("name", ["a/b", "x" * 51, ".", "..", "_x", "a\nb", "\x7f", "\x00"])
+def test_names_that_cannot_be_reached_are_refused(owner: Caller, name: str) -> None:
+    """A queue can only be created under a name that a URL can reach."""
+    reply = owner.send_form("POST", "", queue_name=name)
+    assert reply.status == 400
+    assert list(reply.errors) == ["queue_name"]
+    assert owner.get().json["queues"] == []
+
+
+@pytest.mark.parametrize("name", ["x" * 50, "a b", "ä,ö", "1:2", "50%", "a+b", "日本", "x_", "messages", "a;b?c#d"])
+def test_any_other_name_works_percent_encoded(owner: Caller, name: str) -> None:
+    """Whatever can be created can be posted to, read and deleted."""
+    owner.create(name)
+    path = "".join(f"%{byte:02X}" for byte in name.encode())
+    owner.post(path, "hello")
+    assert owner.get(path).bodies == ["hello"]
+    assert owner("DELETE", path + "/").status == 200
+
+
+def test_every_bad_field_is_named(owner: Caller) -> None:
+    """All bad fields are told together, in the words of the original."""
+    reply = owner.send_form(
+        "POST",
+        "",
+        partitions="x",
+        type="secret",
+        consistency="sure",
+        principles="app:a,nobody",
+        ttl="0",
+        read_delay="-1",
+    )
+    assert reply.status == 400
+    assert reply.errors == {
+        "partitions": '"x" is not a number',
+        "type": '"secret" is not one of user, public',
+        "consistency": '"sure" is not one of weak, strong, very_strong',
+        "principles": '"nobody" is not app:<name> or bid:<mail address>, with =read or =delete or nothing',
+        "ttl": "0 is less than minimum value 1",
+        "read_delay": '"-1" is not a number',
+    }
+
+
+@pytest.mark.parametrize(
+    ("partitions", "text"), [("0", "0 is less than minimum value 1"), ("201", "201 is greater than maximum value 200")]
+)
+def test_partitions_are_bounded(owner: Caller, partitions: str, text: str) -> None:
+    """A queue has 1 to 200 partitions."""
+    assert owner.send_form("POST", "", partitions=partitions).errors == {"partitions": text}
+
+
+def test_both_spellings_must_agree(owner: Caller) -> None:
+    """Principles and principals are one field."""
+    assert owner.send_form("POST", "", principles="app:x", principals="app:x").status == 201
+    assert list(owner.send_form("POST", "", principles="app:x", principals="app:y").errors) == ["principals"]
+
+
+def test_list_shows_names_in_order(owner: Caller) -> None:
+    """A plain listing has the names alone."""
+    for name in ("b", "a", "c"):
+        owner.create(name)
+    assert owner.get().json == {
+        "status": "ok",
+        "queues": [{"queue_name": "a"}, {"queue_name": "b"}, {"queue_name": "c"}],
+        "next": None,
+    }
+
+
+def test_list_pages_by_offset(owner: Caller) -> None:
+    """Next is the inclusive offset of the next page; going on until it is null gives every queue once."""
+    names = [f"q{number:02}" for number in range(7)]
+    for name in names:
+        owner.create(name)
+    seen: list[str] = []
+    page = owner.get(limit=3).json
+    while True:
+        seen += [queue["queue_name"] for queue in page["queues"]]
+        if page["next"] is None:
+            break
+        page = owner.get(limit=3, offset=page["next"]).json
+    assert seen == names
+    assert [q["queue_name"] for q in owner.get(offset="q05").json["queues"]] == ["q05", "q06"]
+
+
+def test_list_details_and_counts(owner: Caller) -> None:
+    """Details adds every field that is set, include_count adds the count and all details."""
+    owner.create("q", principles="app:x", ttl=5, read_delay=2)
+    owner.create("r")
+    owner.batch("r", {"body": "1"}, {"body": "2"})
+    detailed = owner.get(details="True").json["queues"]
+    assert {key: value for key, value in detailed[0].items() if key != "created"} == {
+        "queue_name": "q",
+        "application": "queuey",
+        "partitions": 1,
+        "type": "user",
+        "consistency": "strong",
+        "principles": "app:x",
+        "ttl": 5,
+        "read_delay": 2.0,
+    }
+    assert detailed[1].keys() == {"queue_name", "application", "created", "partitions", "type", "consistency"}
+    counted = owner.get(include_count="yes").json["queues"]
+    assert [queue["count"] for queue in counted] == [0, 2]
+    assert counted[0].keys() == detailed[0].keys() | {"count"}
+
+
+@pytest.mark.parametrize("value", ["false", "0", "FALSE", "False", ""])
+def test_false_words(owner: Caller, value: str) -> None:
+    """These texts are false, every other is true."""
+    owner.create("q")
+    assert owner.get(details=value, include_count=value).json["queues"] == [{"queue_name": "q"}]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "10001", "x", "1.5"])
+def test_list_limit_is_bounded(owner: Caller, limit: str) -> None:
+    """A listing has 1 to 10,000 queues a page."""
+    assert list(owner.get(limit=limit).errors) == ["limit"]
+
+
+def test_update_changes_only_what_is_given(owner: Caller) -> None:
+    """PUT leaves every field alone that it does not name."""
+    owner.create("q", partitions=2, type="public", consistency="weak", principles="app:x", ttl=5, read_delay=1)
+    reply = owner.send_form("PUT", "q", partitions=4)
+    assert {key: value for key, value in reply.json.items() if key != "created"} == {
+        "status": "ok",
+        "queue_name": "q",
+        "partitions": 4,
+        "principles": ["app:x"],
+        "type": "public",
+        "consistency": "weak",
+        "ttl": 5,
+        "read_delay": 1.0,
+    }
+    assert reply.json["created"] == owner.get("q/info").json["created"]
+
+
+def test_update_resets_with_null(owner: Caller) -> None:
+    """JSON null takes principals, TTL and read delay back to their defaults."""
+    owner.create("q", principles="app:x", ttl=5, read_delay=1)
+    reply = owner.send_json("PUT", "q", {"principles": None, "ttl": None, "read_delay": None, "partitions": None})
+    assert (reply.json["principles"], reply.json["ttl"], reply.json["read_delay"]) == ([], None, None)
+    assert reply.json["partitions"] == 1
+
+
+def test_update_clears_principals_with_an_empty_list(owner: Caller) -> None:
+    """An empty JSON list of principals is given, and means none."""
+    owner.create("q", principles="app:x")
+    assert owner.send_json("PUT", "q", {"principals": []}).json["principles"] == []
+
+
+def test_partitions_only_grow(owner: Caller) -> None:
+    """Fewer partitions are refused by name; as many are fine."""
+    owner.create("q", partitions=3)
+    reply = owner.send_form("PUT", "q", partitions=2)
+    assert reply.status == 400
+    assert reply.errors == {"InvalidUpdate": "Partitions can only be increased."}
+    assert owner.send_form("PUT", "q", partitions=3).status == 200
+
+
+def test_delete_frees_the_name(owner: Caller) -> None:
+    """A deleted queue is unknown; one of its name starts empty and without offsets."""
+    owner.create("q", partitions=2)
+    owner.post("q", "old", X_Partition="2")
+    assert owner("DELETE", "q").json == {"status": "ok"}
+    assert owner("DELETE", "q").status == 404
+    assert owner.get("q").errors == {"InvalidQueueName": "Queue of that name was not found."}
+    owner.create("q", partitions=2)
+    assert owner.get("q", partitions="*").messages == []
+
+
+def test_purge_keeps_the_queue(owner: Caller) -> None:
+    """Purging removes all messages, delayed ones too, and leaves fields and offsets."""
+    owner.create("q", partitions=2, ttl=77)
+    kept = owner.post("q", "a", X_Partition="1")["key"]
+    owner.post("q", "b", X_Partition="2", X_Delay="60")
+    owner.send_json("PUT", "q/offsets/g", {"partitions": {"1": {"offset": kept}}})
+    assert owner("DELETE", "q/messages/").json == {"status": "ok"}
+    info = owner.get("q/info").json
+    assert (info["count"], info["ttl"], info["partitions"]) == (0, 77, 2)
+    assert owner.get("q/offsets").json["groups"] == ["g"]
+    assert owner.get(f"q/1:{kept}").messages == []
+
+
+def test_info_describes_the_queue(owner: Caller) -> None:
+    """Info shows what is in force, what the store promises, and each partition."""
+    owner.create("q", partitions=2, principles="app:queuey,app:x=read")
+    first, second = (owner.post("q", text, X_Partition="2")["key"] for text in "ab")
+    info = owner.get("q/info/").json
+    assert (info["ttl"], info["read_delay"], info["type"], info["principles"]) == (
+        259200,
+        0.0,
+        "user",
+        ["app:queuey", "app:x=read"],
+    )
+    assert (info["count"], info["exact"], info["application"]) == (2, True, "queuey")
+    assert info["partition_info"]["1"] == {"count": 0, "exact": True, "oldest": None, "newest": None}
+    assert info["partition_info"]["2"] == {"count": 2, "exact": True, "oldest": first, "newest": second}
+    assert info["acknowledgement"]["level"] == "fsync"
+
+
+def test_multipart_and_other_bodies_are_refused(owner: Caller) -> None:
+    """A body that is neither form nor JSON is named, not silently ignored."""
+    reply = owner("POST", "", "queue_name=q", headers={"Content-Type": "text/plain"})
+    assert (reply.status, list(reply.errors)) == (400, ["Content-Type"])
+    assert owner("POST", "", "", headers={"Content-Type": "text/plain"}).status == 201
+
+
+def test_form_text_is_utf8(owner: Caller) -> None:
+    """Form values are percent-encoded or raw UTF-8; anything else is refused."""
+    kind = {"Content-Type": "application/x-www-form-urlencoded; charset=utf-8"}
+    assert owner("POST", "", "queue_name=%C3%A4+b", headers=kind).json["queue_name"] == "ä b"
+    assert owner("POST", "", "queue_name=ö", headers=kind).json["queue_name"] == "ö"
+    assert owner("POST", "", "queue_name=%FF", headers=kind).status == 400
+    assert owner("POST", "", b"queue_name=\xff", headers=kind).status == 400
