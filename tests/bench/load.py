@@ -17,7 +17,7 @@ import time
 from typing import Any, TypedDict
 
 COUNTER = b"#######"
-"""Seven marks in a request that stand for the request's number, when the plan says ``numbered``."""
+"""Seven marks in a request that stand for a number below the plan's ``numbered``, if that is not zero."""
 
 
 class Plan(TypedDict):
@@ -34,7 +34,7 @@ class Plan(TypedDict):
     warm: float
     seconds: float
     count: int
-    numbered: bool
+    numbered: int
 
 
 class Result(TypedDict):
@@ -126,7 +126,7 @@ class Generator:
         """Sends the next request."""
         request = self.requests[self.number % len(self.requests)]
         if self.plan["numbered"]:
-            request = request.replace(COUNTER, b"%07d" % self.number)
+            request = request.replace(COUNTER, b"%07d" % (self.number % self.plan["numbered"]))
         self.number += 1
         connection.sent_at = time.perf_counter_ns()
         try:

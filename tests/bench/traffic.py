@@ -66,13 +66,13 @@ class Job:
         requests: See :func:`request`.
         status: Of every answer.
         messages: How many a request carries or gets.
-        numbered: Whether :data:`load.COUNTER` is replaced by the request's number.
+        numbered: If not zero, :data:`load.COUNTER` is replaced by the request's number modulo this.
     """
 
     requests: Sequence[str]
     status: int
     messages: int = 1
-    numbered: bool = False
+    numbered: int = 0
 
 
 def posts_of_one(path: str, messages: Sequence[str]) -> Job:
