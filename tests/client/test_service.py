@@ -44,11 +44,12 @@ def bodies(messages: Any) -> list[Any]:  # noqa: ANN401 - anything with messages
 def test_a_queue_lives_from_create_to_delete(queuey: Queuey) -> None:
     """Create, find again, conflict, update, reset, describe, purge and delete."""
     name = uuid.uuid4().hex
-    created = queuey.create_queue(name, partitions=2, ttl=600, principals=["app:reports"])
+    readers = ("app:reports", f"app:{queuey.application}")
+    created = queuey.create_queue(name, partitions=2, ttl=600, principals=readers)
     assert (created.name, created.partitions, created.ttl, created.new) == (name, 2, 600, True)
-    assert created.principals == queuey.info(name).principals == ("app:reports",)
+    assert created.principals == queuey.info(name).principals == readers
     (listed,) = itertools.islice(queuey.queues(start=name), 1)
-    assert (listed.principals, listed.ttl) == (("app:reports",), 600)
+    assert (listed.principals, listed.ttl) == (readers, 600)
     assert not queuey.create_queue(name, partitions=2).new
     with pytest.raises(QueueExists) as caught:
         queuey.create_queue(name, partitions=5)
