@@ -12,7 +12,7 @@ import difflib
 import re
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -224,6 +224,11 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
     settings = Settings(**values)
     _check(settings, sources)
     return Loaded(settings, sources)
+
+
+def part(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
+    """Returns those of ``names`` that are settings, with their values: what a part of the service is made with."""
+    return {name: getattr(settings, name) for name in names if name in settings.__struct_fields__}
 
 
 def shown(name: str, value: object) -> str:

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from queuey.client.errors import ProfileError, ProfileInvalid, ProfileNotFound
 from queuey.client.profile import Profile, default_path, read_profile, write_profile
 from queuey.errors import ApplicationExists, StoreUnavailable
-from queuey.settings import Settings
+from queuey.settings import Settings, part
 from queuey.storage import Store
 
 APPLICATION = "queuey"
@@ -132,8 +132,9 @@ def open_store(settings: Settings) -> Store:
     from queuey.storage.sqlite import open_store as open_sqlite
     from queuey.storage.sqlite.options import SqliteOptions
 
+    options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__), sweep_interval=None)
     try:
-        return open_sqlite(settings.data, options=SqliteOptions(sync=settings.sync, sweep_interval=None))
+        return open_sqlite(settings.data, options=options)
     except OSError as error:
         raise StoreUnavailable(f"the data directory {settings.data} cannot be used: {error.strerror}") from error
 

@@ -76,7 +76,7 @@ def _serve(settings: Settings) -> int:
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
         store = first_start.open_store(settings)
     except StoreIncompatible as error:
-        return _refuse(NEWER_STORE, str(error))
+        return _refuse(NEWER_STORE, f"the data directory {settings.data} cannot be used: {error}")
     except (StoreUnavailable, OSError) as error:
         return _refuse(BAD_STORE, f"the data directory {settings.data} cannot be used: {_reason(error)}")
     try:

@@ -15,6 +15,7 @@ the service with 1, for whoever supervises it to see.
 
 from __future__ import annotations
 
+import errno
 import functools
 import ipaddress
 import logging
@@ -36,7 +37,7 @@ from granian.log import LogLevels
 from granian.server import MPServer
 
 from queuey.service import Limits
-from queuey.settings import Settings
+from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.web import logs, make_app
@@ -47,7 +48,7 @@ CLOSE_SHARE = 0.25
 """Part of the shutdown timeout that is kept back for closing the store."""
 HARD_STOP_AFTER = 5.0
 """Seconds beyond the shutdown timeout after which the parent ends whatever is left."""
-REBIND_FOR = 3.0
+REBIND_FOR = 2.0
 """Seconds to wait for the port: the workers of a service that was just killed notice it a moment later."""
 _KEPT_VARIABLES = frozenset(
     {"HOME", "LANG", "LC_ALL", "PATH", "SQLITE_TMPDIR", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
@@ -71,13 +72,8 @@ def open_service(settings: Settings) -> Opened:
     Raises:
         StoreUnavailable, StoreIncompatible: The store cannot be used.
     """
-    options = SqliteOptions(
-        sync=settings.sync,
-        busy_timeout=settings.busy_timeout,
-        deadline=settings.deadline,
-        readers=settings.readers,
-    )
-    limits = Limits(**{name: getattr(settings, name) for name in Limits.__struct_fields__})
+    options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__))
+    limits = Limits(**part(settings, Limits.__struct_fields__))
     store = open_store(settings.data, options=options)
     stopping = threading.Event()
     return Opened(make_app(store, limits=limits, stopping=stopping), store, stopping.set)
@@ -120,8 +116,8 @@ def find_address(settings: Settings) -> tuple[str, int]:
             try:
                 probe.bind(address)
                 probe.listen(1)
-            except OSError:
-                if time.monotonic() > give_up:
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
                     raise
             else:
                 host, port = probe.getsockname()[:2]

@@ -1,0 +1,257 @@
+"""``queuey serve`` from nothing, and again on what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client
+from queuey.client.errors import NotAuthenticated
+from queuey.client.profile import read_profile
+from queuey.storage.sqlite import open_store
+from queuey.storage.sqlite.connection import FILE
+from tests.served import Served, environment, free_port
+
+TLS = Path(__file__).parent / "tls"
+
+
+def refused(*options: str, variables: dict[str, str] | None = None) -> tuple[int, str]:
+    """Runs a start that must fail; returns its exit code and the one line it printed."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "queuey", "serve", *options],
+        env=environment(**(variables or {})),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout == ""
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("queuey: ")
+    return ended.returncode, line
+
+
+def test_first_start_needs_nothing(tmp_path: Path) -> None:
+    """One command on an empty directory: a client with the written profile sends and reads at once."""
+    with Served(tmp_path) as served:
+        line = served.lines[0]
+        for part in (f"http://127.0.0.1:{served.port}", str(served.data), str(served.profile_path), "fsync"):
+            assert part in line
+        assert stat.S_IMODE(served.profile_path.stat().st_mode) == 0o600
+        assert served.profile.key not in served.output
+        with served.client() as client:
+            client.create_queue("first")
+            receipt = client.send("first", "hello")
+            assert [message.id for message in client.read("first").messages] == [receipt.id]
+        assert served.end(signal.SIGTERM) == 0
+
+
+def test_second_start_goes_on(tmp_path: Path) -> None:
+    """A restart keeps key, profile and messages."""
+    with Served(tmp_path) as served:
+        profile = served.profile
+        with served.client() as client:
+            client.create_queue("kept")
+            client.send("kept", "hello")
+        assert served.end(signal.SIGTERM) == 0
+    with Served(tmp_path, port=served.port) as again, again.client() as client:
+        assert again.profile == profile
+        assert [message.body for message in client.read("kept").messages] == ["hello"]
+
+
+def test_lost_profile(tmp_path: Path) -> None:
+    """Without its profile a start makes a new key, says so, and the old key still works."""
+    with Served(tmp_path) as served:
+        old = served.profile
+        served.end(signal.SIGTERM)
+    served.profile_path.unlink()
+    with Served(tmp_path, port=served.port) as again:
+        again.wait_for("new one")
+        assert again.profile.key != old.key
+        for key in (old.key, again.profile.key):
+            with Client(old.url, key=key) as client:
+                assert list(client.queue_names()) == []
+
+
+def test_profile_of_another_server(tmp_path: Path) -> None:
+    """A second store gets a profile beside the first one's and says how to use it; keys do not cross."""
+    with Served(tmp_path) as first:
+        before = first.profile_path.read_bytes()
+        with Served(tmp_path, ["--data", str(tmp_path / "other")]) as second:
+            line = second.wait_for("QUEUEY_PROFILE=")
+            beside = Path(line.split("QUEUEY_PROFILE=")[1].strip())
+            assert first.profile_path.read_bytes() == before
+            theirs = read_profile(beside)
+            with Client(theirs.url, key=theirs.key) as client:
+                assert list(client.queue_names()) == []
+            with Client(theirs.url, key=first.profile.key) as client, pytest.raises(NotAuthenticated):
+                list(client.queue_names())
+
+
+def test_a_second_service_on_the_same_store(tmp_path: Path) -> None:
+    """Two services share one file; the first one's profile stays, and both see the same messages."""
+    with Served(tmp_path) as first, Served(tmp_path) as second:
+        assert first.profile.url.endswith(str(first.port))
+        with first.client() as one, Client(f"http://127.0.0.1:{second.port}", key=first.profile.key) as two:
+            one.create_queue("shared")
+            sent = [one.send("shared", "a"), two.send("shared", "b")]
+            assert [message.id for message in two.read("shared").messages] == [receipt.id for receipt in sent]
+
+
+def test_several_workers_serve_one_store(tmp_path: Path) -> None:
+    """Messages sent over many connections, so to several processes, are all there."""
+    with Served(tmp_path, ["--workers", "2"]) as served:
+        with served.client() as client:
+            client.create_queue("w")
+        sent = set()
+        for _ in range(12):
+            with served.client() as client:
+                sent.add(client.send("w", "x").id)
+        with served.client() as client:
+            assert {message.id for message in client.read("w").messages} == sent
+        assert served.end(signal.SIGTERM) == 0
+
+
+def test_settings_reach_the_workers(tmp_path: Path) -> None:
+    """A limit from a file and one from the environment hold over HTTP; logs are JSON where asked for."""
+    config = tmp_path / "queuey.toml"
+    config.write_text('max_body = 100\nlog_format = "json"\n')
+    with Served(tmp_path, variables={"QUEUEY_CONFIG": str(config), "QUEUEY_MAX_QUEUE_NAME": "3"}) as served:
+        with served.client() as client:
+            client.create_queue("abc")
+            for call in (lambda: client.send("abc", "x" * 101), lambda: client.create_queue("abcd")):
+                with pytest.raises(Exception, match=r"4(00|13)"):
+                    call()
+        assert served.end(signal.SIGTERM) == 0
+    logged = [json.loads(line) for line in served.lines if line.startswith("{")]
+    assert logged
+    assert all({"time", "level", "logger", "process", "message"} <= record.keys() for record in logged)
+
+
+def test_environment_is_not_a_request(tmp_path: Path) -> None:
+    """A variable that looks like a request header lends nobody a key."""
+    with Served(tmp_path) as served:
+        key = served.profile.key
+        served.end(signal.SIGTERM)
+    variables = {"HTTP_AUTHORIZATION": f"Application {key}"}
+    with Served(tmp_path, variables=variables) as again, pytest.raises(urllib.error.HTTPError, match="403"):
+        urllib.request.urlopen(f"http://127.0.0.1:{again.port}/v1/queuey", timeout=10)
+
+
+def test_tls(tmp_path: Path) -> None:
+    """With certificate and key the service speaks https, and the profile says so."""
+    options = ["--tls-cert", str(TLS / "cert.pem"), "--tls-key", str(TLS / "key.pem")]
+    with Served(tmp_path, options) as served:
+        profile = served.profile
+        assert profile.url == f"https://127.0.0.1:{served.port}"
+        trusted = ssl.create_default_context(cafile=TLS / "cert.pem")
+        with Client(profile.url, key=profile.key, verify=trusted) as client:
+            client.heartbeat()
+        assert served.end(signal.SIGTERM) == 0
+
+
+def test_port_taken() -> None:
+    """A port in use is reported before anything is said to be up."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        code, line = refused("--port", str(taken.getsockname()[1]))
+    assert code == 3
+    assert "Address already in use" in line
+
+
+def test_port_of_another_service(tmp_path: Path) -> None:
+    """Two services never share a port, although their sockets would."""
+    with Served(tmp_path) as served:
+        code, line = refused("--port", str(served.port), "--data", str(tmp_path / "other"))
+    assert (code, str(served.port) in line) == (3, True)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
+def test_address_of_elsewhere(host: str) -> None:
+    """A host name that nobody knows, or one of another machine, is reported."""
+    code, line = refused("--host", host, "--port", "0")
+    assert (code, host in line) == (3, True)
+
+
+def test_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    """Data where no directory can be made is reported with its path."""
+    (tmp_path / "file").write_text("")
+    code, line = refused("--port", "0", "--data", str(tmp_path / "file" / "data"))
+    assert (code, str(tmp_path) in line) == (4, True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_directory_that_is_not_writable(tmp_path: Path) -> None:
+    """A directory without the permission to write is reported."""
+    tmp_path.chmod(0o500)
+    assert refused("--port", "0", "--data", str(tmp_path / "data"))[0] == 4
+
+
+def test_file_that_is_no_store(tmp_path: Path) -> None:
+    """A file of something else is reported and left alone."""
+    (tmp_path / FILE).write_text("something else, long enough to be looked at as a database " * 100)
+    before = (tmp_path / FILE).read_bytes()
+    code, line = refused("--port", "0", "--data", str(tmp_path))
+    assert (code in {4, 5}, str(tmp_path) in line) == (True, True)
+    assert (tmp_path / FILE).read_bytes() == before
+
+
+def test_store_of_a_newer_version(tmp_path: Path) -> None:
+    """A store that a newer version has written is refused with a code of its own, and is not touched."""
+    import apsw  # noqa: PLC0415 - only this test writes to the file behind the store's back
+
+    open_store(tmp_path).close()
+    with apsw.Connection(str(tmp_path / FILE)) as connection:
+        connection.pragma("user_version", 9999)
+    connection.close()
+    assert refused("--port", "0", "--data", str(tmp_path))[0] == 5
+
+
+def test_locked_store(tmp_path: Path) -> None:
+    """A store that another process holds locked is reported after the time that was set."""
+    import apsw  # noqa: PLC0415 - only this test locks the file behind the store's back
+
+    open_store(tmp_path).close()
+    connection = apsw.Connection(str(tmp_path / FILE))
+    connection.execute("begin exclusive")
+    try:
+        code, line = refused(
+            "--port", "0", "--data", str(tmp_path), "--busy-timeout", "0.2", "--profile", str(tmp_path / "p.toml")
+        )
+    finally:
+        connection.close()
+    assert (code, "locked" in line or "busy" in line) == (4, True), line
+
+
+@pytest.mark.parametrize(
+    ("cert", "key"),
+    [("cert.pem", "missing.pem"), ("cert.pem", "other-key.pem"), ("key.pem", "key.pem"), ("../__init__.py", "key.pem")],
+)
+def test_tls_files_that_cannot_be_used(cert: str, key: str) -> None:
+    """A missing file, a key of another certificate or no PEM at all stop the start."""
+    assert refused("--port", "0", "--tls-cert", str(TLS / cert), "--tls-key", str(TLS / key))[0] == 6
+
+
+@pytest.mark.parametrize("options", [["--port", "x"], ["--tls-key", "k"], ["--config", "/nowhere.toml"]])
+def test_bad_settings(options: list[str]) -> None:
+    """Settings that cannot be used end with the code of wrong usage."""
+    assert refused(*options)[0] == 2
+
+
+def test_exposed_profile(tmp_path: Path) -> None:
+    """A profile that others may read stops the start and says how to mend it."""
+    profile = tmp_path / "profile.toml"
+    profile.write_text('url = "http://x"\napplication = "queuey"\nkey = "k"\n')
+    profile.chmod(0o644)
+    code, line = refused("--port", str(free_port()), "--data", str(tmp_path / "data"), "--profile", str(profile))
+    assert (code, "chmod 600" in line) == (1, True)

@@ -1,0 +1,241 @@
+"""How a running service ends, and what ends it not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client
+from queuey.client.results import Page
+from queuey.storage.sqlite import check
+from tests.served import Served
+
+
+def workers(served: Served) -> list[int]:
+    """The service's worker processes: the children that serve."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+            command = (path.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == served.process.pid and b"spawn_main" in command:
+            found.append(int(path.parent.name))
+    return found
+
+
+def until(condition: object, *, seconds: float = 30.0) -> None:
+    """Waits for something that no event announces: the state of another process."""
+    assert callable(condition)
+    give_up = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
+
+
+def gone(process: int) -> bool:
+    """Whether a process has ended, reaped or not."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+class HalfRequest:
+    """A POST whose body is only half there."""
+
+    def __init__(self, served: Served, queue: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", served.port), timeout=20)
+        head = f"POST /v1/queuey/{queue} HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n"
+        self.socket.sendall(f"{head}Authorization: Application {served.profile.key}\r\n\r\nhello".encode())
+
+    def finish(self) -> bytes:
+        """Sends the other half and returns the answer."""
+        self.socket.sendall(b"world")
+        return self.answer()
+
+    def answer(self) -> bytes:
+        """Reads until the service closes the connection."""
+        with self.socket:
+            return b"".join(iter(lambda: self.socket.recv(65_536), b""))
+
+
+def test_sigterm_when_idle(tmp_path: Path) -> None:
+    """SIGTERM ends an idle service with 0, closes its store, and leaves no process behind."""
+    with Served(tmp_path) as served:
+        found = workers(served)
+        with served.client() as client:
+            client.create_queue("q")
+            client.send("q", "x")
+            assert served.end(signal.SIGTERM) == 0
+        assert len(found) == 1
+        assert gone(found[0])
+    assert check(served.data) == []
+    assert not list(served.data.glob("*-wal"))
+
+
+def test_sigint_of_a_terminal(tmp_path: Path) -> None:
+    """Ctrl-C reaches every process of the group and still is an orderly stop."""
+    with Served(tmp_path) as served:
+        os.killpg(served.process.pid, signal.SIGINT)
+        assert served.end() == 0
+        assert "Traceback" not in served.output
+
+
+def test_request_under_way_is_finished(tmp_path: Path) -> None:
+    """A request that has begun when SIGTERM arrives is answered and stored; new connections are refused."""
+    with Served(tmp_path) as served:
+        with served.client() as client:
+            client.create_queue("q")
+        half = HalfRequest(served, "q")
+        with served.client() as client:
+            client.heartbeat()
+        served.process.send_signal(signal.SIGTERM)
+        until(lambda: _refuses(served.port))
+        answer = half.finish()
+        assert b" 201 " in answer.splitlines()[0]
+        assert served.end() == 0
+    with Served(tmp_path) as again, again.client() as client:
+        assert [message.body for message in client.read("q").messages] == ["helloworld"]
+
+
+def test_long_polls_are_answered(tmp_path: Path) -> None:
+    """Whoever waits for messages gets an empty answer at once; the stop does not wait for them."""
+    pages: list[Page] = []
+
+    def poll(client: Client) -> None:
+        pages.append(client.read("q", wait=20))
+
+    with Served(tmp_path, ["--shutdown-timeout", "60"]) as served, served.client(timeout=30) as client:
+        client.create_queue("q")
+        threads = [threading.Thread(target=poll, args=(client,)) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        until(lambda: _established(served.port) >= 5)
+        began = time.monotonic()
+        assert served.end(signal.SIGTERM) == 0
+        for thread in threads:
+            thread.join(30)
+        # Far below the 20 s of the polls and the 60 s of the stop.
+        assert time.monotonic() - began < 15
+    assert [page.messages for page in pages] == [()] * 5
+
+
+def test_hanging_client_does_not_hold_it_up(tmp_path: Path) -> None:
+    """A client that never finishes its request is cut off within the shutdown timeout; the exit code is 0."""
+    with Served(tmp_path, ["--shutdown-timeout", "1"]) as served:
+        with served.client() as client:
+            client.create_queue("q")
+        half = HalfRequest(served, "q")
+        with served.client() as client:
+            client.heartbeat()
+        found = workers(served)
+        assert served.end(signal.SIGTERM) == 0
+        assert "cut off" in served.output
+        assert all(gone(process) for process in found)
+        assert half.answer() == b""
+    assert check(served.data) == []
+
+
+def test_second_signal_stops_at_once(tmp_path: Path) -> None:
+    """Whoever cannot wait sends a second signal; no process stays."""
+    with Served(tmp_path, ["--shutdown-timeout", "600"]) as served:
+        with served.client() as client:
+            client.create_queue("q")
+        half = HalfRequest(served, "q")
+        found = workers(served)
+        served.process.send_signal(signal.SIGTERM)
+        served.wait_for("Stopping")
+        assert served.end(signal.SIGTERM) == 128 + signal.SIGTERM
+        until(lambda: all(gone(process) for process in found))
+        half.socket.close()
+
+
+def test_hangup_is_ignored(tmp_path: Path) -> None:
+    """Closing the terminal stops neither the service nor its workers."""
+    with Served(tmp_path) as served:
+        found = workers(served)
+        os.killpg(served.process.pid, signal.SIGHUP)
+        with served.client() as client:
+            client.heartbeat()
+        assert workers(served) == found
+        assert served.end(signal.SIGTERM) == 0
+
+
+def test_dead_worker_is_replaced(tmp_path: Path) -> None:
+    """A worker that dies is followed by another; what was acknowledged is there."""
+    with Served(tmp_path) as served:
+        with served.client() as client:
+            client.create_queue("q")
+            receipt = client.send("q", "x")
+        (first,) = workers(served)
+        os.kill(first, signal.SIGKILL)
+        served.wait_for("Unexpected exit")
+        until(lambda: _accepts(served.port))
+        with served.client() as client:
+            assert [message.id for message in client.read("q").messages] == [receipt.id]
+        assert first not in workers(served)
+        assert served.end(signal.SIGTERM) == 0
+
+
+def test_workers_that_keep_dying_end_the_service(tmp_path: Path) -> None:
+    """A service that cannot keep its workers alive ends with 1 instead of lingering."""
+    with Served(tmp_path) as served:
+        for process in workers(served):
+            os.kill(process, signal.SIGKILL)
+        until(lambda: served.process.poll() is not None or _kill_workers(served))
+        assert served.end() == 1
+
+
+def test_workers_end_with_their_parent(tmp_path: Path) -> None:
+    """When the parent is killed, its workers stop in order and free the port for the next start."""
+    with Served(tmp_path) as served:
+        found = workers(served)
+        assert served.end(signal.SIGKILL) == -signal.SIGKILL
+        until(lambda: all(gone(process) for process in found))
+        with Served(tmp_path, port=served.port) as again, again.client() as client:
+            client.heartbeat()
+
+
+@pytest.mark.parametrize("count", [2, 8])
+def test_signals_in_a_burst(tmp_path: Path, count: int) -> None:
+    """However many SIGTERMs a supervisor sends to the whole group, nothing hangs and nothing stays."""
+    with Served(tmp_path) as served:
+        found = workers(served)
+        for _ in range(count):
+            for process in found:
+                os.kill(process, signal.SIGTERM)
+        until(lambda: all(gone(process) for process in found) or workers(served) != found)
+        assert served.end(signal.SIGTERM) in {0, 1}
+
+
+def _kill_workers(served: Served) -> bool:
+    for process in workers(served):
+        os.kill(process, signal.SIGKILL)
+    return False
+
+
+def _refuses(port: int) -> bool:
+    return not _accepts(port)
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _established(port: int) -> int:
+    """How many connections the port has, from the side of the service."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    states = [line.split()[3] for line in lines if line.split()[1].endswith(f":{port:04X}")]
+    return states.count("01")

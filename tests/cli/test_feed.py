@@ -1,0 +1,96 @@
+"""From lines to batches of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.cli.feed import BadLine, Route, batches, numbered
+
+QUEUES = st.sampled_from(["a", "b", "c"])
+
+
+def value(message: Any) -> Any:  # noqa: ANN401 - any JSON value
+    """What a reader of the message gets."""
+    return msgspec.json.decode(message.json)
+
+
+@given(st.lists(QUEUES, max_size=200), st.integers(1, 20), st.integers(1, 400))
+def test_every_line_once_and_in_order(names: list[str], size: int, room: int) -> None:
+    """Whatever the sizes, each queue gets exactly its lines in their order, in batches of the size asked for."""
+    lines = [(number, msgspec.json.encode({"q": name, "n": number})) for number, name in enumerate(names, 1)]
+    got: dict[str, list[int]] = {"a": [], "b": [], "c": []}
+    for part in batches(lines, Route("{}", queue_field="q"), size=size, room=room):
+        assert 1 <= len(part.messages) <= size
+        got[part.queue] += [value(message)["n"] for message in part.messages]
+    assert got == {name: [n for n, q in enumerate(names, 1) if q == name] for name in got}
+
+
+def test_a_feed_is_never_held_as_a_whole() -> None:
+    """No more lines are read than a batch needs before it is handed out, however many there are."""
+    read = 0
+
+    def endless() -> Iterator[tuple[int, bytes]]:
+        nonlocal read
+        while True:
+            read += 1
+            yield read, b"%d" % read
+
+    parts = batches(endless(), Route("q"), size=10)
+    for count in range(1, 100):
+        assert len(next(parts).messages) == 10
+        assert read == 10 * count
+
+
+def test_held_bytes_are_bounded() -> None:
+    """Lines for many queues are handed out when they fill the room, not when some queue's batch is full."""
+    lines = ((number, b'{"q":%d,"pad":"%s"}' % (number, b"x" * 100)) for number in range(1000))
+    first = next(batches(lines, Route("{}", queue_field="q"), size=1000, room=1000))
+    assert (first.queue, next(lines)[0]) == ("0", 9)
+
+
+def test_json_lines_stay_as_they_are() -> None:
+    """The text of a JSON line is sent unchanged: large numbers, order of keys and all."""
+    line = b'{"z":1, "a":12345678901234567890123, "f":1.10}'
+    _, message = Route("q").message(line)
+    assert bytes(message.json) == line
+
+
+def test_fields_choose_queue_and_key() -> None:
+    """A field may lie deeper, and may be a number or a truth value."""
+    route = Route("net-{}", queue_field="p.net", key_field="n", options={"ttl": 5})
+    queue, message = route.message(b'{"p":{"net":"ak"},"n":7}')
+    assert (queue, message.key, message.ttl) == ("net-ak", "7", 5)
+    assert Route("q", key_field="n").message(b'{"n":true}')[1].key == "true"
+
+
+@pytest.mark.parametrize("line", [b'{"n":null}', b'{"n":""}', b'{"n":[1]}', b"{}", b"[1]", b"5"])
+def test_missing_fields_are_errors(line: bytes) -> None:
+    """A line without the field that picks its partition is not sent anywhere."""
+    with pytest.raises(BadLine, match="'n'"):
+        Route("q", key_field="n").message(line)
+
+
+@pytest.mark.parametrize("line", [b"{", b"plain", b'"\xff"', b"NaN", b"[" * 100_000])
+def test_bad_json_names_its_line(line: bytes) -> None:
+    """What is no JSON stops the feed at its line; everything before has been handed out."""
+    parts = batches([(1, b"1"), (2, b"2"), (3, line)], Route("q"))
+    assert [value(message) for message in next(parts).messages] == [1, 2]
+    with pytest.raises(BadLine, match=r"^line 3: it is not JSON"):
+        next(parts)
+
+
+def test_raw_lines_are_texts_or_bytes() -> None:
+    """With ``raw`` a line is its text; one that is no UTF-8 is its bytes."""
+    route = Route("q", raw=True)
+    assert [route.message(line)[1].body for line in (b"{", b"\xff")] == ["{", b"\xff"]
+
+
+def test_lines_are_numbered_as_in_the_file() -> None:
+    """Empty and skipped lines keep their numbers, so that an error can be found with an editor."""
+    assert list(numbered([b"a\n", b"\n", b"b\r\n", b"  \n", b"c"], skip=1)) == [(3, b"b"), (5, b"c")]

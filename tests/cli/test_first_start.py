@@ -1,0 +1,180 @@
+"""What a start does about application, key and profile."""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queuey.cli import first_start
+from queuey.cli.first_start import Found, Plan, plan, prepare
+from queuey.client.errors import ProfileExposed, ProfileInvalid
+from queuey.client.profile import Profile, read_profile, write_profile
+from queuey.settings import Settings
+from queuey.storage import Store
+from queuey.storage.sqlite import open_store
+
+HERE = "http://127.0.0.1:5000"
+THERE = "http://127.0.0.1:6000"
+OURS = Profile(url=HERE, application="queuey", key="k")
+MOVED = Profile(url=THERE, application="queuey", key="k")
+MAIN, BESIDE = Path("profile.toml"), Path("profile-1.toml")
+
+
+def found(path: Path, what: Profile | str) -> Found:
+    """A place with our profile, or in the named state."""
+    return Found(path, "ours", what) if isinstance(what, Profile) else Found(path, what)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("main", "beside", "there", "path", "write", "new_key"),
+    [
+        pytest.param("absent", "absent", False, MAIN, True, True, id="first start"),
+        pytest.param(OURS, "absent", False, MAIN, False, False, id="nothing to do"),
+        pytest.param(MOVED, "absent", False, MAIN, True, False, id="moved to another port"),
+        pytest.param(MOVED, "absent", True, BESIDE, True, False, id="a second service on the same store"),
+        pytest.param(MOVED, OURS, True, BESIDE, False, False, id="the second service again"),
+        pytest.param("foreign", "absent", False, BESIDE, True, True, id="another server's profile"),
+        pytest.param("foreign", OURS, False, BESIDE, False, False, id="another server's profile, again"),
+        pytest.param("foreign", MOVED, False, BESIDE, True, False, id="another server's profile, moved"),
+    ],
+)
+def test_which_profile_is_used(
+    main: Profile | str,
+    beside: Profile | str,
+    there: bool,  # noqa: FBT001 - a column of the table
+    path: Path,
+    write: bool,  # noqa: FBT001 - a column of the table
+    new_key: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    """A working profile is kept, another server's never touched, and a key made only where none can be found."""
+    made = plan(found(MAIN, main), found(BESIDE, beside), HERE, keys=0, answers=lambda url: there)
+    assert (made.path, made.write, made.profile is None) == (path, write, new_key)
+    assert bool(made.notes) == (path == BESIDE or main == MOVED)
+
+
+def test_a_lost_profile_is_mentioned() -> None:
+    """Making a further key because no profile was found is never done in silence."""
+    made = plan(found(MAIN, "absent"), found(BESIDE, "absent"), HERE, keys=1, answers=lambda url: False)
+    assert "new one" in " ".join(made.notes)
+
+
+def test_two_foreign_profiles_are_an_error() -> None:
+    """Rather than overwriting a key that may be the only one, the start fails and says what to do."""
+    with pytest.raises(ProfileInvalid, match="--profile"):
+        plan(found(MAIN, "foreign"), found(BESIDE, "foreign"), HERE, keys=0, answers=lambda url: False)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Settings with everything in a directory of the test's own."""
+    return Settings(data=tmp_path / "data", profile=tmp_path / "conf" / "profile.toml")
+
+
+@pytest.fixture
+def opened(settings: Settings) -> Iterator[Store]:
+    """The store of these settings."""
+    store = open_store(settings.data)
+    yield store
+    store.close()
+
+
+def start(store: Store, settings: Settings, url: str = HERE) -> Plan:
+    """Prepares a start while nobody serves anywhere."""
+    return prepare(store, settings, url, answers=lambda url: False)
+
+
+def test_first_start_makes_everything(opened: Store, settings: Settings) -> None:
+    """Application, one key and a private profile with that key exist after the first start."""
+    made = start(opened, settings)
+    profile = read_profile(settings.profile)
+    assert made.profile == profile
+    assert (profile.url, profile.application, len(bytes.fromhex(profile.key))) == (HERE, "queuey", 32)
+    assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
+    key = opened.find_key(first_start.digest(profile.key))
+    assert key is not None
+    assert key.application == "queuey"
+
+
+def test_second_start_changes_nothing(opened: Store, settings: Settings) -> None:
+    """A start with a working profile keeps key and file."""
+    made = start(opened, settings)
+    before = made.path.stat()
+    again = start(opened, settings)
+    assert (again.profile, again.notes, made.path.stat()) == (made.profile, (), before)
+    assert len(opened.keys("queuey")) == 1
+
+
+def test_moved_service_keeps_its_key(opened: Store, settings: Settings) -> None:
+    """On another port the profile gets the new address and keeps the key."""
+    first, second = start(opened, settings).profile, start(opened, settings, THERE).profile
+    assert first is not None
+    assert second is not None
+    assert (second.key, second.url) == (first.key, THERE)
+    assert read_profile(settings.profile) == second
+
+
+@pytest.mark.parametrize("how", ["lost", "expired", "revoked"])
+def test_unusable_key_is_replaced(opened: Store, settings: Settings, how: str) -> None:
+    """Without a working key at hand a start makes a new one; an old profile is left where it is."""
+    made = start(opened, settings)
+    assert made.profile is not None
+    (key,) = opened.keys("queuey")
+    if how == "lost":
+        made.path.unlink()
+    elif how == "expired":
+        opened.expire_key("queuey", key.id, time.time() - 1)
+    else:
+        opened.revoke_key("queuey", key.id)
+    again = start(opened, settings)
+    assert again.profile is not None
+    assert again.profile.key != made.profile.key
+    assert opened.find_key(first_start.digest(again.profile.key)) is not None
+    assert (again.path == made.path) == (how == "lost")
+    assert again.notes
+
+
+@pytest.mark.parametrize("content", ['url = "http://x"\napplication = "queuey"\nkey = "theirs"\n', "no TOML", ""])
+def test_foreign_profile_survives(opened: Store, settings: Settings, content: str) -> None:
+    """A profile whose key this store does not know stays byte for byte; ours goes beside it and is found again."""
+    assert settings.profile is not None
+    settings.profile.parent.mkdir()
+    settings.profile.write_text(content)
+    settings.profile.chmod(0o600)
+    made, again = start(opened, settings), start(opened, settings)
+    assert settings.profile.read_text() == content
+    assert made.path != settings.profile
+    assert str(made.path) in made.notes[-1]
+    assert (again.path, again.profile) == (made.path, made.profile)
+
+
+def test_exposed_profile_is_refused(opened: Store, settings: Settings) -> None:
+    """A profile that others can read stops the start: its key may be known."""
+    made = start(opened, settings)
+    made.path.chmod(0o644)
+    with pytest.raises(ProfileExposed, match="chmod 600"):
+        start(opened, settings)
+
+
+def test_rotated_key_reaches_the_profile(opened: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replacing a key replaces it in the profile that holds it, and in no other."""
+    made = start(opened, settings)
+    assert made.profile is not None
+    monkeypatch.setenv("QUEUEY_PROFILE", str(made.path))
+    (key,) = opened.keys("queuey")
+    assert first_start.replace_key("queuey", {"00000000"}, "new") is None
+    assert first_start.replace_key("other", {key.id}, "new") is None
+    assert read_profile(made.path).key == made.profile.key
+    assert first_start.replace_key("queuey", {key.id}, "new") == made.path
+    assert read_profile(made.path).key == "new"
+
+
+def test_foreign_application_is_not_ours(opened: Store, settings: Settings) -> None:
+    """A profile of another application on the same store is not taken for the service's own."""
+    opened.create_application("other")
+    opened.add_key("other", first_start.digest("theirs"))
+    write_profile(Profile(url=HERE, application="other", key="theirs"), settings.profile)
+    assert start(opened, settings).path != settings.profile

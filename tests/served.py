@@ -1,0 +1,128 @@
+"""``queuey serve`` as a real process, for tests that need one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from queuey.client import Client
+from queuey.client.profile import Profile, read_profile
+
+START_SECONDS = 30.0
+END_SECONDS = 30.0
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment without anything that would reach the user's own service."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
+    return plain | more
+
+
+class Served:
+    """A service in a process group of its own.
+
+    Args:
+        directory: For data and profile; a second service on it continues the first.
+        options: Further options of ``queuey serve``.
+        port: To listen on.
+        variables: Further environment variables.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        options: Sequence[str] = (),
+        *,
+        port: int | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port = port or free_port()
+        self.data = directory / "data"
+        self.profile_path = directory / "profile.toml"
+        self.lines: list[str] = []
+        self._seen: queue.Queue[str | None] = queue.Queue()
+        command = [sys.executable, "-m", "queuey", "serve", "--data", str(self.data), "--port", str(self.port)]
+        self.process = subprocess.Popen(
+            [*command, "--profile", str(self.profile_path), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(**(variables or {})),
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        self.wait_for("Queuey serves at")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far, both streams."""
+        return "".join(self.lines)
+
+    @property
+    def profile(self) -> Profile:
+        """What the service wrote for its clients."""
+        return read_profile(self.profile_path)
+
+    def client(self, **options: float) -> Client:
+        """A client of the service."""
+        profile = self.profile
+        return Client(profile.url, key=profile.key, application=profile.application, **options)  # type: ignore[arg-type]
+
+    def wait_for(self, text: str) -> str:
+        """Waits until a line with this text is printed, and returns it."""
+        while True:
+            line = self._seen.get(timeout=START_SECONDS)
+            if line is None:
+                raise AssertionError(f"ended without {text!r}, code {self.process.wait()}:\n{self.output}")
+            if text in line:
+                return line
+
+    def end(self, *numbers: int) -> int:
+        """Sends signals to the main process, waits for its end, and returns its exit code."""
+        for number in numbers:
+            self.process.send_signal(number)
+        code = self.process.wait(END_SECONDS)
+        self._reader.join(END_SECONDS)
+        return code
+
+    def kill(self) -> None:
+        """Ends whatever is left of the process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(END_SECONDS)
+        self._reader.join(END_SECONDS)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.lines.append(line)
+                self._seen.put(line)
+        self._seen.put(None)
