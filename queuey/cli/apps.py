@@ -177,9 +177,11 @@ def _check_name(name: str) -> None:
     from queuey.access import owner_name, parse_principal
 
     try:
-        parse_principal(owner_name(name))
-    except ValueError as error:
-        raise typer.BadParameter("a name has letters, digits and . _ - only") from error
+        usable = parse_principal(owner_name(name)).name == owner_name(name)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise typer.BadParameter("a name has letters, digits and . _ - only")
 
 
 def _new_key(store: Store, name: str, expires: float | None, note: str) -> tuple[str, Key]:

@@ -65,6 +65,7 @@ def make_app(
     limits: Limits | None = None,
     metrics: Metrics | None = None,
     stopping: threading.Event | None = None,
+    publish_metrics: bool = True,
 ) -> Any:  # noqa: ANN401 - Pyramid's router, a WSGI application
     """Makes the WSGI application.
 
@@ -73,10 +74,12 @@ def make_app(
         limits: How much one request may ask for.
         metrics: Where requests are counted.
         stopping: Setting it answers everybody who waits for messages and turns the load balancer's heartbeat red.
+        publish_metrics: Serve what was counted at ``/metrics``.
     """
     config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
     config.add_traverser(_NoTraversal, _Root)
     config.registry.service = Service(store, limits, metrics=metrics, stopping=stopping)
+    config.registry.publish_metrics = publish_metrics
     config.include(v1.includeme)
     config.include(ops.includeme)
     config.add_notfound_view(_not_found)

@@ -56,8 +56,9 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         "ops.heartbeat": ("/__heartbeat__", dict.fromkeys(METHODS, views.heartbeat)),
         "ops.lbheartbeat": ("/__lbheartbeat__", dict.fromkeys(("GET", "HEAD"), views.lbheartbeat)),
         "ops.version": ("/__version__", dict.fromkeys(("GET", "HEAD"), views.version)),
-        "ops.metrics": ("/metrics", {"GET": views.metrics}),
     }
+    if config.registry.publish_metrics:
+        resources["ops.metrics"] = ("/metrics", {"GET": views.metrics})
     for name, (path, handlers) in resources.items():
         config.add_route(name, path + "{_:/?}")
         config.add_view(Endpoint(name, service.metrics, handlers), route_name=name)

@@ -76,7 +76,8 @@ def open_service(settings: Settings) -> Opened:
     limits = Limits(**part(settings, Limits.__struct_fields__))
     store = open_store(settings.data, options=options)
     stopping = threading.Event()
-    return Opened(make_app(store, limits=limits, stopping=stopping), store, stopping.set)
+    app = make_app(store, limits=limits, stopping=stopping, publish_metrics=settings.metrics)
+    return Opened(app, store, stopping.set)
 
 
 def url_of(settings: Settings, port: int) -> str:

@@ -1,0 +1,195 @@
+"""``queuey queue``, ``offsets``, ``app`` and ``settings``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queuey.cli import COMMANDS, load
+from queuey.client import Client
+from queuey.client.errors import NotAuthenticated
+from queuey.client.profile import Profile, read_profile, write_profile
+from queuey.storage.sqlite import open_store
+from tests.cli.conftest import Run
+from tests.served import Served
+
+
+def test_queue_from_birth_to_death(run: Run, client: Client) -> None:
+    """A queue is created, listed, described, changed, purged and deleted."""
+    made = run("queue", "create", "life", "--partitions", "2", "--ttl", "1h", "--principal", "app:x=read", "--json")
+    assert (made.code, made.json["partitions"], made.json["ttl"], made.json["principals"]) == (
+        0,
+        2,
+        3600,
+        ["app:x=read"],
+    )
+    assert "there already" in run("queue", "create", "life", "--partitions", "2").err
+    assert run("queue", "create", "life", "--partitions", "3").code == 1
+    client.send("life", "x")
+    assert {"queue_name": "life"} in run("queue", "list", "--json").json_lines
+    listed = run("queue", "list", "--details", "--count", "--start", "life", "--limit", "1", "--json").json
+    assert (listed["queue_name"], listed["count"]) == ("life", 1)
+    assert "life" in run("queue", "list", "--details", "--count").text
+    changed = run(
+        "queue", "update", "life", "--partitions", "5", "--reset", "ttl", "--reset", "principals", "--json"
+    ).json
+    assert (changed["partitions"], changed["ttl"]) == (5, None)
+    assert run("queue", "info", "life", "--json").json["count"] == 1
+    assert "messages" in run("queue", "info", "life").text
+    assert run("queue", "purge", "life", "--yes").code == 0
+    assert client.info("life").count == 0
+    assert run("queue", "delete", "life", "--yes", "--json").json == {"queue_name": "life", "deleted": True}
+    assert run("queue", "info", "life").code == 1
+
+
+@pytest.mark.parametrize("command", ["delete", "purge"])
+def test_destruction_is_confirmed(run: Run, client: Client, queue: str, command: str) -> None:
+    """Without a terminal and without --yes nothing is destroyed."""
+    client.send(queue, "x")
+    ended = run("queue", command, queue)
+    assert (ended.code, ended.out, "--yes" in ended.err) == (2, b"", True)
+    assert client.info(queue).count == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--reset", "partitions"], ["--ttl", "1h", "--reset", "ttl"], ["--ttl", "x"]])
+def test_updates_that_say_nothing_or_two_things(run: Run, queue: str, options: list[str]) -> None:
+    """An update without a change, or with a contradiction, is wrong usage."""
+    assert run("queue", "update", queue, *options).code == 2
+
+
+def test_offsets(run: Run, client: Client, queue: str) -> None:
+    """Offsets are recorded, compared, shown with what is behind, and forgotten."""
+    sent = [client.send(queue, str(number), partition=1) for number in range(4)]
+    assert run("offsets", "set", queue, "g", f"1={sent[1].id}", "--expect", "1=none").code == 0
+    refused = run("offsets", "set", queue, "g", f"1={sent[2].id}", "--expect", f"1={sent[0].id}")
+    assert (refused.code, refused.out) == (1, b"")
+    shown = run("offsets", "show", queue, "--json").json
+    assert (shown["group"], shown["partitions"]["1"]["offset"], shown["lag"]) == ("g", sent[1].id, 2)
+    assert sent[1].id in run("offsets", "show", queue, "g").text
+    assert run("offsets", "delete", queue, "g").code == 2
+    assert run("offsets", "delete", queue, "g", "--yes").code == 0
+    assert client.groups(queue) == ()
+
+
+@pytest.mark.parametrize("text", ["1", "1=", "=x", "x=1"])
+def test_bad_offsets_are_usage_errors(run: Run, queue: str, text: str) -> None:
+    """What is no partition with an id is refused before anything is sent."""
+    assert run("offsets", "set", queue, "g", text).code == 2
+
+
+def test_applications_and_keys(run: Run, served: Served) -> None:
+    """A new application's key opens it on the running service, and it alone; a revoked one is listed no more."""
+    data = ["--data", str(served.data)]
+    made = run("app", "create", "reports", "--note", "first", "--json", *data).json
+    assert made["key"] in run("app", "keys", "reports", *data).text
+    assert {"application": "reports", "keys": 1} in run("app", "list", "--json", *data).json
+    url = served.profile.url
+    with Client(url, key=made["secret"], application="reports") as client:
+        client.create_queue("of-reports")
+    assert run("queue", "list", "--url", url, "--app", "reports", "--key", made["secret"]).text == "of-reports\n"
+    assert run("queue", "list", "--url", url, "--key", made["secret"]).code == 1
+    assert run("app", "create", "reports", *data).code == 1
+    assert run("app", "revoke", "reports", made["key"], *data).code == 2
+    assert run("app", "revoke", "reports", made["key"], "--yes", *data).code == 0
+    assert run("app", "keys", "reports", "--json", *data).json == []
+
+
+def test_rotation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a rotation the new key lives, the old one has an end, and a profile with the old one has the new one."""
+    data = ["--data", str(tmp_path / "data")]
+    open_store(tmp_path / "data").close()
+    old = run("app", "create", "a", "--json", *data).json
+    profile = write_profile(Profile(url="http://x", application="a", key=old["secret"]), tmp_path / "p.toml")
+    monkeypatch.setenv("QUEUEY_PROFILE", str(profile))
+    new = run("app", "rotate", "a", "--grace", "1h", "--json", *data)
+    assert read_profile(profile).key == new.json["secret"] != old["secret"]
+    first, second = run("app", "keys", "a", "--json", *data).json
+    assert (first["key"], second["key"]) == (old["key"], new.json["key"])
+    assert first["expires"] is not None
+    assert second["expires"] is None
+    added = run("app", "key-add", "a", "--expires", "30d", "--json", *data).json
+    assert added["expires"] > first["expires"]
+
+
+def test_existing_keys_can_be_imported(run: Run, served: Served) -> None:
+    """A key from elsewhere works after its import, one character at either end included."""
+    ended = run("app", "key-import", "old-app", "--data", str(served.data), stdin=b"a-key-of-old-times-c\n")
+    assert (ended.code, b"old-times" in ended.out) == (0, False)
+    with Client(served.profile.url, key="a-key-of-old-times-c", application="old-app") as client:
+        assert list(client.queue_names()) == []
+    half = Client(served.profile.url, key="-key-of-old-times-", application="old-app")
+    with half, pytest.raises(NotAuthenticated):
+        list(half.queue_names())
+
+
+@pytest.mark.parametrize("key", [b"", b"two words", b"a;b", "ä".encode()])
+def test_keys_that_no_header_carries_are_refused(run: Run, served: Served, key: bytes) -> None:
+    """A key that could never be sent is not taken."""
+    assert run("app", "key-import", "queuey", "--data", str(served.data), stdin=key).code == 1
+
+
+def test_a_missing_store_is_not_made(run: Run, tmp_path: Path) -> None:
+    """Managing keys at a mistyped directory fails and leaves nothing there."""
+    ended = run("app", "list", "--data", str(tmp_path / "typo"))
+    assert (ended.code, (tmp_path / "typo").exists()) == (1, False)
+
+
+@pytest.mark.parametrize("name", ["a b", "", "a/b", "a=read"])
+def test_application_names(run: Run, served: Served, name: str) -> None:
+    """A name that no principal could have is wrong usage."""
+    assert run("app", "create", name, "--data", str(served.data)).code == 2
+
+
+def test_settings_show_their_source(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every setting is shown with its value and where that came from."""
+    config = tmp_path / "q.toml"
+    config.write_text("threads = 10")
+    monkeypatch.setenv("QUEUEY_WORKERS", "3")
+    shown = run("settings", "--config", str(config), "--max-body", "99", "--json").json
+    assert shown["threads"] == {"value": 10, "source": str(config)}
+    assert shown["workers"] == {"value": 3, "source": "QUEUEY_WORKERS"}
+    assert shown["max_body"] == {"value": 99, "source": "--max-body"}
+    assert shown["host"] == {"value": "127.0.0.1", "source": "default"}
+    assert "QUEUEY_WORKERS" in run("settings").text
+    assert run("settings", "--max-body", "none").code == 2
+
+
+def test_every_command_is_listed_and_loads(run: Run) -> None:
+    """Help names every command, and each one's own help works."""
+    listed = run("--help").text
+    for name in COMMANDS:
+        assert name in listed
+        assert load(name).name == name
+        assert run(name, "--help").code == 0
+
+
+def test_wrong_usage(run: Run) -> None:
+    """An unknown command or option ends with 2 and proposes what may be meant."""
+    ended = run("snd")
+    assert (ended.code, "send" in ended.err) == (2, True)
+    assert run("read", "q", "--sinc", "x").code == 2
+
+
+def test_completion_is_offered(run: Run) -> None:
+    """The shell can be taught to complete commands."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "queuey", "--show-completion", "bash"], capture_output=True, text=True, check=False
+    )
+    assert "COMPLETE" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["queue", "--help"], ["settings"]])
+def test_help_stays_light(arguments: list[str]) -> None:
+    """Help and settings load neither the client nor the store nor the server."""
+    program = (
+        "import sys\nfrom queuey.cli import main\n"
+        f"sys.argv = {['queuey', *arguments]!r}\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'httpx2', 'apsw', 'pyramid', 'granian', 'asyncio'} & sys.modules.keys()\n"
+        "sys.exit(f'loaded {heavy}' if heavy else 0)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,266 @@
+"""``queuey send``, ``read`` and ``tail`` on a real service."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client, Outgoing
+from tests.cli.conftest import Run
+from tests.served import Served, environment
+
+
+def feed(path: Path, count: int) -> Path:
+    """Writes a feed of so many lines."""
+    path.write_text("".join(json.dumps({"n": n, "net": f"n{n % 3}"}) + "\n" for n in range(count)))
+    return path
+
+
+def bodies(client: Client, queue: str) -> list[object]:
+    """What is in a queue, oldest first."""
+    return [message.body for message in client.read_all(queue, merge=True)]
+
+
+def test_arguments_are_messages(run: Run, client: Client, queue: str) -> None:
+    """Each argument is stored, with what was said about it, and its place is printed."""
+    ended = run("send", queue, "a", "b c", "--partition", "2", "--ttl", "1h", "--header", "x=y", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    assert [receipt["partition"] for receipt in ended.json_lines] == [2, 2]
+    found = client.get(queue, [f"2:{receipt['key']}" for receipt in ended.json_lines])
+    assert [(message.body, message.headers) for message in found] == [("a", {"x": "y"}), ("b c", {"x": "y"})]
+
+
+@pytest.mark.parametrize("body", [b"text \xc3\xa4\nand more\n", b"\xff\x00binary"])
+def test_standard_input_is_one_message(run: Run, client: Client, queue: str, body: bytes) -> None:
+    """What is piped in is stored byte for byte as one message."""
+    assert run("send", queue, stdin=body).code == 0
+    (found,) = client.read(queue).messages
+    assert client.get_raw(queue, found).body == body
+
+
+def test_nothing_to_send(run: Run, queue: str) -> None:
+    """Empty input is wrong usage, not an empty message."""
+    assert run("send", queue).code == 2
+
+
+def test_feed_from_a_file(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
+    """Every line of a file becomes a JSON message, in order."""
+    ended = run("send", queue, "--from", str(feed(tmp_path / "f", 2500)), "--partition", "1", "--json")
+    assert ended.code == 0
+    assert (ended.json["sent"], ended.json["queues"]) == (2500, {queue: 2500})
+    assert [body["n"] for body in bodies(client, queue)] == list(range(2500))  # type: ignore[index]
+
+
+def test_feed_from_a_pipe_by_field(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
+    """Fields pick the queue and the partition; missing queues are made where asked for."""
+    lines = feed(tmp_path / "f", 90).read_bytes()
+    options = ["--from", "-", "--queue-field", "net", "--key-field", "n", "--create", "--partitions", "4"]
+    ended = run("send", f"{queue[:20]}-{{}}", *options, stdin=lines)
+    assert (ended.code, "90 messages" in ended.text) == (0, True)
+    for number in range(3):
+        name = f"{queue[:20]}-n{number}"
+        assert client.info(name).partitions == 4
+        assert sorted(body["n"] for body in bodies(client, name)) == list(range(number, 90, 3))  # type: ignore[index]
+        used = {message.partition for message in client.read_all(name)}
+        assert len(used) > 1
+
+
+def test_bad_line_ends_the_feed(run: Run, client: Client, queue: str) -> None:
+    """An error names its line, says how much was stored before, and how to go on."""
+    ended = run("send", queue, "--from", "-", "--partition", "1", "--batch", "2", stdin=b"1\n2\n3\n\n{oops\n6\n")
+    assert ended.code == 1
+    assert "line 5" in ended.err
+    assert "3 messages were stored" in ended.err
+    assert "--skip 4" in ended.err
+    assert bodies(client, queue) == [1, 2, 3]
+    assert (
+        run("send", queue, "--from", "-", "--partition", "1", "--skip", "5", stdin=b"1\n2\n3\n\n{oops\n6\n").code == 0
+    )
+    assert bodies(client, queue) == [1, 2, 3, 6]
+
+
+def test_raw_lines(run: Run, client: Client, queue: str) -> None:
+    """With --raw lines are texts, JSON or not."""
+    assert run("send", queue, "--from", "-", "--raw", "-p", "1", stdin=b'{"a":1}\nplain\n').code == 0
+    assert bodies(client, queue) == ['{"a":1}', "plain"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["a", "--from", "-"],
+        ["--from", "-", "--raw", "--key-field", "n"],
+        ["--from", "-", "--queue-field", "n"],
+        ["--from", "-", "--key-field", "n", "--message-key", "k"],
+        ["a", "--ttl", "soon"],
+        ["a", "--header", "novalue"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_contradict_each_other(run: Run, queue: str, options: list[str]) -> None:
+    """What cannot be meant is wrong usage; nothing is sent."""
+    ended = run("send", queue, *options, stdin=b"1\n")
+    assert (ended.code, ended.out) == (2, b"")
+
+
+def test_refusal_of_the_service(run: Run, queue: str) -> None:
+    """What the service refuses is one line on standard error and exit code 1."""
+    for arguments in (
+        ["send", "no-such-queue", "x"],
+        ["read", "no-such-queue"],
+        ["send", queue, "x", "--ttl", "999999999"],
+    ):
+        ended = run(*arguments)
+        assert (ended.code, ended.out) == (1, b"")
+        assert ended.err.startswith("queuey: 4")
+        assert len(ended.err.splitlines()) == 1
+
+
+def test_no_service(run: Run) -> None:
+    """An address where nobody answers is one line and exit code 1."""
+    ended = run("read", "q", "--url", "http://127.0.0.1:9", "--key", "k")
+    assert (ended.code, len(ended.err.splitlines())) == (1, 1)
+
+
+def test_read_merges_partitions(run: Run, client: Client, queue: str) -> None:
+    """By default all partitions are read, merged by time; backwards with -r."""
+    for number in range(6):
+        client.send(queue, str(number), partition=number % 3 + 1)
+    assert run("read", queue, "--raw").out == b"0\n1\n2\n3\n4\n5\n"
+    assert run("read", queue, "--raw", "-r", "-n", "2").out == b"5\n4\n"
+    assert run("read", queue, "--raw", "--partitions", "2").out == b"1\n4\n"
+    assert [message["body"] for message in run("read", queue, "--json").json_lines] == list("012345")
+
+
+def test_read_goes_on_where_it_ended(run: Run, client: Client, queue: str) -> None:
+    """A limited read says where to go on; following that gives every message once, in both directions."""
+    client.send_many(queue, [str(number) for number in range(25)])
+    for direction in ([], ["-r"]):
+        seen: list[bytes] = []
+        more: list[str] = []
+        while True:
+            ended = run("read", queue, "--raw", "-n", "10", *direction, *more)
+            seen += ended.out.splitlines()
+            if "--since" not in ended.err:
+                break
+            more = ["--since", ended.err.split("--since ")[1].strip()]
+        assert sorted(map(int, seen)) == list(range(25))
+
+
+def test_read_everything(run: Run, client: Client, queue: str) -> None:
+    """--all reads past the size of a page."""
+    client.send_many(queue, [str(number) for number in range(2300)])
+    assert sorted(map(int, run("read", queue, "--all", "--raw").out.split())) == list(range(2300))
+
+
+def test_read_by_bounds(run: Run, client: Client, queue: str) -> None:
+    """Bounds are ids or instants, inclusive or not as their names say; relative ones count from now."""
+    sent = [client.send(queue, str(number), partition=1) for number in range(5)]
+    cases = {
+        ("--since", sent[2].id): b"2\n3\n4\n",
+        ("--after", sent[2].id): b"3\n4\n",
+        ("--before", sent[2].id): b"0\n1\n",
+        ("--until", sent[2].id): b"0\n1\n2\n",
+        ("--since", sent[3].timestamp): b"3\n4\n",
+        ("--since", "-1h"): b"0\n1\n2\n3\n4\n",
+        ("--before", "-1h"): b"",
+        ("--since", "2018-01-31T00:00:00Z"): b"0\n1\n2\n3\n4\n",
+    }
+    for options, expected in cases.items():
+        assert run("read", queue, "--raw", *options).out == expected, options
+    assert run("read", queue, "--since", "yesterday").code == 2
+
+
+def test_bodies_of_every_kind(run: Run, client: Client, queue: str) -> None:
+    """Text, JSON and bytes are told apart in JSON; on a terminal nothing can steer it."""
+    client.send(queue, "\x1b[2Jtext", partition=1)
+    client.send(queue, json={"a": [1]}, partition=1)
+    client.send(queue, b"\xff\x00", partition=1)
+    text, value, data = run("read", queue, "--json").json_lines
+    assert (text["body"], value["body"]) == ("\x1b[2Jtext", {"a": [1]})
+    assert (base64.b64decode(data["body"]), data["encoding"]) == (b"\xff\x00", "base64")
+    assert "encoding" not in text
+    assert run("read", queue, "--raw").out == b'\x1b[2Jtext\n{"a":[1]}\n\xff\x00\n'
+    plain = run("read", queue).text
+    assert "\x1b" not in plain
+    assert r"\x1b[2Jtext" in plain
+
+
+def test_read_says_what_is_not_readable_yet(run: Run, client: Client) -> None:
+    """Messages inside the read delay are announced with the time until they can be read; --no-delay shows them."""
+    name = client.create_queue(read_delay=60).name
+    client.send(name, "young")
+    ended = run("read", name)
+    assert ended.out == b""
+    assert "becomes readable in" in ended.err
+    assert "read delay 60 s" in ended.err
+    assert run("read", name, "--raw", "--no-delay").out == b"young\n"
+
+
+def test_delayed_messages_are_announced(run: Run, client: Client, queue: str) -> None:
+    """A message that is due later is announced, not shown."""
+    client.send_many(queue, ["now", Outgoing("later", delay=100.0)])
+    ended = run("read", queue, "--raw")
+    assert ended.out == b"now\n"
+    assert "delayed" in ended.err
+
+
+def test_tail_begins_with_the_newest(run: Run, client: Client, queue: str) -> None:
+    """Tail shows the last messages in order of time and ends at its limit."""
+    client.send_many(queue, [str(number) for number in range(5)])
+    assert run("tail", queue, "-n", "2", "--limit", "2", "--raw").out == b"3\n4\n"
+    assert run("tail", queue, "--since", "-1h", "--limit", "4", "--raw").out == b"0\n1\n2\n3\n"
+
+
+def test_tail_follows(served: Served, client: Client, queue: str) -> None:
+    """Messages of all partitions sent while tail runs are printed as they come, each once."""
+    client.send(queue, "before", partition=1)
+    command = [sys.executable, "-m", "queuey", "tail", queue, "--raw", "-n", "1", "--limit", "7"]
+    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"before\n"
+        for number in range(6):
+            client.send(queue, str(number), partition=number % 3 + 1)
+            assert process.stdout.readline() == b"%d\n" % number
+        assert process.wait(30) == 0
+
+
+def test_ctrl_c_ends_tail_quietly(served: Served, client: Client, queue: str) -> None:
+    """Ctrl-C is how tail ends: nothing is printed about it."""
+    client.send(queue, "x")
+    command = [sys.executable, "-m", "queuey", "tail", queue, "--raw"]
+    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"x\n"
+        process.send_signal(2)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: str) -> None:
+    """A reader that has seen enough is no error to talk about."""
+    client.send_many(queue, ["x" * 1000] * 3000)
+    command = [sys.executable, "-m", "queuey", "read", queue, "--all"]
+    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert len(process.stdout.readline()) > 1000
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(30) in {0, 1}
+
+
+def test_recent_messages_are_found_by_the_clock(run: Run, client: Client, queue: str) -> None:
+    """``--since now`` of before a message was sent finds it."""
+    before = f"{time.time() - 0.001:.6f}"
+    client.send(queue, "x")
+    assert run("read", queue, "--raw", "--since", before).out == b"x\n"
