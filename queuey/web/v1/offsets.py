@@ -24,9 +24,9 @@ def _position(value: object) -> ids.Position:
 
 def _change(number: str, item: object, errors: Errors) -> OffsetChange | None:
     """Reads one partition's compare-and-set; what is bad is noted in ``errors``."""
-    field = f"partitions.{number}"
+    field = f"partitions.{number[:40]}"
     if not (number.isascii() and number.isdigit()) or len(number) > 3:  # noqa: PLR2004 - no partition is longer
-        errors[field[:80]] = f'"{number[:40]}" is not a partition'
+        errors[field] = f'"{number[:40]}" is not a partition'
         return None
     if not isinstance(item, dict):
         errors[field] = f'"{fields.show(item)}" is not an object'

@@ -1,0 +1,206 @@
+"""Who may do what: credentials, principals, public queues, and isolation of applications."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+from queuey.web import auth
+from queuey.web.auth import digest_of
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY, KEY
+
+ID = "0123456789ab11e88000000000000001"
+
+
+def statuses(caller: Caller) -> dict[str, int]:
+    """What each kind of request to the queue q answers; the last one deletes it."""
+    return {
+        "list": caller.get().status,
+        "create": caller.send_form("POST", "", queue_name="mine").status,
+        "post": caller("POST", "q", "x").status,
+        "put": caller("PUT", f"q/{ID}", "x").status,
+        "read": caller.get("q").status,
+        "fetch": caller.get(f"q/{ID}").status,
+        "info": caller.get("q/info").status,
+        "groups": caller.get("q/offsets").status,
+        "commit": caller.send_json("PUT", "q/offsets/g", {"partitions": {"1": {"offset": ID}}}).status,
+        "delete messages": caller("DELETE", f"q/{ID}").status,
+        "update": caller.send_form("PUT", "q", partitions=2).status,
+        "purge": caller("DELETE", "q/messages").status,
+        "delete": caller("DELETE", "q").status,
+    }
+
+
+OWNERS = {"list", "create", "post", "put", "update", "purge", "delete"}
+READING = {"read", "fetch", "info", "groups"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "who", "may"),
+    [
+        ({}, "owner", OWNERS | READING | {"commit", "delete messages"}),
+        ({}, "guest", set()),
+        ({}, "anonymous", set()),
+        ({"type": "public"}, "owner", OWNERS | READING | {"commit", "delete messages"}),
+        ({"type": "public"}, "guest", READING),
+        ({"type": "public"}, "anonymous", READING),
+        ({"principles": "app:guest"}, "owner", OWNERS),
+        ({"principles": "app:guest"}, "guest", READING | {"commit", "delete messages"}),
+        ({"principles": "app:guest"}, "anonymous", set()),
+        ({"principles": "app:guest=read"}, "guest", READING | {"commit"}),
+        ({"principles": "app:guest=delete"}, "guest", {"delete messages"}),
+        ({"principles": "app:guest=delete", "type": "public"}, "guest", READING | {"delete messages"}),
+        ({"principles": "app:guest=read,app:queuey=delete"}, "owner", OWNERS | {"delete messages"}),
+        ({"principles": "bid:guest@example.org,app:other"}, "guest", set()),
+    ],
+    ids=str,
+)
+def test_permissions(
+    owner: Caller, guest: Caller, anonymous: Caller, fields: dict[str, str], who: str, may: set[str]
+) -> None:
+    """Each kind of caller may do exactly this; everything else is 403."""
+    owner.create("q", **fields)
+    found = statuses({"owner": owner, "guest": guest, "anonymous": anonymous}[who])
+    assert {name for name, status in found.items() if status < 400} == may
+    assert {status for status in found.values() if status >= 400} <= {403}
+
+
+def test_principals_stay_in_force(owner: Caller, guest: Caller) -> None:
+    """A restriction holds at every request, not only at the first."""
+    owner.create("q", principles="app:guest")
+    for _ in range(3):
+        assert (owner.get("q").status, guest.get("q").status) == (403, 200)
+
+
+def test_forbidden_is_plain_text(owner: Caller, guest: Caller) -> None:
+    """403 says Access was denied in plain text."""
+    owner.create("q")
+    reply = guest.get("q")
+    assert reply.headers["Content-Type"].startswith("text/plain")
+    assert "Access was denied" in reply.text
+
+
+def test_applications_are_apart(owner: Caller, guest: Caller) -> None:
+    """A queue of one application is not seen under another, whose own of that name is another queue."""
+    owner.create("q")
+    owner.post("q", "owner's")
+    mine = Caller(guest.app, guest.authorization, "/v1/guest")
+    assert mine.get("q").status == 404
+    mine.create("q")
+    assert mine.get("q").messages == []
+    assert [queue["queue_name"] for queue in owner.get().json["queues"]] == ["q"]
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (f"Application {KEY}", 200),
+        (f"Application   {KEY}  ", 200),
+        (f"Application {KEY};Application {GUEST_KEY}", 200),
+        (f"BrowserID xyz; Application {KEY}", 200),
+        (f"Application {GUEST_KEY}", 403),
+        ("BrowserID xyz", 403),
+        (f"application {KEY}", 403),
+        (f"Bearer {KEY}", 403),
+        ("Application", 403),
+        ("", 403),
+        ("Application ", 403),
+        ("Application x", 401),
+        (f"Application {KEY[:-1]}", 401),
+        (f"Application {KEY[2:]}", 401),
+        (f"Application {KEY};Application x", 401),
+        (f"Application x; Application {KEY}", 401),
+        ("Application é\U0001f600", 401),
+        (";".join(["Application x"] * 17), 401),
+    ],
+)
+def test_authorization_header(app: Any, owner: Caller, header: str, status: int) -> None:  # noqa: ANN401
+    """Keys are looked up exactly as given; other schemes are ignored; one bad key spoils the rest."""
+    owner.create("q")
+    reply = Caller(app, header.encode().decode("latin-1")).get("q")
+    assert reply.status == status
+    if status == 401:
+        assert list(reply.errors) == ["InvalidApplicationKey"]
+
+
+def test_a_bad_key_is_refused_even_where_none_is_needed(owner: Caller, app: Any) -> None:  # noqa: ANN401
+    """A public queue is open to nobody with a wrong key."""
+    owner.create("q", type="public")
+    assert Caller(app, "Application x").get("q").status == 401
+
+
+def test_order_of_checks(owner: Caller, app: Any, guest: Caller) -> None:  # noqa: ANN401
+    """First the queue, then ids in the path, then the credential, then the permission, then the rest."""
+    owner.create("q")
+    wrong = Caller(app, "Application x")
+    assert wrong("POST", "/v1/nobody/q/", "").status == 404
+    assert wrong.get("unknown", limit=0).status == 404
+    assert wrong("PUT", "q/zzz", "").status == 400
+    assert wrong("PUT", f"q/{ID}", "").status == 401
+    assert wrong.get("q", limit=0).status == 401
+    assert guest("PUT", f"q/{ID}", "").status == 403
+    assert guest.get("q", limit=0).status == 403
+    assert owner.get("q", limit=0).status == 400
+
+
+def test_unknown_application(app: Any) -> None:  # noqa: ANN401
+    """Everything below an unknown application is a plain 404."""
+    nobody = Caller(app, None, "/v1/nobody")
+    for method, path in (("GET", ""), ("POST", ""), ("GET", "q"), ("POST", "_read"), ("GET", "q/info")):
+        reply = nobody(method, path)
+        assert (reply.status, reply.headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
+
+
+def test_a_new_key_works_at_once(store: Store, app: Any) -> None:  # noqa: ANN401
+    """A refusal is not remembered: a key added later works at the next request."""
+    caller = Caller(app, "Application new")
+    assert caller.get().status == 401
+    store.add_key("queuey", digest_of("new"))
+    assert caller.get().status == 200
+
+
+def test_revocation_and_expiry_hold_after_the_cache(
+    store: Store,
+    app: Any,  # noqa: ANN401
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A revoked key works for at most the cache's 5 s more; an expiring one not past its end."""
+    now = time.monotonic()
+    clock = {"now": now}
+    monkeypatch.setattr("queuey.web.auth.time.monotonic", lambda: clock["now"])
+    key = store.add_key("queuey", digest_of("short"))
+    soon = store.add_key("queuey", digest_of("soon"), expires=time.time() + 2)
+    caller, ending = Caller(app, "Application short"), Caller(app, "Application soon")
+    assert (caller.get().status, ending.get().status) == (200, 200)
+    store.revoke_key("queuey", key.id)
+    store.expire_key("queuey", soon.id, time.time() - 1)
+    clock["now"] = now + 2.1
+    assert (caller.get().status, ending.get().status) == (200, 401)
+    clock["now"] = now + 5.1
+    assert caller.get().status == 401
+
+
+def test_the_cache_is_bounded(store: Store, app: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401
+    """However many headers are sent, only so many are remembered, and each still works."""
+    monkeypatch.setattr(auth, "CACHED_HEADERS", 3)
+    known = auth.Authenticator(store)
+    for number in range(10):
+        assert known(f"Application {KEY}; Other {number}") == {"app:queuey"}
+        assert len(known._cache) <= 3
+
+
+def test_permission_is_decided_on_the_row_that_is_used(owner: Caller, guest: Caller, other: Store) -> None:
+    """When another process changes who may read, a cached row lets nobody in any more."""
+    owner.create("q", principles="app:guest")
+    owner.post("q", "secret")
+    assert guest.get("q").bodies == ["secret"]
+    queue = other.queue("queuey", "q", fresh=True)
+    other.delete_queue(queue)
+    other.create_queue("queuey", "q", QueueSpec())
+    assert guest.get("q").status == 403
+    assert owner.get("q").messages == []

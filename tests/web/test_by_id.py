@@ -1,0 +1,133 @@
+"""Messages by id: get, raw, put, delete."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends import Clock
+from tests.web.caller import Caller
+
+ID = "0123456789ab11e88000000000000001"
+OTHER = "0123456789ab11e88000000000000002"
+
+
+@pytest.fixture
+def queue(owner: Caller) -> str:
+    """A queue with three partitions."""
+    return owner.create("q", partitions=3)
+
+
+def test_put_creates_and_overwrites(owner: Caller, queue: str) -> None:
+    """PUT writes its body at every id, new or not."""
+    assert owner("PUT", f"{queue}/{ID},2:{ID}", "one").json == {"status": "ok"}
+    assert owner("PUT", f"{queue}/2:{ID}", "two").json == {"status": "ok"}
+    assert owner.get(f"{queue}/{ID}").bodies == ["one"]
+    assert owner.get(f"{queue}/2:{ID}").bodies == ["two"]
+
+
+def test_put_keeps_what_is_given(owner: Caller, queue: str) -> None:
+    """Content type and headers are kept, and JSON stays text."""
+    headers = {"Content-Type": "application/json", "X-Header-A": "b"}
+    owner("PUT", f"{queue}/{ID}", '{"a": 1}', headers=headers)
+    [message] = owner.get(f"{queue}/{ID}").messages
+    assert message == {
+        "message_id": ID,
+        "timestamp": message["timestamp"],
+        "partition": 1,
+        "body": '{"a": 1}',
+        "content_type": "application/json",
+        "headers": {"a": "b"},
+    }
+
+
+def test_put_ttl_counts_from_now(owner: Caller, queue: str, clock: Clock) -> None:
+    """A message put at an old id lives for its TTL from the write."""
+    owner("PUT", f"{queue}/{ID}", "x", headers={"X-TTL": "10"})
+    clock.advance(9)
+    assert owner.get(f"{queue}/{ID}").bodies == ["x"]
+    clock.advance(2)
+    assert owner.get(f"{queue}/{ID}").bodies == []
+
+
+@pytest.mark.parametrize("partition", [0, 4, 201])
+def test_partitions_beyond_the_queue(owner: Caller, queue: str, partition: int) -> None:
+    """Nothing can be put into a partition that is not there; reading and deleting there finds nothing."""
+    reply = owner("PUT", f"{queue}/{ID},{partition}:{ID}", "x")
+    assert (reply.status, list(reply.errors)) == (400, ["partition"])
+    assert owner.get(f"{queue}/{ID},{partition}:{ID}").messages == []
+    assert owner("DELETE", f"{queue}/{partition}:{ID}").json == {"status": "ok"}
+
+
+def test_put_refuses_like_post(owner: Caller, queue: str) -> None:
+    """Empty bodies, bad TTLs and long bodies are refused; X-Partition and the like do not count."""
+    assert owner("PUT", f"{queue}/{ID}", "", headers={"X-TTL": "0"}).errors == {
+        "body": "Required",
+        "ttl": "0 is less than minimum value 1",
+    }
+    assert owner("PUT", f"{queue}/{ID}", b"x" * (256 * 1024 + 1)).status == 413
+    assert owner("PUT", f"{queue}/{ID}", "x", headers={"X-Partition": "77", "X-Delay": "?"}).status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"2:{ID},{OTHER}",
+        f"2%3A{ID}%2C{OTHER}",
+        f"%202:{ID}%20,%20{OTHER}",
+        f"2:{ID.upper()},{OTHER}",
+        f"02:{ID},1:{OTHER}",
+    ],
+)
+def test_forms_of_ids(owner: Caller, queue: str, path: str) -> None:
+    """Partition and case, raw or percent-encoded separators, and spaces around ids make no difference."""
+    owner("PUT", f"{queue}/2:{ID}", "a")
+    owner("PUT", f"{queue}/{OTHER}", "b")
+    assert owner.get(f"{queue}/{path}").bodies == ["a", "b"]
+    assert owner("DELETE", f"{queue}/{path}/").json == {"status": "ok"}
+    assert owner.get(f"{queue}/{path}").bodies == []
+
+
+def test_high_partitions_come_first_too(owner: Caller) -> None:
+    """The first id may name a partition of several digits."""
+    owner.create("wide", partitions=200)
+    owner("PUT", f"wide/200:{ID}", "x")
+    assert owner.get(f"wide/200:{ID},10:{ID}").bodies == ["x"]
+
+
+def test_missing_ones_are_left_out(owner: Caller, queue: str) -> None:
+    """A fetch gives what is there, in the order asked; deleting what is not there is a success."""
+    owner("PUT", f"{queue}/{OTHER},{ID}", "x")
+    found = owner.get(f"{queue}/{OTHER},3:{ID},{ID}").messages
+    assert [message["message_id"] for message in found] == [OTHER, ID]
+    assert owner("DELETE", f"{queue}/3:{ID}").json == {"status": "ok"}
+
+
+def test_fetch_has_no_read_delay(owner: Caller) -> None:
+    """By id a message is found at once."""
+    owner.create("slow", read_delay=60)
+    name = owner.post("slow", "x")["key"]
+    assert owner.get(f"slow/{name}").bodies == ["x"]
+
+
+def test_raw_is_safe_to_serve(owner: Caller, queue: str) -> None:
+    """A raw body is an attachment that no browser sniffs, whatever its type; its place is in headers."""
+    owner("PUT", f"{queue}/2:{ID}", "<script>", headers={"Content-Type": "text/html"})
+    raw = owner.get(f"{queue}/2:{ID}", raw="true")
+    assert raw.body == b"<script>"
+    assert raw.headers == {
+        "Content-Type": "text/html",
+        "Content-Disposition": "attachment",
+        "X-Content-Type-Options": "nosniff",
+        "X-Message-Id": ID,
+        "X-Timestamp": owner.get(f"{queue}/2:{ID}").messages[0]["timestamp"],
+        "X-Partition": "2",
+        "Content-Length": "8",
+    }
+
+
+def test_raw_takes_one_id_that_exists(owner: Caller, queue: str) -> None:
+    """Raw with several ids is refused; a missing message is 404."""
+    assert list(owner.get(f"{queue}/{ID},{OTHER}", raw="true").errors) == ["raw"]
+    missing = owner.get(f"{queue}/{ID}", raw="true")
+    assert (missing.status, list(missing.errors)) == (404, ["InvalidMessageID"])
+    assert owner.get(f"{queue}/{ID}", raw="false").messages == []

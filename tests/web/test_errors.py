@@ -1,0 +1,131 @@
+"""The forms of errors: version 1's, RFC 9457's, and what a defect looks like."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from queuey import errors
+from queuey.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
+from queuey.storage import Store
+from queuey.web.errors import STATUSES, status_of
+from tests.web.caller import Caller
+
+PROBLEM = {"Accept": "text/html, application/problem+json;q=0.9"}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("POST", "q", 400, "InvalidParameter"),
+        ("GET", "q/zzz", 400, "InvalidMessageID"),
+        ("GET", "missing", 404, "InvalidQueueName"),
+        ("GET", "/v1/nobody", 404, "InvalidApplicationName"),
+        ("GET", "/nowhere", 404, "NotFound"),
+        ("PATCH", "q", 404, "NotFound"),
+    ],
+)
+def test_problems_on_request(owner: Caller, method: str, path: str, status: int, code: str) -> None:
+    """A client that accepts problem details gets them, with the stable code and the texts by field."""
+    owner.create("q")
+    plain = owner(method, path)
+    reply = owner(method, path, headers=PROBLEM)
+    assert reply.headers["Content-Type"] == "application/problem+json"
+    content = reply.json
+    assert (content["status"], content["code"], reply.status, plain.status) == (status, code, status, status)
+    assert content["detail"]
+    if plain.headers["Content-Type"] == "application/json":
+        assert content["errors"] == plain.errors
+
+
+def test_problem_of_a_refusal(guest: Caller, owner: Caller) -> None:
+    """403 and 401 are problems too when asked for."""
+    owner.create("q")
+    reply = guest("GET", "q", headers=PROBLEM)
+    assert (reply.status, reply.json["code"]) == (403, "Forbidden")
+    wrong = Caller(owner.app, "Application x")("GET", "q", headers=PROBLEM)
+    assert (wrong.status, wrong.json["code"]) == (401, "InvalidApplicationKey")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "wait"),
+    [
+        (StoreUnavailable("gone", outcome="unknown", retry_after=7), "unknown", "7"),
+        (StoreBusy("locked"), "none", "1"),
+        (StoreFull("no space"), "none", "1"),
+        (StoreClosed("closing"), "none", "1"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
+def test_store_failures(
+    owner: Caller,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StoreUnavailable,
+    outcome: str,
+    wait: str,
+    headers: dict[str, str],
+) -> None:
+    """When the store cannot, it is 503 with Retry-After and what became of the write."""
+    owner.create("q")
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(store, "append", fail)
+    reply = owner("POST", "q", "x", headers=headers)
+    assert (reply.status, reply.headers["Retry-After"], reply.json["outcome"]) == (503, wait, outcome)
+
+
+def test_a_row_that_changes_all_the_time(owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that finds its row stale again and again gives up with 503 and stored nothing."""
+    owner.create("q")
+
+    def fail(*_: object, **__: object) -> None:
+        raise errors.QueueChanged
+
+    monkeypatch.setattr(store, "append", fail)
+    reply = owner("POST", "q", "x")
+    assert (reply.status, list(reply.errors), reply.json["outcome"]) == (503, ["StoreBusy"], "none")
+
+
+@pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
+def test_a_defect_tells_nothing_but_an_id(
+    owner: Caller,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    headers: dict[str, str],
+) -> None:
+    """An unexpected exception is a JSON 500 with an id, under which the log has everything."""
+    owner.create("q")
+
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("the secret of the house")
+
+    monkeypatch.setattr(store, "append", fail)
+    with caplog.at_level(logging.ERROR, "queuey.web.errors"):
+        reply = owner("POST", "q", "x", headers=headers)
+    assert reply.status == 500
+    texts: dict[str, Any] = reply.json["errors" if headers else "error_msg"]
+    crash = texts["InternalError"].rpartition(" ")[2]
+    assert "secret" not in reply.text
+    assert crash in caplog.text
+    assert "the secret of the house" in caplog.text
+
+
+def test_every_error_has_a_status() -> None:
+    """No error that a request can meet falls through the table."""
+
+    def below(cls: type[Exception]) -> set[type[Exception]]:
+        return {cls}.union(*(below(child) for child in cls.__subclasses__()))
+
+    met = below(errors.QueueyError) - {errors.QueueyError, errors.StoreIncompatible, errors.SettingsError}
+    statuses = {cls: status_of(cls.__new__(cls)) for cls in met if cls.__module__.startswith("queuey")}
+    # The client's own errors are never raised by the service.
+    ours = {cls: status for cls, status in statuses.items() if not cls.__module__.startswith("queuey.client")}
+    assert {cls for cls, status in ours.items() if status == 500} == set()
+    assert set(ours.values()) == set(STATUSES.values())

@@ -1,0 +1,139 @@
+"""Consumer offsets: record, show, list, forget."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.backends import Clock
+from tests.web.caller import Caller
+
+
+@pytest.fixture
+def keys(owner: Caller) -> list[str]:
+    """Four ids in partition 1 of a queue q with two partitions."""
+    owner.create("q", partitions=2)
+    return [m["key"] for m in owner.batch("q", *({"body": "x", "partition": 1} for _ in range(4))).messages]
+
+
+def record(caller: Caller, **partitions: dict[str, object]) -> object:
+    """Records offsets, partitions written as p1=…."""
+    content = {"partitions": {name[1:]: value for name, value in partitions.items()}}
+    reply = caller.send_json("PUT", "q/offsets/g", content)
+    return reply.json if reply.status == 200 else reply
+
+
+def test_record_and_show(owner: Caller, keys: list[str], clock: Clock) -> None:
+    """What was recorded is shown for every partition, with what lies ahead of it."""
+    assert record(owner, p1={"offset": keys[1].upper()}) == {
+        "status": "ok",
+        "group": "g",
+        "partitions": {"1": {"offset": keys[1]}},
+    }
+    clock.advance(30)
+    shown = owner.get("q/offsets/g").json
+    assert (shown["group"], shown["lag"]) == ("g", 2)
+    first, second = shown["partitions"]["1"], shown["partitions"]["2"]
+    assert (first["offset"], first["lag"], first["lag_exact"]) == (keys[1], 2, True)
+    assert first["lag_seconds"] == pytest.approx(30, abs=0.5)
+    assert second == {"offset": None, "updated": None, "lag": 0, "lag_exact": True, "lag_seconds": 0.0}
+
+
+def test_compare_and_set(owner: Caller, keys: list[str]) -> None:
+    """Each partition is set only if it stands as expected; the others of the request are set nevertheless."""
+    record(owner, p1={"offset": keys[0], "expected": None})
+    assert record(owner, p1={"offset": keys[1], "expected": keys[0]}) != {}
+    reply = owner.send_json(
+        "PUT",
+        "q/offsets/g",
+        {
+            "partitions": {
+                "1": {"offset": keys[2], "expected": keys[0]},
+                "2": {"offset": keys[3], "expected": None},
+            }
+        },
+    )
+    assert reply.status == 409
+    assert list(reply.errors) == ["OffsetConflict"]
+    assert reply.json["partitions"] == {
+        "1": {"offset": keys[1], "applied": False},
+        "2": {"offset": keys[3], "applied": True},
+    }
+    assert owner.get("q/offsets/g").json["partitions"]["1"]["offset"] == keys[1]
+
+
+def test_expected_null_means_none_recorded(owner: Caller, keys: list[str]) -> None:
+    """Null is a comparison of its own; without expected an offset is set in any case, backwards too."""
+    record(owner, p1={"offset": keys[3]})
+    reply = owner.send_json("PUT", "q/offsets/g", {"partitions": {"1": {"offset": keys[1], "expected": None}}})
+    assert (reply.status, reply.json["partitions"]["1"]) == (409, {"offset": keys[3], "applied": False})
+    assert record(owner, p1={"offset": keys[0]}) == {
+        "status": "ok",
+        "group": "g",
+        "partitions": {"1": {"offset": keys[0]}},
+    }
+
+
+def test_groups_are_listed_and_forgotten(owner: Caller, keys: list[str]) -> None:
+    """Groups are listed by name; a forgotten one is unknown."""
+    for group in ("b", "a:1@x-y.z_"):
+        path = f"q/offsets/{group}"
+        content = {"partitions": {"1": {"offset": keys[0]}}}
+        assert owner.send_json("PUT", path, content).status == 200
+    assert owner.get("q/offsets/").json == {"status": "ok", "groups": ["a:1@x-y.z_", "b"]}
+    assert owner("DELETE", "q/offsets/b").json == {"status": "ok"}
+    for method in ("GET", "DELETE"):
+        reply = owner(method, "q/offsets/b")
+        assert (reply.status, list(reply.errors)) == (404, ["InvalidGroupName"])
+
+
+@pytest.mark.parametrize("group", ["a b", "ä", "x" * 101, "a%0Ab", "a%2Cb"])
+def test_group_names(owner: Caller, keys: list[str], group: str) -> None:
+    """A group can only be recorded under a name that can be one; asking for another finds none."""
+    content = {"partitions": {"1": {"offset": keys[0]}}}
+    path = f"q/offsets/{''.join(f'%{byte:02X}' for byte in group.encode()) if '%' not in group else group}"
+    reply = owner.send_json("PUT", path, content)
+    assert (reply.status, list(reply.errors)) == (400, ["group"])
+    assert owner.get(path).status == 404
+
+
+def test_every_bad_offset_is_named(owner: Caller, keys: list[str]) -> None:
+    """All bad partitions and offsets are told together, and nothing is recorded."""
+    reply = owner.send_json(
+        "PUT",
+        "q/offsets/g",
+        {
+            "partitions": {
+                "1": {"offset": keys[0]},
+                "x": {"offset": keys[0]},
+                "2": {"offset": "now", "expected": 5},
+                "3": {},
+                "4": keys[0],
+                "9" * 50: {"offset": keys[0]},
+            }
+        },
+    )
+    assert reply.status == 400
+    assert reply.errors == {
+        "partitions.x": '"x" is not a partition',
+        "partitions.2.offset": '"now" is not a message id',
+        "partitions.2.expected": '"5" is not a message id',
+        "partitions.3.offset": "Required",
+        "partitions.4": f'"{keys[0]}" is not an object',
+        f"partitions.{'9' * 40}": f'"{"9" * 40}" is not a partition',
+    }
+    assert owner.get("q/offsets").json["groups"] == []
+
+
+def test_partitions_must_exist_and_be_named_once(owner: Caller, keys: list[str]) -> None:
+    """A partition beyond the queue's, or the same one in two spellings, is refused."""
+    for numbers in (["3"], ["0"], ["1", "01"]):
+        content = {"partitions": {number: {"offset": keys[0]} for number in numbers}}
+        assert owner.send_json("PUT", "q/offsets/g", content).status == 400
+    assert owner.get("q/offsets").json["groups"] == []
+
+
+def test_nothing_to_record(owner: Caller, keys: list[str]) -> None:
+    """Recording no partition is a success that makes no group."""
+    reply = owner.send_json("PUT", "q/offsets/g", {"partitions": {}})
+    assert reply.json == {"status": "ok", "group": "g", "partitions": {}}
+    assert owner.get("q/offsets").json["groups"] == []

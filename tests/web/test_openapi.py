@@ -1,0 +1,74 @@
+"""The OpenAPI document: valid, complete, and served."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from pyramid.interfaces import IRoutesMapper
+
+from queuey.web.v1.spec import OPERATIONS, document
+from tests.web.caller import Caller
+
+
+def test_document_is_valid() -> None:
+    """The document is OpenAPI 3.1."""
+    errors = [error.message for error in OpenAPIV31SpecValidator(document()).iter_errors()]
+    assert errors == []
+
+
+def test_document_is_served(anonymous: Caller) -> None:
+    """Everybody can get the document."""
+    assert anonymous.get("/v1/openapi.json").json == json.loads(json.dumps(document()))
+
+
+def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa: ANN401
+    """The document has exactly the paths and methods that there are."""
+    values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g"}
+    served = set()
+    for route in app.registry.getUtility(IRoutesMapper).get_routes():
+        path = re.sub(r":\[[^}]*", "", route.pattern.removesuffix("{_:/?}"))
+        for method in ("GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"):
+            accept = {"Accept": "application/problem+json"}
+            reply = anonymous(method, path.format_map(values), headers=accept)
+            if reply.status == 200 or reply.json["code"] != "NotFound":
+                served.add((method, path))
+    operations = {(method, path) for method, path in served if path.startswith("/v1/")}
+    assert operations == {(operation.method, operation.path) for operation in OPERATIONS}
+
+
+def test_operations_are_told_apart() -> None:
+    """Every operation has a name of its own, fit for generated clients."""
+    names = [entry["operationId"] for path in document()["paths"].values() for entry in path.values()]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z][A-Za-z]+", name) for name in names)
+
+
+def test_headers_and_parameters_are_documented() -> None:
+    """What a request may say in headers and in the query is in the document."""
+    paths = document()["paths"]
+    names = {p["name"] for path in paths.values() for entry in path.values() for p in entry["parameters"]}
+    assert names >= {
+        "X-TTL",
+        "X-Partition",
+        "X-Message-Key",
+        "X-Delay",
+        "X-After",
+        "partitions",
+        "limit",
+        "order",
+        "since",
+        "after",
+        "before",
+        "until",
+        "delay",
+        "merge",
+        "wait",
+        "offset",
+        "details",
+        "include_count",
+        "raw",
+    }
+    assert all("503" in e["responses"] for p, path in paths.items() for e in path.values() if "{" in p)

@@ -1,0 +1,98 @@
+"""The resources for whoever runs the service."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import queuey
+from queuey.errors import StoreFull
+from queuey.storage import Store
+from tests.web.caller import Caller
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def samples(caller: Caller) -> Samples:
+    """Every sample that a scrape gives, by name and labels."""
+    reply = caller("GET", "/metrics")
+    assert reply.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(reply.text)
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/__heartbeat__", "/__heartbeat__/"])
+def test_heartbeat(anonymous: Caller, method: str, path: str) -> None:
+    """The heartbeat answers OK to every method, without a credential; HEAD has no body."""
+    reply = anonymous(method, path)
+    assert (reply.status, reply.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
+    assert reply.headers["Content-Length"] == "2"
+    assert reply.body == (b"" if method == "HEAD" else b"OK")
+
+
+def test_heartbeat_of_a_sick_store(anonymous: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that cannot turns the heartbeat red and says why."""
+
+    def fail() -> None:
+        raise StoreFull("The disk is full.", retry_after=5)
+
+    monkeypatch.setattr(store, "ping", fail)
+    reply = anonymous.get("/__heartbeat__")
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "5")
+    assert reply.text == "StoreFull: The disk is full."
+
+
+def test_load_balancer_heartbeat(anonymous: Caller, stopping: threading.Event) -> None:
+    """It is green without asking the store, and red when the process is about to end."""
+    for method in ("GET", "HEAD"):
+        assert anonymous(method, "/__lbheartbeat__").status == 200
+    stopping.set()
+    assert anonymous.get("/__lbheartbeat__").status == 503
+
+
+def test_version(anonymous: Caller) -> None:
+    """The version is that of the package."""
+    content = anonymous.get("/__version__").json
+    assert content == {"name": "queuey", "version": queuey.__version__, "store": "sqlite"}
+    assert anonymous("HEAD", "/__version__").body == b""
+
+
+def test_metrics_count_requests_and_messages(owner: Caller, app: Any) -> None:  # noqa: ANN401
+    """Requests are counted by route and status, messages in and out in all, the store's numbers are there."""
+    owner.create("q")
+    owner.batch("q", {"body": "1"}, {"body": "2"}, {"body": "3"})
+    owner.get("q", limit=2)
+    owner.get("q", limit=0)
+    owner.get("missing")
+    found = samples(owner)
+    route = ("route", "v1.queue")
+    assert found["queuey_requests_total", (route, ("status", "201"))] == 1
+    assert found["queuey_requests_total", (route, ("status", "200"))] == 1
+    assert found["queuey_requests_total", (route, ("status", "400"))] == 1
+    assert found["queuey_requests_total", (route, ("status", "404"))] == 1
+    assert found["queuey_request_seconds_count", (route,)] == 4
+    assert found["queuey_request_seconds_bucket", (("le", "+Inf"), route)] == 4
+    assert found["queuey_request_seconds_sum", (route,)] > 0
+    assert found["queuey_messages_received_total", ()] == 3
+    assert found["queuey_messages_delivered_total", ()] == 2
+    assert any(name.startswith("queuey_store_") for name, _ in found)
+
+
+def test_metrics_do_not_grow_with_what_clients_send(owner: Caller) -> None:
+    """Queue names, applications and methods make no new series."""
+    owner.create("q")
+    owner.get("q")
+    owner.get("nothing")
+    samples(owner)
+    before = samples(owner).keys()
+    for number in range(5):
+        owner.get(f"nothing{number}")
+        owner.get(f"/v1/nobody{number}/x")
+    assert samples(owner).keys() == before

@@ -1,0 +1,159 @@
+"""The requests of the original client, queuey-py, exactly as it makes them, and what it needs of the answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from tests.web.caller import Caller, Reply
+from tests.web.conftest import KEY
+
+
+class OriginalClient:
+    """Makes the original client's requests: which headers, which bodies, which trailing slashes."""
+
+    def __init__(self, app: Any) -> None:  # noqa: ANN401
+        self.caller = Caller(app, f"Application {KEY}")
+
+    def _send(self, method: str, url: str, params: dict[str, Any] | None, data: str, headers: dict[str, str]) -> Reply:
+        query = f"?{urlencode(params)}" if params else ""
+        return self.caller(method, f"/v1/queuey/{url}{query}", data, headers=headers)
+
+    def get(self, url: str = "", params: dict[str, Any] | None = None) -> Reply:
+        """GET below the application's URL, which ends in a slash."""
+        return self._send("GET", url, params, "", {})
+
+    def post(
+        self,
+        url: str = "",
+        params: dict[str, Any] | None = None,
+        data: str | dict[str, Any] | list[str] = "",
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        """POST: text as it is, a dict as a form, a list as a batch without the caller's headers."""
+        if isinstance(data, list):
+            messages = json.dumps({"messages": [{"body": item, "ttl": 259200} for item in data]})
+            return self._send("POST", url, params, messages, {"content-type": "application/json"})
+        if isinstance(data, dict):
+            form = {"Content-Type": "application/x-www-form-urlencoded"}
+            return self._send("POST", url, params, urlencode(data), form | (headers or {}))
+        return self._send("POST", url, params, data, headers or {})
+
+    def put(self, url: str = "", data: str = "", headers: dict[str, str] | None = None) -> Reply:
+        """PUT."""
+        return self._send("PUT", url, None, data, headers or {})
+
+    def delete(self, url: str = "") -> Reply:
+        """DELETE."""
+        return self._send("DELETE", url, None, "", {})
+
+    def create_queue(self, partitions: int = 1, queue_name: str | None = None) -> str:
+        """Creates a queue and returns its name."""
+        data: dict[str, Any] = {"partitions": partitions}
+        if queue_name is not None:
+            data["queue_name"] = queue_name
+        response = self.post(data=data)
+        assert response.status in range(200, 300)
+        name: str = json.loads(response.text)["queue_name"]
+        return name
+
+    def messages(
+        self, queue: str, partition: int | str = 1, since: str | None = None, limit: int = 100, order: str = "ascending"
+    ) -> list[dict[str, Any]]:
+        """Reads messages, leaving out the one that since names."""
+        params: dict[str, Any] = {"limit": limit, "order": order, "partitions": partition}
+        if since is not None:
+            params["since"] = since
+        response = self.get(queue, params)
+        assert response.status == 200
+        found: list[dict[str, Any]] = json.loads(response.text)["messages"]
+        return [message for message in found if message["message_id"] != since]
+
+
+@pytest.fixture
+def client(app: Any) -> OriginalClient:  # noqa: ANN401
+    """The original client."""
+    return OriginalClient(app)
+
+
+def test_connect(client: OriginalClient) -> None:
+    """It opens its connection with HEAD on the heartbeat."""
+    assert client.caller("HEAD", "/__heartbeat__").status == 200
+
+
+def test_create_queue(client: OriginalClient) -> None:
+    """It creates queues by form, named or not, and reads the name from the answer; again is no error."""
+    assert client.create_queue(queue_name="mine") == "mine"
+    assert client.create_queue(queue_name="mine") == "mine"
+    assert len(client.create_queue(partitions=3)) == 32
+    queues = client.get(params={"details": "True"}).json["queues"]
+    assert sorted(queue["partitions"] for queue in queues) == [1, 3]
+
+
+def test_messages(client: OriginalClient) -> None:
+    """It reads on from the last id it saw, with or without limit, in either order, one partition or several."""
+    name = client.create_queue(partitions=2, queue_name="q")
+    for number in range(5):
+        assert client.post(name, data=f"m{number}", headers={"X-Partition": "1"}).status == 201
+    client.post(name, data="other", headers={"X-Partition": "2", "X-TTL": "300"})
+    first = client.messages(name, limit=3)
+    assert [m["body"] for m in first] == ["m0", "m1", "m2"]
+    assert {m["partition"] for m in first} == {1}
+    rest = client.messages(name, since=first[-1]["message_id"])
+    assert [m["body"] for m in rest] == ["m3", "m4"]
+    assert [m["body"] for m in client.messages(name, since=first[-1]["timestamp"])] == ["m2", "m3", "m4"]
+    assert [m["body"] for m in client.messages(name, order="descending", limit=2)] == ["m4", "m3"]
+    assert [m["body"] for m in client.messages(name, partition="2,1", limit=1)] == ["other", "m0"]
+    assert client.messages(name, since=first[0]["message_id"], limit=1) == []
+
+
+def test_batches(client: OriginalClient) -> None:
+    """A list goes out as a JSON batch with three days to live."""
+    name = client.create_queue()
+    response = client.post(name, data=["a", "ü", "c"])
+    assert response.status == 201
+    assert [m["partition"] for m in response.messages] == [1, 1, 1]
+    assert [m["body"] for m in client.messages(name)] == ["a", "ü", "c"]
+
+
+def test_put_and_delete(client: OriginalClient) -> None:
+    """It overwrites and deletes by id, with a partition before a percent-encoded colon, and deletes queues."""
+    name = client.create_queue(partitions=2)
+    key = client.post(name, data="x", headers={"X-Partition": "2"}).messages[0]["key"]
+    assert client.put(f"{name}/2%3A{key}", data="y", headers={"X-TTL": "300"}).json == {"status": "ok"}
+    assert client.get(f"{name}/2%3A{key}").bodies == ["y"]
+    assert client.delete(f"{name}/2%3A{key}").json == {"status": "ok"}
+    assert client.messages(name, partition=2) == []
+    assert client.delete(name).json == {"status": "ok"}
+    assert client.get(name).status == 404
+
+
+def test_original_fields_keep_names_and_types(client: OriginalClient) -> None:
+    """What the original answered is there under the same names, in the same types."""
+    name = client.create_queue(partitions=2, queue_name="q")
+    client.post(name, data="x", headers={"X-Partition": "1"})
+    [listed] = client.get(params={"details": "true", "include_count": "true"}).json["queues"]
+    types = {key: type(value) for key, value in listed.items()}
+    assert types == {
+        "queue_name": str,
+        "application": str,
+        "created": float,
+        "partitions": int,
+        "type": str,
+        "consistency": str,
+        "count": int,
+    }
+    [message] = client.messages(name)
+    assert {key: type(value) for key, value in message.items()} == {
+        "message_id": str,
+        "timestamp": str,
+        "body": str,
+        "partition": int,
+    }
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    updated = client.put(name, data="partitions=3&type=public", headers=form).json
+    assert updated.keys() >= {"status", "queue_name", "partitions", "created", "principles", "type"}
+    assert (updated["partitions"], updated["principles"], updated["type"]) == (3, [], "public")

@@ -1,0 +1,129 @@
+"""Paging in any way gives exactly the messages of one read."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.ids import LOW_MIN, parse_instant, to_hex
+from tests.web.caller import Caller
+
+names = count()
+
+places = st.tuples(st.integers(1, 3), st.integers(0, 12), st.integers(0, 2))
+"""Partition, second and the end of the id: close together, so that ids are often equal across partitions."""
+
+queries = st.fixed_dictionaries(
+    {
+        "order": st.sampled_from(["ascending", "descending"]),
+        "partitions": st.sampled_from(["1", "*", "1,2,3", "3,1", "2,2,9", ""]),
+        "merge": st.booleans(),
+    },
+    optional={
+        "after": st.integers(-1, 13),
+        "before": st.integers(-1, 13),
+        "until": st.integers(-1, 13),
+        "since": st.integers(-1, 13),
+    },
+)
+
+
+def name_of(second: int, number: int = 0) -> str:
+    """An id at a second of the past."""
+    ticks = parse_instant(str(1_700_000_000 + second))
+    assert ticks is not None
+    return to_hex((ticks, LOW_MIN + number))
+
+
+def texts(query: dict[str, Any]) -> dict[str, str]:
+    """A query with its seconds as ids."""
+    return {
+        key: name_of(value) if isinstance(value, int) and key != "merge" else str(value) for key, value in query.items()
+    }
+
+
+def filled(owner: Caller, content: set[tuple[int, int, int]]) -> str:
+    """A fresh queue with a message at each place."""
+    queue = owner.create(f"q{next(names)}", partitions=3)
+    ids = ",".join(f"{partition}:{name_of(second, number)}" for partition, second, number in content)
+    if ids:
+        assert owner("PUT", f"{queue}/{ids}", "x", headers={"X-TTL": "33554432"}).status == 200
+    return queue
+
+
+def shown(page: dict[str, Any]) -> list[str]:
+    """The messages of an answer, by partition and id."""
+    return [f"{message['partition']}:{message['message_id']}" for message in page["messages"]]
+
+
+@given(content=st.sets(places, max_size=25), query=queries, limit=st.integers(1, 7))
+def test_pages_are_the_whole(
+    owner: Caller, content: set[tuple[int, int, int]], query: dict[str, Any], limit: int
+) -> None:
+    """Following the cursor with any limit, order, partitions, bounds and merging loses and repeats nothing."""
+    queue = filled(owner, content)
+    asked = texts(query)
+    whole = owner.get(queue, **asked, limit="1000").json
+    assert whole["more"] is False
+    seen: list[str] = []
+    page = owner.get(queue, **asked, limit=str(limit)).json
+    for _ in range(len(content) + 2):
+        seen += shown(page)
+        if not page["more"]:
+            break
+        page = owner.get(queue, **(asked | {"since": page["cursor"]}), limit=str(limit)).json
+    assert not page["more"]
+    if not query["merge"]:
+        seen = [name for number in whole["next"] for name in seen if name.startswith(f"{number}:")]
+    assert seen == shown(whole)
+
+
+@given(content=st.sets(places, max_size=25), query=queries)
+def test_merging_sorts_and_loses_nothing(
+    owner: Caller, content: set[tuple[int, int, int]], query: dict[str, Any]
+) -> None:
+    """A merged read is the unmerged one in time order, descending the exact reverse of ascending."""
+    queue = filled(owner, content)
+    asked = texts(query | {"merge": False})
+    apart = owner.get(queue, **asked, limit="1000").json
+    merged = owner.get(queue, **(asked | {"merge": "true"}), limit="1000").json
+    key = {f"{p}:{name_of(s, n)}": (s, n, p) for p, s, n in content}
+    assert shown(merged) == sorted(shown(apart), key=key.__getitem__, reverse=query["order"] == "descending")
+
+
+@given(content=st.sets(places, min_size=1, max_size=25), limit=st.integers(2, 6))
+def test_the_way_of_the_original_client(owner: Caller, content: set[tuple[int, int, int]], limit: int) -> None:
+    """Passing the last id as since and leaving that message out, as clients without cursors do, gives everything."""
+    queue = filled(owner, content)
+    for partition in ("1", "2", "3"):
+        whole = shown(owner.get(queue, partitions=partition, limit="1000").json)
+        seen = page = shown(owner.get(queue, partitions=partition, limit=str(limit)).json)
+        while page:
+            found = owner.get(queue, partitions=partition, limit=str(limit), since=seen[-1].partition(":")[2])
+            page = [name for name in shown(found.json) if name != seen[-1]]
+            seen = seen + page
+        assert seen == whole
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+def test_merging_an_uneven_queue_fills_the_page(owner: Caller, order: str) -> None:
+    """One busy partition among many idle ones still fills a merged page, in order and to the limit."""
+    queue = owner.create("uneven", partitions=40)
+    ids = [f"7:{name_of(second)}" for second in range(120)]
+    ids += [f"{partition}:{name_of(3 * partition, 1)}" for partition in range(8, 40)]
+    owner("PUT", f"{queue}/{','.join(ids)}", "x", headers={"X-TTL": "33554432"})
+    wanted = sorted(
+        [(second, 0, 7) for second in range(120)] + [(3 * p, 1, p) for p in range(8, 40)],
+        reverse=order == "descending",
+    )
+    expected = [f"{partition}:{name_of(second, number)}" for second, number, partition in wanted]
+    first = owner.get(queue, partitions="*", merge="1", limit="90", order=order).json
+    assert shown(first) == expected[:90]
+    assert first["more"] is True
+    rest = owner.get(queue, partitions="*", merge="1", limit="90", order=order, since=first["cursor"]).json
+    assert shown(rest) == expected[90:]
+    assert rest["more"] is False

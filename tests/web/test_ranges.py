@@ -1,0 +1,190 @@
+"""Reading ranges of one queue: parameters, order, bounds, cursors."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+
+from queuey.ids import LOW_MIN, parse_instant, parse_position, to_hex
+from queuey.service import Limits
+from tests.backends import Clock
+from tests.web.caller import Caller
+
+PAST = 1_517_363_399
+"""Seconds since 1970, long before the test."""
+
+
+def place(second: int, number: int = 0) -> str:
+    """The id of a message at a second of the past."""
+    ticks = parse_instant(str(PAST + second))
+    assert ticks is not None
+    return to_hex((ticks, LOW_MIN + number))
+
+
+@pytest.fixture
+def queue(owner: Caller) -> str:
+    """A queue with one message a second, 0 to 4, in partition 1, and two in partition 2."""
+    owner.create("q", partitions=3)
+    for second in range(5):
+        owner("PUT", f"q/{place(second)}", str(second), headers={"X-TTL": "33554432"})
+    for second in (1, 3):
+        owner("PUT", f"q/2:{place(second, 1)}", f"{second}b", headers={"X-TTL": "33554432"})
+    return "q"
+
+
+@pytest.mark.parametrize(
+    ("query", "bodies"),
+    [
+        ({}, "0 1 2 3 4"),
+        ({"order": "ascending"}, "0 1 2 3 4"),
+        ({"order": "descending"}, "4 3 2 1 0"),
+        ({"limit": "2"}, "0 1"),
+        ({"limit": "2", "order": "descending"}, "4 3"),
+        ({"since": place(2)}, "2 3 4"),
+        ({"since": place(2), "order": "descending"}, "2 1 0"),
+        ({"since": str(PAST + 2)}, "2 3 4"),
+        ({"since": str(PAST + 2), "order": "descending"}, "2 1 0"),
+        ({"since": f"{PAST + 1}.9999999"}, "2 3 4"),
+        ({"since": f"{PAST + 2}.0000001"}, "3 4"),
+        ({"since": f"{PAST + 1}.9999999", "order": "descending"}, "1 0"),
+        ({"since": place(2).upper()}, "2 3 4"),
+        ({"since": f"{place(2)[:8]}-{place(2)[8:12]}-{place(2)[12:16]}-{place(2)[16:20]}-{place(2)[20:]}"}, "2 3 4"),
+        ({"since": place(9)}, ""),
+        ({"since": place(9), "order": "descending"}, "4 3 2 1 0"),
+        ({"since": "0", "order": "descending"}, ""),
+        ({"since": ""}, "0 1 2 3 4"),
+        ({"after": place(2)}, "3 4"),
+        ({"after": str(PAST + 2)}, "3 4"),
+        ({"after": place(2), "order": "descending"}, "4 3"),
+        ({"before": place(2)}, "0 1"),
+        ({"before": str(PAST + 2)}, "0 1"),
+        ({"until": place(2)}, "0 1 2"),
+        ({"until": str(PAST + 2), "order": "descending"}, "2 1 0"),
+        ({"since": place(1), "after": place(1), "before": place(4), "until": place(3)}, "2 3"),
+        ({"after": place(3), "before": place(2)}, ""),
+        ({"partitions": "2"}, "1b 3b"),
+        ({"partitions": "2,1", "limit": "1"}, "1b 0"),
+        ({"partitions": " 1 , 2 "}, "0 1 2 3 4 1b 3b"),
+        ({"partitions": "*", "since": place(3)}, "3 4 3b"),
+        ({"partitions": "2,2"}, "1b 3b"),
+        ({"partitions": ""}, ""),
+        ({"partitions": "3"}, ""),
+        ({"partitions": "4,200,201,0,99999999999"}, ""),
+        ({"partitions": "1,2", "since": f"1:{place(3)},2:{place(2)}"}, "3 4 3b"),
+        ({"partitions": "1,2", "since": f"2:{place(2)}"}, "0 1 2 3 4 3b"),
+        ({"partitions": "1,2", "since": f"2:{place(2)}", "order": "descending"}, "1b"),
+        ({"partitions": "1,2", "until": f"1:{place(0)},2:{place(2)}"}, "0 1b"),
+        ({"partitions": "*", "merge": "true"}, "0 1 1b 2 3 3b 4"),
+        ({"partitions": "*", "merge": "1", "order": "descending"}, "4 3b 3 2 1b 1 0"),
+        ({"partitions": "*", "merge": "1", "limit": "4"}, "0 1 1b 2"),
+        ({"partitions": "*", "merge": "0", "limit": "1"}, "0 1b"),
+    ],
+    ids=str,
+)
+def test_what_a_read_gives(owner: Caller, queue: str, query: dict[str, str], bodies: str) -> None:
+    """Each combination of parameters gives exactly these messages in this order."""
+    reply = owner.get(queue, **query)
+    assert reply.bodies == bodies.split()
+
+
+def test_answer_has_horizon_and_cursors(owner: Caller, queue: str) -> None:
+    """Every answer says what it considered and where to go on, per partition and as one text."""
+    content = owner.get(queue, partitions="1,2,3", limit="2").json
+    assert content.keys() == {"status", "messages", "horizon", "next", "cursor", "more"}
+    assert content["next"].keys() == {"1", "2", "3"}
+    assert content["cursor"] == ",".join(f"{number}:{at}" for number, at in content["next"].items())
+    assert content["more"] is True
+    assert parse_position(content["next"]["3"]) <= parse_position(content["horizon"])
+    assert owner.get(queue, partitions="1,2,3", since=content["cursor"]).bodies == ["2", "3", "4"]
+
+
+def test_descending_ends_with_null(owner: Caller, queue: str) -> None:
+    """An exhausted partition has next null and is left out of the cursor; going on gives nothing more of it."""
+    first = owner.get(queue, partitions="1,2", limit="2", order="descending").json
+    assert (first["next"]["2"] is None, first["next"]["1"] is None) in {(True, False), (False, False)}
+    second = owner.get(queue, partitions="1,2", order="descending", since=first["cursor"])
+    assert second.bodies == ["2", "1", "0"]
+    assert (second.json["next"], second.json["cursor"], second.json["more"]) == ({"1": None, "2": None}, "", False)
+
+
+def test_no_partitions_still_have_a_horizon(owner: Caller, queue: str) -> None:
+    """A read of no partition gives no message, no cursor, and a horizon."""
+    content = owner.get(queue, partitions="").json
+    assert (content["messages"], content["next"], content["more"]) == ([], {}, False)
+    assert parse_position(content["horizon"]) > parse_position(place(4))
+
+
+def test_new_partitions_are_read_by_an_old_cursor(owner: Caller) -> None:
+    """A reader of all partitions that goes on from its cursor finds what is in partitions added since."""
+    owner.create("q")
+    owner.post("q", "a")
+    cursor = owner.get("q", partitions="*").json["cursor"]
+    owner.send_form("PUT", "q", partitions=2)
+    owner.post("q", "b", X_Partition="2")
+    assert owner.get("q", partitions="*", since=cursor).bodies == ["b"]
+
+
+def test_read_delay_holds_back_and_delay_0_does_not(owner: Caller, clock: Clock) -> None:
+    """A queue's read delay hides what is younger; delay=0 shows it and says that its cursor is not safe."""
+    owner.create("q", read_delay=10)
+    owner.post("q", "young")
+    assert owner.get("q").bodies == []
+    early = owner.get("q", delay="0")
+    assert (early.bodies, early.json["cursor_safe"]) == (["young"], False)
+    assert "cursor_safe" not in owner.get("q", delay="1").json
+    clock.advance(11)
+    assert owner.get("q").bodies == ["young"]
+
+
+def test_default_limit(owner: Caller, limits: Limits) -> None:
+    """Without a limit a read gives 100 messages per partition."""
+    owner.create("q", partitions=2)
+    for partition in (1, 2, 1, 2, 1, 2):
+        owner.batch("q", *[{"body": "x", "partition": partition}] * limits.max_batch)
+    found = owner.get("q", partitions="*")
+    assert (len(found.messages), found.json["more"]) == (200, True)
+    assert len(owner.get("q", partitions="*", limit=1000).messages) == 300
+
+
+def test_timestamps_are_exact(owner: Caller) -> None:
+    """A timestamp is its id's time to the last digit, also before 1970 and in the far future."""
+    owner.create("q")
+    for text in ("0.0000000", "-1.5000000", "-0.0000001", "1.0000001", "100000000000.9999999", "-12219292800.0000000"):
+        ticks = int(Decimal(text) * 10**7) + 0x01B21DD213814000
+        name = to_hex((ticks, LOW_MIN))
+        assert owner("PUT", f"q/{name}", "x").status == 200
+        [message] = owner.get(f"q/{name}").messages
+        assert (message["message_id"], message["timestamp"]) == (name, text)
+
+
+def test_ids_and_times_of_a_page_are_each_their_own(owner: Caller) -> None:
+    """Messages that share seconds, id parts or metadata with their neighbours are still shown with their own."""
+    owner.create("q", partitions=2)
+    base = parse_position(place(0))[0]
+    offsets = (0, 1, 9_999_999, 10_000_000, 10_000_001, 1 << 32, (1 << 32) + 1, 1 << 33)
+    wanted = []
+    for number, offset in enumerate(offsets):
+        name = to_hex((base + offset, LOW_MIN + number % 3))
+        kind = ("text/a", "text/b")[number // 2 % 2]
+        owner("PUT", f"q/{name}", f"{number}", headers={"Content-Type": kind, "X-TTL": "33554432"})
+        wanted.append((name, f"{number}", kind))
+    found = owner.get("q").messages
+    assert [(m["message_id"], m["body"], m["content_type"]) for m in found] == wanted
+    times = [Decimal(m["timestamp"]) for m in found]
+    assert [int((time - PAST) * 10**7) for time in times] == list(offsets)
+
+
+def test_a_page_ends_by_its_weight(owner: Caller, app: object) -> None:
+    """A read stops when its bodies weigh enough and says that there is more; paging still gives everything."""
+    owner.create("q", partitions=2)
+    for number in range(60):
+        owner.post("q", f"{number:02}" + "x" * 200_000, X_Partition=str(number % 2 + 1))
+    seen: list[str] = []
+    since, more, pages = "", True, 0
+    while more:
+        page = owner.get("q", partitions="*", since=since, limit=1000).json
+        seen += [message["body"][:2] for message in page["messages"]]
+        since, more, pages = page["cursor"], page["more"], pages + 1
+    assert sorted(seen) == [f"{number:02}" for number in range(60)]
+    assert pages == 2
