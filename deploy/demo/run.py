@@ -26,7 +26,7 @@ def main() -> int:
         service = Service(Path(directory))
         try:
             _run(Stage(service))
-        except (DemoFailed, QueueyError) as failure:
+        except (DemoFailed, QueueyError, OSError) as failure:
             print(f"\nThe demo failed: {failure}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:

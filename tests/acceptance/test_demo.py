@@ -1,0 +1,87 @@
+"""``make demo`` ends by itself, says whether all was well, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.served import environment
+
+DEMO = Path(__file__).parents[2] / "deploy" / "demo"
+LOSE = "parts.PARTS.insert({}, ('Lose', lambda stage: stage.client.{} or parts.Account('Lost')))"
+"""A further part at this place that loses messages."""
+
+
+def demo(directory: Path, *command: str) -> subprocess.Popen[str]:
+    """Starts the demo, or a variation of it, with its temporary files in a directory of the test's own."""
+    return subprocess.Popen(
+        [sys.executable, *(command or (str(DEMO / "run.py"),))],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(TMPDIR=str(directory), PYTHONPATH=str(DEMO)),
+    )
+
+
+def nothing_left(directory: Path) -> bool:
+    """Whether neither a file nor a process is left of a demo."""
+    named = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(directory) in _read(path)]
+    return not named and not list(directory.iterdir())
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def varied(change: str) -> tuple[str, str]:
+    """A command that runs the demo with one of its parts replaced."""
+    return "-c", f"import sys, parts, run\n{change}\nsys.exit(run.main())"
+
+
+def test_demo_shows_everything(tmp_path: Path) -> None:
+    """It ends with 0, accounts for every part with figures, and cleans up."""
+    with demo(tmp_path) as process:
+        out, err = process.communicate(timeout=110)
+    assert (process.returncode, err) == (0, ""), out
+    for words in ("1,707 notices", "quakes-ak", "newest first", "Three windows", "Deleted", "integrity check"):
+        assert words in out
+    assert "acknowledged before the kill" in out
+    assert nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("parts.FEED = parts.FEED.with_name('missing')", "missing"),
+        (LOSE.format(3, "purge_queue(parts.WORK)"), "did not come back"),
+        (LOSE.format(9, "delete(parts.WORK, stage.work[:1])"), "has changed"),
+    ],
+    ids=["no feed", "lost before", "lost in the crash"],
+)
+def test_demo_fails_aloud(tmp_path: Path, change: str, words: str) -> None:
+    """When something is lost it ends with another code than 0 and says what, and still cleans up."""
+    with demo(tmp_path, *varied(change)) as process:
+        out, err = process.communicate(timeout=110)
+    assert process.returncode == 1, out
+    assert words in err
+    assert nothing_left(tmp_path)
+
+
+def test_demo_can_be_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C in the middle leaves nothing running either."""
+    with demo(tmp_path) as process:
+        assert process.stdout is not None
+        while "1. Start" not in process.stdout.readline():
+            assert process.poll() is None
+        os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert nothing_left(tmp_path)
