@@ -1,0 +1,55 @@
+"""Counting requests in threads that come and go."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.metrics import BUCKETS, Metrics, exposition
+
+
+@given(times=st.lists(st.floats(0, 100), max_size=20))
+def test_each_time_falls_into_one_bucket(times: list[float]) -> None:
+    """A bucket holds the times up to and including its bound; what is longer than all is in the last."""
+    metrics = Metrics()
+    for seconds in times:
+        metrics.observe("r", 200, seconds)
+    requests, _, _ = metrics.total()
+    cells = requests.get(("r", 200), [0.0] * (len(BUCKETS) + 2))
+    expected = [0.0] * (len(BUCKETS) + 1)
+    for seconds in times:
+        expected[bisect_left(BUCKETS, seconds)] += 1
+    assert cells[1:] == expected
+    assert cells[0] == sum(times)
+
+
+def test_threads_are_added_up_and_outlived() -> None:
+    """The counts of all threads add up, also of those that have ended, whose cells are given up."""
+    metrics = Metrics()
+
+    def work() -> None:
+        for _ in range(100):
+            metrics.observe("r", 200, 0.1)
+            metrics.received(2)
+            metrics.delivered(3)
+
+    for _ in range(5):
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(metrics._present) <= 4
+    requests, received, delivered = metrics.total()
+    assert (sum(requests["r", 200][1:]), received, delivered) == (2000, 4000, 6000)
+    assert metrics._present == []
+
+
+def test_statistics_are_counters_or_gauges_by_their_names() -> None:
+    """A store's number is a counter if its name ends in _total, else a gauge, under the service's prefix."""
+    text = exposition(Metrics(), lambda: {"store_commits_total": 3.0, "store_bytes": 7.0})().decode()
+    assert "# TYPE queuey_store_commits_total counter\nqueuey_store_commits_total 3.0\n" in text
+    assert "# TYPE queuey_store_bytes gauge\nqueuey_store_bytes 7.0\n" in text
