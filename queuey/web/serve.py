@@ -36,6 +36,7 @@ from granian.constants import HTTPModes, Interfaces, SSLProtocols
 from granian.log import LogLevels
 from granian.server import MPServer
 
+from queuey.errors import QueueyError
 from queuey.service import Limits
 from queuey.settings import Settings, part
 from queuey.storage import Store
@@ -169,7 +170,11 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
     settings: Settings = loader.args[0]
     logs.configure(settings.log_level, settings.log_format)
     _clear_environment()
-    opened = loader()
+    try:
+        opened = loader()
+    except QueueyError as error:
+        logger.error("The worker cannot start: %s", error)  # noqa: TRY400 - the reason is in the message
+        raise SystemExit(1) from error
     done = threading.Event()
     stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, done), daemon=True)
     stopper.start()

@@ -14,6 +14,7 @@ import pytest
 from queuey.client import Client
 from queuey.client.results import Page
 from queuey.storage.sqlite import check
+from queuey.storage.sqlite.connection import FILE
 from tests.served import Served
 
 
@@ -192,6 +193,21 @@ def test_workers_that_keep_dying_end_the_service(tmp_path: Path) -> None:
             os.kill(process, signal.SIGKILL)
         until(lambda: served.process.poll() is not None or _kill_workers(served))
         assert served.end() == 1
+
+
+def test_worker_that_cannot_open_the_store(tmp_path: Path) -> None:
+    """A new worker that finds the store unusable says why in a line, and the service ends with 1."""
+    import apsw  # noqa: PLC0415 - only this test writes to the file behind the store's back
+
+    with Served(tmp_path) as served:
+        connection = apsw.Connection(str(served.data / FILE))
+        connection.pragma("user_version", 9999)
+        connection.close()
+        for process in workers(served):
+            os.kill(process, signal.SIGKILL)
+        assert served.end() == 1
+        assert "The worker cannot start" in served.output
+        assert "Traceback" not in served.output
 
 
 def test_workers_end_with_their_parent(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from queuey.client.errors import NotAuthenticated
 from queuey.client.profile import Profile, read_profile, write_profile
 from queuey.storage.sqlite import open_store
 from tests.cli.conftest import Run
-from tests.served import Served
+from tests.served import Served, environment
 
 
 def test_queue_from_birth_to_death(run: Run, client: Client) -> None:
@@ -173,12 +173,22 @@ def test_wrong_usage(run: Run) -> None:
     assert run("read", "q", "--sinc", "x").code == 2
 
 
-def test_completion_is_offered(run: Run) -> None:
-    """The shell can be taught to complete commands."""
+@pytest.mark.parametrize(
+    ("line", "proposals"),
+    [("queuey se", ["serve", "settings", "send"]), ("queuey queue cr", ["create"]), ("queuey read --si", ["--since"])],
+)
+def test_shell_completion(line: str, proposals: list[str]) -> None:
+    """The shell gets commands, their parts and their options proposed."""
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    program = "import sys; sys.argv = ['queuey']; from queuey.cli import main; main()"
     ended = subprocess.run(
-        [sys.executable, "-m", "queuey", "--show-completion", "bash"], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        env=environment(_QUEUEY_COMPLETE="complete_bash", **words),
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert "COMPLETE" in ended.stdout + ended.stderr
+    assert ended.stdout.split() == proposals
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["queue", "--help"], ["settings"]])
