@@ -224,6 +224,9 @@ def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
         running: Any = gateway.__rsgi__(scope, exchange)
         try:
             running.send(None)
+            if not loop.ready:
+                running.close()
+                raise Void("the request was not handled at once")
             while loop.ready:
                 loop.ready.popleft()()
             running.send(None)
