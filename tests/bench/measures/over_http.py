@@ -22,32 +22,45 @@ CONNECTIONS = 64
 BATCH = 100
 
 
+OPPONENTS = {
+    "commit each, lock": ("lock", service.THREADS),
+    "commit each, busy timeout": ("busy", service.THREADS),
+    "commit each, 1 thread": ("lock", 1),
+}
+"""How the threads take turns at the file, and how many there are. Only those with as many threads as the service count
+for the floor; the last shows what the same view does when nothing but this is ever asked of it."""
+
+
 @measure("post1", "POST of one message, synchronous=FULL, against a view that commits each message itself")
 def post1(bench: Bench) -> Report:
-    """Compares with both ways of taking turns at the file; the faster one is the opponent."""
+    """Compares with all ways of taking turns at the file; the fastest with as many threads is the opponent."""
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
     seconds = bench.pick(2.5, 1)
     with contextlib.ExitStack() as stack:
         ours = bench.fresh("queuey")
         service.prepare(ours).close()
         sides: dict[str, processes.Process] = {"queuey": stack.enter_context(service.serve(ours))}
-        for turns in ("lock", "busy"):
+        for name, (turns, threads) in OPPONENTS.items():
             theirs = bench.fresh(turns)
             settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": turns}
             app = "tests.bench.opponents.commit_each:app"
-            opponent = processes.granian(app, theirs, threads=service.THREADS, environment=settings)
-            sides[f"commit each, {turns}"] = stack.enter_context(opponent)
+            opponent = processes.granian(app, theirs, threads=threads, environment=settings)
+            sides[name] = stack.enter_context(opponent)
         for server in sides.values():
             traffic.run(server, job, seconds=1)
         calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
         samples = bench.interleave(calls, bench.size(7, 2))
-    best = fastest({name: runs for name, runs in samples.items() if name != "queuey"})
-    ratios = paired(traffic.rates(samples["queuey"]), traffic.rates(samples[best]))
+    rates = {name: traffic.rates(runs) for name, runs in samples.items()}
+    best = fastest({name: samples[name] for name, (_, threads) in OPPONENTS.items() if threads == service.THREADS})
+    alone = "commit each, 1 thread"
     return Report(
         "post1",
         "",
         [traffic.row(name, runs) for name, runs in samples.items()],
-        [Verdict(f"queuey / {best}", ratios, floor=3, aim=5)],
+        [
+            Verdict(f"queuey / {best}", paired(rates["queuey"], rates[best]), floor=3, aim=5),
+            Verdict(f"queuey / {alone}", paired(rates["queuey"], rates[alone])),
+        ],
         [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker and {service.THREADS} threads each."],
     )
 
@@ -69,7 +82,7 @@ def post100(bench: Bench) -> Report:
             for connections in (1, 4, 64)
         }
         for variant in rows.INSERTS:
-            calls[f"apsw, {variant}"] = partial(alone, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
+            calls[f"apsw, {variant}"] = partial(unserved, "insert", variant, theirs / f"{variant}.sqlite3", seconds)
         samples = bench.interleave(calls, bench.size(5, 2))
     return compared(samples, "apsw", 0.4, 0.6, [f"{traffic.BODY_BYTES} B bodies; messages a second."])
 
@@ -96,7 +109,7 @@ def get100(bench: Bench) -> Report:
             for connections in (4, 64)
         }
         for variant in rows.READS:
-            calls[f"apsw, {variant}"] = partial(alone, "read", variant, ours / service.FILE, seconds)
+            calls[f"apsw, {variant}"] = partial(unserved, "read", variant, ours / service.FILE, seconds)
         samples = bench.interleave(calls, bench.size(5, 2))
     size = samples["queuey, 64 connections"][0].size
     return compared(samples, "apsw", 0.25, 0.5, [f"Slices of {BATCH} from random places; an answer has {size:,.0f} B."])
@@ -143,7 +156,7 @@ def compared(samples: dict[str, list[Sample]], prefix: str, floor: float, aim: f
     return Report("", "", table, verdicts, notes)
 
 
-def alone(action: str, variant: str, path: Path, seconds: float) -> Sample:
+def unserved(action: str, variant: str, path: Path, seconds: float) -> Sample:
     """Runs the opponent without a service in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.opponents.rows", action, variant, str(path), str(seconds)],
