@@ -17,6 +17,7 @@ from typing import Self
 
 from queuey.client import Client
 from queuey.client.profile import Profile, read_profile
+from queuey.client.retry import RetryPolicy
 
 START_SECONDS = 30.0
 END_SECONDS = 30.0
@@ -90,10 +91,11 @@ class Served:
         """What the service wrote for its clients."""
         return read_profile(self.profile_path)
 
-    def client(self, **options: float) -> Client:
-        """A client of the service."""
+    def client(self, *, timeout: float = 30.0, rounds: int = 5) -> Client:
+        """A client of the service; with one round it tries everything once."""
         profile = self.profile
-        return Client(profile.url, key=profile.key, application=profile.application, **options)  # type: ignore[arg-type]
+        retry = RetryPolicy(rounds=rounds)
+        return Client(profile.url, key=profile.key, application=profile.application, timeout=timeout, retry=retry)
 
     def wait_for(self, text: str) -> str:
         """Waits until a line with this text is printed, and returns it."""
