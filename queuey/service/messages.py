@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from queuey.errors import InvalidRequest
+from queuey.errors import InvalidRequest, Outcome
 from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage, Queue
 from queuey.metrics import Metrics
@@ -79,6 +78,32 @@ class MessageUseCases:
         self._metrics.received(len(places))
         return places
 
+    def begin_post(
+        self, entry: Entry, drafts: Sequence[Draft], *, after: Position | None = None
+    ) -> Callable[[Callable[[list[Place] | None, Exception | None], None]], Callable[[], Outcome]]:
+        """Prepares a post that blocks nobody.
+
+        Returns:
+            A function that starts it, given whom to tell of its end (see ``Messages.begin_append``). The end may be
+            ``QueueChanged``: then nothing was stored and the caller posts in the ordinary way.
+
+        Raises:
+            InvalidRequest: As in ``post``.
+        """
+        items = self._addressed(entry.queue, drafts)
+
+        def begin(done: Callable[[list[Place] | None, Exception | None], None]) -> Callable[[], Outcome]:
+            def ended(positions: list[Position] | None, error: Exception | None) -> None:
+                if positions is None:
+                    done(None, error)
+                    return
+                self._metrics.received(len(positions))
+                done([(item.partition, position) for item, position in zip(items, positions, strict=True)], None)
+
+            return self._store.begin_append(entry.queue, items, ended, after=after)
+
+        return begin
+
     def put(self, entry: Entry, places: Sequence[Place], draft: Draft) -> None:
         """Writes one body at all the places, creating or overwriting each.
 
@@ -112,14 +137,13 @@ class MessageUseCases:
     def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:
         """Gives each draft its partition and TTL. Drafts that leave the choice go to one partition together."""
         ttl = self._ttl(queue)
-        choose = partial(self._sticky.choose, queue.partitions)
         shared = 0
         items = []
         for draft in drafts:
             partition = draft.partition
             if partition is None:
                 if draft.key is None:
-                    partition = shared = shared or choose()
+                    partition = shared = shared or self._sticky.choose(queue.partitions)
                 else:
                     partition = by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:

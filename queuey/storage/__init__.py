@@ -136,7 +136,7 @@ class Messages(ABC):
         self,
         queue: Queue,
         items: Sequence[NewMessage],
-        done: Callable[[list[Position] | None, BaseException | None], None],
+        done: Callable[[list[Position] | None, Exception | None], None],
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:

@@ -44,12 +44,15 @@ class Authenticator:
         Raises:
             NotAuthenticated: One of its keys is unknown, expired or revoked.
         """
+        known = self.remembered(header)
+        return self._look_up(header or "") if known is None else known
+
+    def remembered(self, header: str | None) -> Names | None:
+        """Returns the names if they are known without asking the store."""
         if header is None:
             return ANONYMOUS
         known = self._cache.get(header)
-        if known is not None and known[1] > time.monotonic():
-            return known[0]
-        return self._look_up(header)
+        return known[0] if known is not None and known[1] > time.monotonic() else None
 
     def _look_up(self, header: str) -> Names:
         parts = [part.strip() for part in header.split(";")]

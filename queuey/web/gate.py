@@ -8,6 +8,7 @@ from queuey.messages import Queue
 from queuey.service import Entry, Service
 from queuey.web.answers import Environ
 from queuey.web.auth import Authenticator, Names
+from queuey.web.later import WouldBlock
 
 
 class Gate:
@@ -52,6 +53,19 @@ class Gate:
                 raise NotAllowed
 
         return self._service.enter(queue, check)
+
+    def enter_at_once(self, environ: Environ, match: dict[str, str], action: Action) -> Entry:
+        """Finds the queue and lets the caller in by what is in memory.
+
+        Raises:
+            WouldBlock: The store would have to be asked.
+            NotAllowed: The caller may not do this.
+        """
+        queue = self._service.store.cached_queue(match["app"], match["queue"])
+        names = self._authenticate.remembered(environ.get("HTTP_AUTHORIZATION"))
+        if queue is None or names is None:
+            raise WouldBlock
+        return self.enter_as(names, queue, action)
 
     def own(self, environ: Environ, application: str) -> None:
         """Lets only the application itself in.

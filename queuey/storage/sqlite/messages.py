@@ -8,7 +8,7 @@ from typing import Any
 from queuey import ids
 from queuey.errors import InvalidRequest, Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+from queuey.messages import MAX_TTL, Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 from queuey.storage import Messages
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
@@ -51,7 +51,7 @@ class SqliteMessages(Messages):
         self,
         queue: Queue,
         items: Sequence[NewMessage],
-        done: Callable[[list[Position] | None, BaseException | None], None],
+        done: Callable[[list[Position] | None, Exception | None], None],
         *,
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
@@ -60,9 +60,11 @@ class SqliteMessages(Messages):
 
     def _checked(self, queue: Queue, items: Sequence[NewMessage], after: Position | None) -> Append:
         """Refuses what could spoil a group for others, before it joins one."""
-        if after is not None and after[0] > self._db.clock() + MAX_AHEAD:
+        if after is not None and after[0] > max(self._db.clock(), self._db.last) + MAX_AHEAD:
             raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
         for item in items:
+            if item.delay and not 0 <= item.delay <= MAX_TTL:
+                raise InvalidRequest({"delay": f"{item.delay} is not between 0 and {MAX_TTL} seconds"})
             if not 0 < item.partition <= queue.partitions:
                 raise _beyond(item.partition, queue)
             _check_text(item.body)

@@ -51,7 +51,7 @@ class _Operation:
         self.work = work
         self.done = done
         self.result: Any = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
         self.claim = threading.Lock()
 
     def withdraw(self) -> Outcome:
@@ -96,7 +96,7 @@ class Writer:
         return positions
 
     def begin_append(
-        self, append: Append, done: Callable[[list[Position] | None, BaseException | None], None]
+        self, append: Append, done: Callable[[list[Position] | None, Exception | None], None]
     ) -> Callable[[], Outcome]:
         """Starts to store messages; see the storage contract."""
         operation = _Operation(append, lambda ended: done(ended.result, ended.error))
@@ -189,10 +189,10 @@ class Writer:
                 try:
                     self._attempt([operation])
                 except _OwnFault as fault:
-                    operation.error = fault.__cause__
-                except BaseException as error:  # noqa: BLE001 - it belongs to the caller that waits
+                    operation.error = fault.error
+                except Exception as error:  # noqa: BLE001 - it belongs to the caller that waits
                     operation.error = error
-        except BaseException as error:  # noqa: BLE001 - every caller gets it; the thread must live on
+        except Exception as error:  # noqa: BLE001 - every caller gets it; the thread must live on
             for operation in group:
                 operation.error = error
         self.longest = max(self.longest, time.monotonic() - began)
@@ -251,14 +251,18 @@ class Writer:
 
 
 class _OwnFault(Exception):
-    """An operation of a group failed by its own fault, its cause; the group's transaction was rolled back."""
+    """An operation of a group failed by its own fault; the group's transaction was rolled back."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 def _size(operation: _Operation) -> int:
     return len(operation.work.items) if isinstance(operation.work, Append) else 1
 
 
-def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, BaseException | None]:
+def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
     """Runs one operation; returns its result, or the error with which it declined without having changed anything."""
     work = operation.work
     try:
@@ -270,4 +274,4 @@ def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, BaseEx
     except DatabaseError:
         raise
     except Exception as error:
-        raise _OwnFault from error
+        raise _OwnFault(error) from error

@@ -18,6 +18,8 @@ from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.spec import document
 
+HOT = "v1.queue"
+"""The resource that the gateway also reaches without Pyramid, for posts that need not block."""
 SLASH = "{_:/?}"
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"
@@ -33,13 +35,12 @@ def show_document(environ: Environ, match: Match) -> Answer:
     return Answer(200, _document(), JSON)
 
 
-def routes(service: Service, gate: Gate) -> list[tuple[str, str, dict[str, Handler]]]:
+def routes(service: Service, gate: Gate, messages: MessageViews) -> list[tuple[str, str, dict[str, Handler]]]:
     """Returns name, pattern and methods of every resource, in the order of matching: the hot one first."""
-    queues, messages = QueueViews(service, gate), MessageViews(service, gate)
-    ranges, offsets = RangeViews(service, gate), OffsetViews(service, gate)
+    queues, ranges, offsets = QueueViews(service, gate), RangeViews(service, gate), OffsetViews(service, gate)
     return [
         (
-            "v1.queue",
+            HOT,
             QUEUE,
             {"POST": messages.post, "GET": ranges.read, "PUT": queues.update, "DELETE": queues.delete},
         ),
@@ -62,6 +63,11 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     """Adds version 1 to the application whose service is in the registry."""
     service: Service = config.registry.service
     gate = Gate(service)
-    for name, pattern, handlers in routes(service, gate):
+    messages = MessageViews(service, gate)
+    for name, pattern, handlers in routes(service, gate, messages):
         config.add_route(name, pattern + SLASH)
-        config.add_view(Endpoint(name, service.metrics, handlers), route_name=name)
+        early = {"POST": messages.begin_post} if name == HOT else None
+        endpoint = Endpoint(name, service.metrics, handlers, early)
+        config.add_view(endpoint, route_name=name)
+        if early is not None:
+            config.registry.hot = endpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from queuey import ids
 from queuey.errors import InvalidRequest, NotFound
@@ -12,7 +13,7 @@ from queuey.service import Draft, Place, Service
 from queuey.web import fields
 from queuey.web.answers import JSON, Answer, Environ, Header, json_answer
 from queuey.web.bodies import parse_form, read_body
-from queuey.web.endpoint import Match
+from queuey.web.endpoint import Begun, Match
 from queuey.web.fields import Errors
 from queuey.web.gate import Gate
 from queuey.web.v1 import structs
@@ -84,6 +85,10 @@ def raw_answer(message: Message) -> Answer:
     return Answer(200, body.encode() if isinstance(body, str) else body, *headers)
 
 
+def _posted(places: Sequence[Place]) -> Answer:
+    return Answer(201, render_posted(places), JSON)
+
+
 class MessageViews:
     """Views of ``POST /v1/{app}/{queue}`` and of ``/v1/{app}/{queue}/{ids}``."""
 
@@ -95,15 +100,29 @@ class MessageViews:
     def post(self, environ: Environ, match: Match) -> Answer:
         """Stores one message, or a batch if the body is JSON."""
         entry = self._gate.enter(environ, self._gate.find(match), "write")
+        drafts, after = self._read(environ, entry.queue)
+        return _posted(self._messages.post(entry, drafts, after=after))
+
+    def begin_post(self, environ: Environ, match: Match) -> Begun:
+        """Is ``post`` without blocking."""
+        entry = self._gate.enter_at_once(environ, match, "write")
+        drafts, after = self._read(environ, entry.queue)
+        return self._messages.begin_post(entry, drafts, after=after), _posted
+
+    def _read(self, environ: Environ, queue: Queue) -> tuple[list[Draft], Position | None]:
+        """Reads the messages of a post, and the id that theirs must be above."""
+        after = environ.get("HTTP_X_AFTER")
+        if not after:
+            return self._drafts(environ, queue), None
         errors = Errors()
-        after = errors.take("after", _position, environ.get("HTTP_X_AFTER"))
+        position = errors.take("after", _position, after)
         try:
-            drafts = self._drafts(environ, entry.queue)
+            drafts = self._drafts(environ, queue)
         except InvalidRequest as error:
             error.fields.update(errors)
             raise
         errors.check()
-        return Answer(201, render_posted(self._messages.post(entry, drafts, after=after)), JSON)
+        return drafts, position
 
     def _drafts(self, environ: Environ, queue: Queue) -> list[Draft]:
         limits = self._limits
