@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from queuey import ids
 from queuey.ids import Position
@@ -18,7 +18,7 @@ class Stored:
     """A message.
 
     Attributes:
-        ends: The earliest and the latest tick at which its TTL may be over.
+        ends: The earliest and the latest tick at which its TTL may be over; 0: it was over once.
         minted: Its id was made by the store; G1 speaks of those.
     """
 
@@ -101,6 +101,16 @@ class Model:
         early = self.clock.ticks + (int(delay * ids.TICKS_PER_SECOND) if delay else 0)
         ends = (min(early, place[0]) + span, max(early, place[0]) + span + SLACK)
         messages[place] = Stored(body, meta or Meta(), ends, minted=True)
+
+    def time_moved(self) -> None:
+        """Whatever was past its end once may be gone for good, though the clock be set back."""
+        now = self.clock.ticks
+        self.latest = max(self.latest, now)
+        for queue in self.queues.values():
+            for part in queue.parts.values():
+                for place, one in part.messages.items():
+                    if not one.alive(now):
+                        part.messages[place] = replace(one, ends=(0, one.ends[1]))
 
     def put(
         self, queue: ModelQueue, partition: int, place: Position, body: str | bytes, ttl: int, meta: Meta | None

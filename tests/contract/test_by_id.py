@@ -112,6 +112,17 @@ class TestPut:
         assert store.delete(queue, [(1, ids.FIRST), (1, ids.LAST)]) == 2
         assert store.inspect(queue)[1][0].count == 0
 
+    def test_minting_where_a_put_is(self, store: Store, clock: Clock) -> None:
+        """Ids that somebody put ahead of the clock, in the store's own manner, stay theirs: new messages get others."""
+        queue = make_queue(store)
+        (first,) = say(store, queue, "x")
+        places = [(1, (clock.ticks + n, first[1])) for n in range(1, 21)]
+        store.put(queue, places, new("put"))
+        found = say(store, queue, *["new"] * 10)
+        assert not {(1, position) for position in found} & set(places)
+        clock.advance(1)
+        assert sorted(map(str, shown_bodies(store, queue))) == ["new"] * 10 + ["put"] * 20 + ["x"]
+
     def test_order_of_equal_times(self, store: Store) -> None:
         """Ids of one tick are shown in the order of their low bytes taken as signed."""
         queue = make_queue(store)

@@ -15,7 +15,11 @@ QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too
 def check(site: Site, *, histories: int, steps: int) -> None:
     """Runs random histories of up to a number of steps."""
     limits = settings(max_examples=histories, stateful_step_count=steps, deadline=None, suppress_health_check=QUIET)
-    run_state_machine_as_test(lambda: Histories(site), settings=limits)
+
+    class Here(Histories):
+        place = site
+
+    run_state_machine_as_test(Here, settings=limits)
 
 
 def test_short_histories(site: Site, clock: Clock) -> None:

@@ -1,0 +1,78 @@
+"""A process that writes as fast as it can and says what was acknowledged, until it is killed.
+
+Run as ``python -m tests.acceptance.crash_writer DIRECTORY NAME SEED``. After ``ready`` each line is a JSON list of an
+acknowledged call: ``["append", [[partition, id, body], ...]]``, ``["put", [[partition, id, body]]]`` or
+``["delete", [[partition, id]]]``. A line that is whole was acknowledged.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from queuey import ids
+from queuey.messages import NewMessage, Queue
+from queuey.storage import Store
+from queuey.storage.sqlite import open_store
+
+APP = "acme"
+QUEUE = "orders"
+PARTITIONS = 3
+THREADS = 3
+
+
+def say(kind: str, places: list[Any]) -> None:
+    """Writes one line in one piece, straight to the pipe."""
+    os.write(1, (json.dumps([kind, places]) + "\n").encode())
+
+
+def write(store: Store, queue: Queue, name: str, seed: int) -> None:
+    """Appends, and now and then overwrites or deletes what it has appended itself; for ever."""
+    rng = random.Random(seed)
+    own: list[tuple[int, str, str]] = []
+    for number in itertools.count():
+        kind = rng.choices(("append", "put", "delete"), (8, 1, 1))[0] if own else "append"
+        if kind == "append":
+            size = rng.choice((1, 1, 1, 5, 200))
+            items = [NewMessage(f"{name}:{number}:{n}/{size}", rng.randint(1, PARTITIONS), 86_400) for n in range(size)]
+            found = store.append(queue, items)
+            places = [
+                (item.partition, ids.to_hex(place), str(item.body)) for item, place in zip(items, found, strict=True)
+            ]
+            own = [*own[-50:], *places] if size == 1 else own
+            say("append", places)
+            continue
+        partition, text, _ = own.pop(rng.randrange(len(own)))
+        place = (partition, ids.parse_id(text))
+        if kind == "put":
+            body = f"{name}:{number}:put"
+            say("putting", [[partition, text, body]])
+            store.put(queue, [place], NewMessage(body, partition, 86_400))
+            say("put", [[partition, text, body]])
+        else:
+            say("deleting", [[partition, text]])
+            store.delete(queue, [place])
+            say("delete", [[partition, text]])
+
+
+def main(directory: str, name: str, seed: str) -> None:
+    """Opens the store, says so, and writes from several threads."""
+    store = open_store(Path(directory))
+    queue = store.queue(APP, QUEUE)
+    os.write(1, b'["ready", []]\n')
+    threads = [
+        threading.Thread(target=write, args=(store, queue, f"{name}.{n}", int(seed) * THREADS + n))
+        for n in range(THREADS)
+    ]
+    for thread in threads:
+        thread.start()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,201 @@
+"""Processes that write are killed with -9 at random moments: what was acknowledged is there, once, and nothing torn."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuey import ids
+from queuey.messages import QueueSpec, Slice
+from queuey.storage.sqlite import check, open_store
+from tests.acceptance.crash_writer import APP, PARTITIONS, QUEUE
+
+ROOT = Path(__file__).parents[2]
+
+Place = tuple[int, str]
+
+
+@dataclass
+class Truth:
+    """What the killed processes said.
+
+    Attributes:
+        bodies: What must be at each place.
+        either: Places whose last call was not acknowledged before the kill: the body before or after it (None: gone).
+        lines: How many calls were acknowledged.
+    """
+
+    bodies: dict[Place, str] = field(default_factory=dict)
+    either: dict[Place, set[str | None]] = field(default_factory=dict)
+    lines: int = 0
+
+    def hear(self, line: bytes) -> None:
+        """Takes note of a line; half a line is one that the kill cut off."""
+        try:
+            kind, places = json.loads(line)
+        except ValueError:
+            return
+        self.lines += 1
+        for place, body in ((as_place(entry), entry[-1]) for entry in places):
+            match kind:
+                case "append" | "put":
+                    self.bodies[place] = body
+                    self.either.pop(place, None)
+                case "putting":
+                    self.either[place] = {self.bodies.pop(place), body}
+                case "deleting":
+                    self.either[place] = {self.bodies.pop(place), None}
+                case "delete":
+                    self.either.pop(place)
+
+
+def as_place(entry: list[Any]) -> Place:
+    """Partition and id of an entry of a line."""
+    return entry[0], entry[1]
+
+
+class Victim:
+    """A writing process, and a thread that hears what it says."""
+
+    def __init__(self, directory: Path, name: str, seed: int) -> None:
+        self.heard: list[bytes] = []
+        self.ready = threading.Event()
+        command = [sys.executable, "-m", "tests.acceptance.crash_writer", str(directory), name, str(seed)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+        self._listener = threading.Thread(target=self._listen)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.heard.append(line)
+            if len(self.heard) == 1:
+                self.ready.set()
+        self.ready.set()
+
+    def kill(self) -> None:
+        """Ends it as a power button would, and hears the rest of what it said."""
+        assert self._process.poll() is None, "it ended by itself"
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._listener.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Truth) -> None:
+    """Two processes write into one directory until each is killed at a moment of its own."""
+    victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
+    for victim in victims:
+        assert victim.ready.wait(60)
+    for victim in rng.sample(victims, 2):
+        time.sleep(rng.choice((0.0, 0.003, 0.03, 0.15)) * rng.random())  # the moment of the kill is the input
+        victim.kill()
+    for victim in victims:
+        for line in victim.heard:
+            truth.hear(line)
+
+
+def stored(directory: Path) -> list[tuple[Place, str]]:
+    """Every message of the queue, page by page."""
+    store = open_store(directory)
+    queue = store.queue(APP, QUEUE)
+    found = []
+    for partition in range(1, PARTITIONS + 1):
+        lower = ids.FIRST
+        more = True
+        while more:
+            (page,) = store.read(queue, [Slice(partition=partition, lower=lower, limit=1000)])
+            found += [((partition, message.id), str(message.body)) for message in page.messages]
+            assert page.next is not None
+            lower, more = page.next, page.more
+        assert store.inspect(queue)[1][partition - 1].count >= min(len(found), 1)
+    store.close()
+    return found
+
+
+def judge(directory: Path, truth: Truth) -> None:
+    """Compares what is stored with what was said."""
+    found = stored(directory)
+    places = dict(found)
+    assert len(places) == len(found), "a message is shown twice"
+    assert {place: body for place, body in truth.bodies.items() if places.get(place) != body} == {}
+    assert [place for place, bodies in truth.either.items() if places.get(place) not in bodies] == []
+    counts = Counter(body for _, body in found)
+    assert [body for body, count in counts.items() if count > 1] == [], "a body is stored twice"
+    torn(found, truth)
+    assert check(directory) == []
+
+
+def torn(found: list[tuple[Place, str]], truth: Truth) -> None:
+    """Batches that were not acknowledged are there whole or not at all."""
+    said = truth.bodies.keys() | truth.either.keys()
+    batches: Counter[tuple[str, int]] = Counter()
+    for place, body in found:
+        match = re.fullmatch(r"(.+):\d+/(\d+)", body)
+        if match and place not in said:
+            batches[match[1], int(match[2])] += 1
+    assert [batch for batch, count in batches.items() if count != batch[1]] == []
+
+
+def kill_again_and_again(directory: Path, rounds: int, seed: int) -> Truth:
+    """Kills writers for a number of rounds; after each everything is compared."""
+    store = open_store(directory)
+    store.create_application(APP)
+    store.create_queue(APP, QUEUE, QueueSpec(partitions=PARTITIONS))
+    store.close()
+    truth, rng = Truth(), random.Random(seed)
+    for number in range(rounds):
+        round_of_killing(directory, number, rng, truth)
+        judge(directory, truth)
+    return truth
+
+
+def test_killed_writers(tmp_path: Path) -> None:
+    """After a dozen rounds with two processes killed in each, everything acknowledged is there exactly once."""
+    truth = kill_again_and_again(tmp_path / "data", rounds=12, seed=1)
+    assert truth.lines > 12 * 2 * 2
+
+
+def test_killed_while_opening(tmp_path: Path) -> None:
+    """A store whose makers are killed while they make it can be opened, and is whole."""
+    rng = random.Random(7)
+    program = "import sys, pathlib, queuey.storage.sqlite as s; s.open_store(pathlib.Path(sys.argv[1])).ping(); input()"
+    for number in range(8):
+        directory = tmp_path / str(number)
+        command = [sys.executable, "-c", program, str(directory)]
+        makers = [subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
+        until = time.monotonic() + 30
+        while not directory.exists() and time.monotonic() < until:
+            pass
+        time.sleep(rng.random() * 0.02)  # the moment of the kill is the input
+        for maker in makers:
+            maker.kill()
+            maker.communicate()
+        store = open_store(directory)
+        store.create_application(APP)
+        store.ping()
+        store.close()
+        assert check(directory) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", range(2, 6))
+def test_killed_writers_for_long(tmp_path: Path, seed: int) -> None:
+    """The same for hundreds of kills."""
+    truth = kill_again_and_again(tmp_path / "data", rounds=75, seed=seed)
+    assert truth.lines > 75 * 2 * 2

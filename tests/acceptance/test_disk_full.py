@@ -1,0 +1,75 @@
+"""A process whose disk is full goes on once there is space again."""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
+
+APP = "acme"
+ROOM = 400_000
+"""Bytes that a file may grow to while the disk is full."""
+
+
+def limit(size: int) -> None:
+    """Sets how large any file of this process may become."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+
+
+def fill(store: SqliteStore, queue: Queue, prefix: str) -> tuple[list[str], list[str]]:
+    """Appends until it fails; returns the bodies that were acknowledged and those whose outcome is unknown."""
+    kept: list[str] = []
+    for number in range(10_000):
+        body = f"{prefix}{number}:" + "x" * 2000
+        try:
+            store.append(queue, [NewMessage(body, 1, 3600)])
+        except StoreUnavailable as error:
+            return kept, [body] if error.outcome == "unknown" else []
+        kept.append(body)
+    return kept, []
+
+
+def use(directory: Path) -> tuple[list[str], list[str], list[str]]:
+    """Fills the disk, asks for more in vain, makes room and goes on, all with one store object.
+
+    Returns:
+        The bodies acknowledged, those whose outcome is unknown, and those that are read in the end.
+    """
+    store = open_store(directory, options=SqliteOptions(sweep_interval=None))
+    store.create_application(APP)
+    queue, _ = store.create_queue(APP, "orders", QueueSpec())
+    kept: list[str] = []
+    unknown: list[str] = []
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for round_ in range(3):
+        limit(ROOM * (round_ + 1))
+        for attempt in range(3):
+            more, doubtful = fill(store, queue, f"{round_}.{attempt}.")
+            kept += more
+            unknown += doubtful
+            (page,) = store.read(queue, [Slice(partition=1, limit=10_000)])
+            assert len(page.messages) >= len(kept)
+        limit(hard)
+        kept.append(f"between {round_}")
+        store.append(queue, [NewMessage(kept[-1], 1, 3600)])
+        store.ping()
+    (page,) = store.read(queue, [Slice(partition=1, limit=10_000, max_bytes=1 << 30)])
+    store.close()
+    return kept, unknown, [str(message.body) for message in page.messages]
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """What was acknowledged is there, what was refused is not, readers go on, and space is all it takes to recover."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        kept, unknown, found = pool.submit(use, tmp_path / "data").result()
+    assert len(kept) > 50
+    assert [body for body in kept if body not in found] == []
+    assert set(found) - set(kept) <= set(unknown)
+    assert len(found) == len(set(found))
+    assert check(tmp_path / "data") == []

@@ -1,0 +1,225 @@
+"""The sweep of the embedded store: what has expired or was purged leaves the file, and nothing else does."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.messages import Slice
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
+from queuey.storage.sqlite import connection as driver
+from tests.backends import APP, Clock
+from tests.contract.samples import eventually, make_queue, new, pages, positions, say, shown, shown_bodies
+
+
+def rows(directory: Path, table: str = "messages") -> int:
+    """How many rows a table of a store's file has, seen from outside."""
+    with contextlib.closing(apsw.Connection(str(directory / driver.FILE))) as connection:
+        counts: Any = connection.execute(f"SELECT count(*) FROM {table}").fetchall()
+    return int(counts[0][0])
+
+
+class Swept:
+    """A store on a clock moved by hand, and a look at its tables from outside."""
+
+    def __init__(self, directory: Path, clock: Clock, rows: int = 7) -> None:
+        self.clock = clock
+        self.directory = directory
+        self.options = SqliteOptions(clock=clock, sweep_interval=None, sweep_rows=rows)
+        self.store: SqliteStore = open_store(directory, options=self.options)
+        self.store.create_application(APP)
+
+    def rows(self, table: str = "messages") -> int:
+        """How many rows a table has."""
+        return rows(self.directory, table)
+
+
+@pytest.fixture
+def swept(tmp_path: Path, clock: Clock) -> Iterator[Swept]:
+    """A store that is swept when told to."""
+    made = Swept(tmp_path / "data", clock)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def backend() -> None:
+    """These tests look into one backend's file."""
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock moved by hand."""
+    return Clock()
+
+
+def test_expired_messages_leave_the_file(swept: Swept) -> None:
+    """Past their TTL messages are removed and counted; those with a longer one stay."""
+    queue = make_queue(swept.store, partitions=2)
+    say(swept.store, queue, *["short"] * 50, ttl=10)
+    say(swept.store, queue, *["short"] * 5, partition=2, ttl=10)
+    say(swept.store, queue, *["long"] * 20, ttl=5000)
+    assert swept.store.sweep() == 0
+    swept.clock.advance(9)
+    assert swept.store.sweep() == 0
+    assert swept.rows() == 75
+    swept.clock.advance(100)
+    assert swept.store.sweep() == 55
+    assert swept.rows() == 20
+    assert shown_bodies(swept.store, queue) == ["long"] * 20
+    assert swept.store.sweep() == 0
+    swept.clock.advance(10_000)
+    assert swept.store.sweep() == 20
+    assert (swept.rows(), swept.rows("runs")) == (0, 0)
+
+
+@pytest.mark.parametrize("how", ["purged", "deleted"])
+def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> None:
+    """Messages of purged and deleted queues are removed, delayed ones too; their successors and neighbours stay."""
+    queue, neighbour = make_queue(swept.store, partitions=3), make_queue(swept.store)
+    for number in (1, 2, 3):
+        say(swept.store, queue, *["gone"] * 30, partition=number)
+    swept.store.append(queue, [new("gone", delay=1000.0), new("gone", ttl=9)])
+    swept.store.put(queue, [(1, ids.FIRST), (3, ids.LAST)], new("gone"))
+    say(swept.store, neighbour, "kept")
+    if how == "purged":
+        queue = swept.store.purge_queue(queue)
+    else:
+        swept.store.delete_queue(queue)
+        queue = make_queue(swept.store, queue.name, partitions=3)
+    say(swept.store, queue, "new")
+    assert swept.store.sweep() == 94
+    assert (swept.rows(), swept.rows("graves")) == (2, 0)
+    assert shown_bodies(swept.store, queue) == ["new"]
+    assert shown_bodies(swept.store, neighbour) == ["kept"]
+
+
+def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:
+    """Messages of one batch whose ends fall into two windows of expiry are all readable, counted and removed."""
+    store = swept.store
+    for ttl in (1, 60, 3600):
+        queue = make_queue(store)
+        span = ttl * ids.TICKS_PER_SECOND
+        for width in range(20, 36):
+            edge = ((swept.clock.ticks + span >> width) + 1) << width
+            swept.clock.ticks = edge - span - 5
+            found = say(store, queue, *["x"] * 10, ttl=ttl)
+            assert positions(shown(store, queue))[-10:] == found
+        swept.clock.ticks = store.fetch(queue, [(1, found[4])])[0].expires
+        assert positions(shown(store, queue)) == found[5:]
+        store.sweep()
+        assert positions(shown(store, queue)) == found[5:]
+        assert store.inspect(queue)[1][0].count == 5
+    swept.clock.advance(100_000)
+    store.sweep()
+    assert (swept.rows(), swept.rows("runs")) == (0, 0)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("say"), st.sampled_from([1, 2, 9, 60, 3600]), st.integers(1, 12)),
+        st.tuples(st.just("late"), st.sampled_from([1, 9, 60]), st.integers(1, 3)),
+        st.tuples(st.just("put"), st.sampled_from([1, 60, 3600]), st.integers(-20, 20)),
+        st.tuples(st.just("delete"), st.just(0), st.integers(2, 5)),
+        st.tuples(st.just("wait"), st.sampled_from([1, 3, 30, 300]), st.just(0)),
+        st.tuples(st.just("back"), st.sampled_from([1, 3, 30]), st.just(0)),
+        st.tuples(st.just("sweep"), st.just(0), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(STEPS)
+def test_nothing_is_left_in_the_end(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]
+) -> None:
+    """After any history no sweep removes what is alive, and one that comes late enough removes every row."""
+    swept = Swept(tmp_path_factory.mktemp("swept") / "data", Clock())
+    store, clock = swept.store, swept.clock
+    queue = make_queue(store)
+    for kind, first, second in steps:
+        match kind:
+            case "say":
+                say(store, queue, *["x"] * second, ttl=first)
+            case "late":
+                store.append(queue, [new("late", ttl=first, delay=5.0)] * second)
+            case "put":
+                store.put(queue, [(1, (clock.ticks + second * ids.TICKS_PER_SECOND, 0))], new("put", ttl=first))
+            case "delete":
+                store.delete(queue, [(1, place) for place in positions(shown(store, queue))[::second]])
+            case "wait":
+                clock.advance(first)
+            case "back":
+                clock.advance(-first)
+            case _:
+                before = shown(store, queue), store.inspect(queue)[1]
+                store.sweep()
+                assert (shown(store, queue), store.inspect(queue)[1]) == before
+    clock.advance(100_000)
+    store.sweep()
+    assert (swept.rows(), swept.rows("runs")) == (0, 0)
+    store.close()
+
+
+def test_two_stores_sweep_at_once(swept: Swept) -> None:
+    """Two processes that sweep the same file remove everything once and get in nobody's way."""
+    queue = make_queue(swept.store)
+    other = open_store(swept.directory, options=swept.options)
+    say(swept.store, queue, *["short"] * 500, ttl=1)
+    say(swept.store, queue, "long", ttl=5000)
+    swept.clock.advance(60)
+    removed: list[int] = []
+    threads = [threading.Thread(target=lambda one=one: removed.append(one.sweep())) for one in (swept.store, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(removed) == 500
+    assert swept.rows() == 1
+    other.close()
+
+
+def test_others_go_on(swept: Swept) -> None:
+    """While a long sweep runs, writers are acknowledged and readers see exactly what is alive."""
+    store = swept.store
+    queue = make_queue(store)
+    for _ in range(3):
+        say(store, queue, *["short"] * 1000, ttl=1)
+    kept = say(store, queue, *["long"] * 20, ttl=5000)
+    swept.clock.advance(60)
+    sweeping = threading.Thread(target=store.sweep)
+    sweeping.start()
+    rounds = 0
+    while sweeping.is_alive() or rounds == 0:
+        kept += say(store, queue, "new", ttl=5000)
+        chain = pages(store, queue, Slice(partition=1, limit=7))
+        assert [message.position for page in chain for message in page.messages] == kept
+        rounds += 1
+    sweeping.join()
+    assert swept.rows() == len(kept)
+    assert rounds > 1
+
+
+def test_sweeps_by_itself(tmp_path: Path) -> None:
+    """Left alone, a store removes what has expired a little after its time."""
+    directory = tmp_path / "data"
+    store = open_store(directory, options=SqliteOptions(sweep_interval=0.05))
+    store.create_application(APP)
+    queue = make_queue(store)
+    say(store, queue, *["short"] * 100, ttl=1)
+    say(store, queue, "long")
+
+    assert rows(directory) == 101
+    assert eventually(lambda: rows(directory) == 1)
+    assert shown_bodies(store, queue) == ["long"]
+    assert store.statistics()["store_messages_swept_total"] == 100
+    store.close()
