@@ -73,7 +73,7 @@ class SqliteCatalogue(Catalogue):
             return cached
         with self._db.readers.reading() as connection:
             # The version first: a change between the two reads then makes the row look older than it is, never newer.
-            _, catalogue = self._db.read_clock(connection)
+            catalogue = self._db.read_catalogue(connection)
             queue = rows.find_queue(connection, application, name, catalogue)
         if queue is None:
             self._db.queues.drop(application, name)
@@ -142,6 +142,6 @@ class SqliteCatalogue(Catalogue):
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
         """See the contract. The order is that of UTF-8 bytes."""
         with self._db.readers.reading() as connection:
-            _, catalogue = self._db.read_clock(connection)
+            catalogue = self._db.read_catalogue(connection)
             found = connection.execute(_LIST, (application, start, limit)).fetchall()
         return [rows.queue_from_row(row, catalogue) for row in found]

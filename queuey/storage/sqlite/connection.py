@@ -9,6 +9,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import apsw
+import msgspec
 
 from queuey.errors import (
     Outcome,
@@ -23,6 +24,9 @@ from queuey.storage.sqlite.options import SqliteOptions
 
 Connection = apsw.Connection
 DatabaseError = apsw.Error
+
+DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)
+"""What reading a damaged row raises beside driver errors: SQLite does not notice bytes changed inside a value."""
 
 FILE = "queuey.sqlite3"
 
@@ -46,6 +50,11 @@ def translate(error: apsw.Error, outcome: Outcome = "none") -> QueueyError:
             return StoreClosed("the store is closed", outcome=outcome)
         case _:
             return StoreUnavailable(f"the store failed: {text}", outcome=outcome, retry_after=5)
+
+
+def damaged(error: Exception) -> StoreUnavailable:
+    """Returns the store error for a row that does not hold what was written (one of ``DAMAGE``)."""
+    return StoreUnavailable(f"the store's file is damaged: {error}", retry_after=60)
 
 
 def is_certain(error: apsw.Error) -> bool:
@@ -161,6 +170,9 @@ class Readers:
         except apsw.Error as error:
             self.drop(connection)
             raise translate(error) from error
+        except DAMAGE as error:
+            self.give(connection)
+            raise damaged(error) from error
         except BaseException:
             self.give(connection)
             raise
@@ -185,12 +197,17 @@ class Readers:
             self._free.put(None)
 
 
-def wal_pages(path: Path) -> int:
-    """Returns the size of the write-ahead log in pages of 4 KiB (0 if there is none)."""
-    try:
-        return path.with_name(f"{path.name}-wal").stat().st_size >> 12
-    except OSError:
-        return 0
+def on_commit(connection: Connection, tell: Callable[[int], None]) -> None:
+    """Has ``tell`` called after each commit with the number of pages in the write-ahead log.
+
+    The size of the log's file says nothing: it never shrinks.
+    """
+
+    def hook(_connection: Connection, _name: str, pages: int) -> int:
+        tell(pages)
+        return apsw.SQLITE_OK
+
+    connection.set_wal_hook(hook)
 
 
 def checkpoint(connection: Connection, *, truncate: bool = False) -> None:

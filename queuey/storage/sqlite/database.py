@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from pathlib import Path
@@ -89,16 +90,33 @@ class Database:
         self.low = ids.random_low()
         self.writer = Writer(self.path, options, self.low, self._committed)
 
+    def read_catalogue(self, connection: Connection) -> int:
+        """Returns the version of the catalogue."""
+        row: Any = connection.execute(rows.CATALOGUE).fetchone()
+        self.catalogue = row[0]
+        return self.catalogue
+
+    def verify(self, connection: Connection, queue: Queue) -> None:
+        """Makes sure that a queue's row is current.
+
+        Raises:
+            QueueChanged: It is not.
+        """
+        if queue.version != self.read_catalogue(connection):
+            rows.verify(connection, queue)
+
     def read_clock(self, connection: Connection) -> tuple[int, int]:
         """Returns the highest tick that is certainly readable, and the version of the catalogue.
 
         Sampled before the rows that it bounds are read. If a delayed message has come due, the clock is moved on in a
-        write transaction first, so that no id is minted below it afterwards.
+        write transaction first, so that no id is minted below it afterwards; where that fails, the clock as it stands
+        is exact all the same, and the message shows later.
         """
         row: Any = connection.execute(rows.CLOCK).fetchone()
         last, catalogue, due, _ = row
         if due is not None and last < due <= self.clock():
-            last = self.writer.perform(_advance)
+            with contextlib.suppress(StoreUnavailable):
+                last = self.writer.perform(_advance)
         self.catalogue = catalogue
         self.last = last
         return last, catalogue

@@ -93,7 +93,7 @@ class SqliteMessages(Messages):
         found: list[Message] = []
         now = self._db.clock()
         with self._db.readers.reading() as connection:
-            self._sample(connection, queue)
+            self._db.verify(connection, queue)
             for partition, position in places:
                 if 0 < partition <= queue.partitions:
                     row = connection.execute(_FETCH, (queue.qid << 8 | partition, *position, now)).fetchall()

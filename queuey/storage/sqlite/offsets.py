@@ -9,7 +9,6 @@ from queuey import ids
 from queuey.errors import GroupNotFound, InvalidRequest, OffsetConflict
 from queuey.messages import Offset, OffsetChange, Queue
 from queuey.storage import Offsets
-from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.transaction import Transaction
@@ -59,7 +58,7 @@ class SqliteOffsets(Offsets):
     def offsets(self, queue: Queue, group: str) -> list[Offset]:
         """See the contract."""
         with self._db.readers.reading() as connection:
-            self._verify(connection, queue)
+            self._db.verify(connection, queue)
             found = _read(connection, queue, group)
         if not found:
             raise GroupNotFound(group)
@@ -68,7 +67,7 @@ class SqliteOffsets(Offsets):
     def groups(self, queue: Queue) -> list[str]:
         """See the contract."""
         with self._db.readers.reading() as connection:
-            self._verify(connection, queue)
+            self._db.verify(connection, queue)
             return [
                 name
                 for (name,) in connection.execute(
@@ -87,11 +86,6 @@ class SqliteOffsets(Offsets):
                 raise GroupNotFound(group)
 
         self._db.writer.perform(work)
-
-    def _verify(self, connection: Connection, queue: Queue) -> None:
-        _, catalogue = self._db.read_clock(connection)
-        if queue.version != catalogue:
-            rows.verify(connection, queue)
 
 
 def _read(connection: Connection, queue: Queue, group: str) -> list[Offset]:

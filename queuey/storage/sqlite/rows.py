@@ -13,6 +13,7 @@ from queuey.messages import Meta, Principal, Queue
 from queuey.storage.sqlite.connection import Connection
 
 CLOCK = "SELECT last, catalogue, (SELECT min(ticks) FROM delayed), next_id FROM clock"
+CATALOGUE = "SELECT catalogue FROM clock"
 
 QUEUE_COLUMNS = "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, created"
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only

@@ -1,7 +1,7 @@
 """Removing what has expired, and what purged and deleted queues left behind.
 
 A sweep never holds anything up: it looks for rows with a reading connection and deletes them by the writer in
-transactions of a few hundred rows, resting between them as long as each took. It also copies the write-ahead log into
+steps of a few milliseconds, resting between them as long as each took. It also copies the write-ahead log into
 the database file, so that the writer hardly ever has to.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -32,8 +32,22 @@ _DELETE = (
     "DELETE FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND expires <= ? "
     "RETURNING 1"
 )
-_WAL_PAGES = 1000
+_SHORT, _LONG = 0.004, 0.012
+"""Seconds."""
+_MOST_ROWS = 20_000
+_LOG_PAGES = 1000
 """Pages of log (4 MB) at which the sweep's thread copies it into the database file."""
+
+
+def next_size(rows: int, took: float, least: int) -> int:
+    """Returns how many rows the next step looks at, after one of ``rows`` rows took so many seconds.
+
+    A step is to hold the writer for 4 to 12 ms: short beside what a writer notices, long beside a commit, so that the
+    sweep keeps up with whatever the disk can take in.
+    """
+    if took < _SHORT:
+        return min(rows * 2, _MOST_ROWS)
+    return max(rows // 2, least) if took > _LONG else rows
 
 
 class Sweep:
@@ -44,6 +58,7 @@ class Sweep:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.removed = 0
+        self._size = database.options.sweep_rows
         interval = database.options.sweep_interval
         if interval is not None:
             self._thread = threading.Thread(target=self._loop, args=(interval,), name="queuey-sweep", daemon=True)
@@ -69,7 +84,7 @@ class Sweep:
 
     def checkpoint(self) -> None:
         """Copies the log into the database file once it is worth it."""
-        if driver.wal_pages(self._db.path) > _WAL_PAGES:
+        if self._db.writer.log_pages > _LOG_PAGES:
             with self._db.readers.reading() as connection:
                 driver.checkpoint(connection)
 
@@ -80,42 +95,49 @@ class Sweep:
             StoreUnavailable: The store failed; what was removed stays removed.
         """
         before = self.removed
-        for began in self._transactions():
-            if self._stop.is_set():
-                break
-            if rest and self._stop.wait(max(0.002, time.monotonic() - began)):
+        for worked in self._transactions():
+            if self._stop.is_set() or (rest and self._stop.wait(worked)):
                 break
         return self.removed - before
 
     def _transactions(self) -> Iterator[float]:
-        """Does one transaction after the other, yielding when each began."""
+        """Does one transaction after the other, yielding the seconds that each took of the writer's time."""
         while ended := self._rows(_ENDED, self._db.clock()):
             for qp, until, first, last in ended:
                 yield from self._clear(qp, (first, ids.LOW_MIN), last, until)
-                began = time.monotonic()
-                self._db.writer.perform(partial(_forget_run, qp, until))
-                yield began
+                yield self._perform(partial(_forget_run, qp, until))
         while graves := self._rows("SELECT qid FROM graves LIMIT 100"):
             for (qid,) in graves:
                 for (qp,) in self._rows(
                     "SELECT DISTINCT qp FROM runs WHERE qp >= ? AND qp < ?", qid << 8, (qid + 1) << 8
                 ):
                     yield from self._clear(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
-                began = time.monotonic()
-                self._db.writer.perform(partial(_close_grave, qid))
-                yield began
+                yield self._perform(partial(_close_grave, qid))
 
     def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
         """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
         place: Position | None = lower
         while place is not None:
-            began = time.monotonic()
-            start = place
-            step = self._rows(_STEP, qp, *start, last, self._db.options.sweep_rows)
+            step = self._rows(_STEP, qp, *place, last, self._size)
             end: Position = step[0] if step else (last, ids.LOW_MAX)
-            self.removed += self._db.writer.perform(partial(_remove, (qp, *start, *end, until)))
+            took = self._perform(partial(_remove, (qp, *place, *end, until)))
             place = ids.following(end) if step else None
-            yield began
+            self._size = next_size(self._size, took, self._db.options.sweep_rows)
+            yield took
+
+    def _perform(self, work: Callable[[Transaction], int]) -> float:
+        """Has the writer do a step; returns the seconds it took of the writer's time, waiting not counted."""
+        took = 0.0
+
+        def timed(transaction: Transaction) -> int:
+            nonlocal took
+            began = time.monotonic()
+            removed = work(transaction)
+            took = time.monotonic() - began
+            return removed
+
+        self.removed += self._db.writer.perform(timed)
+        return took
 
     def _rows(self, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
         with self._db.readers.reading() as connection:
@@ -126,10 +148,12 @@ def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
     return len(transaction.connection.execute(_DELETE, bounds).fetchall())
 
 
-def _forget_run(qp: int, until: int, transaction: Transaction) -> None:
+def _forget_run(qp: int, until: int, transaction: Transaction) -> int:
     transaction.connection.execute("DELETE FROM runs WHERE qp = ? AND until = ?", (qp, until))
+    return 0
 
 
-def _close_grave(qid: int, transaction: Transaction) -> None:
+def _close_grave(qid: int, transaction: Transaction) -> int:
     transaction.connection.execute("DELETE FROM runs WHERE qp >= ? AND qp < ?", (qid << 8, (qid + 1) << 8))
     transaction.connection.execute("DELETE FROM graves WHERE qid = ?", (qid,))
+    return 0

@@ -7,7 +7,7 @@ commits, and a reader that bounds itself by ``clock.last`` of its own snapshot m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -105,7 +105,8 @@ class Transaction:
         first = max(first, self.now)
         if append.after is not None and append.after[0] >= first:
             first = append.after[0] + 1
-        tick = first
+        ticks = self._free_ticks(first, len(append.items))
+        tick = first - 1
         low = self._low
         base = queue.qid << 8
         parameters = self._rows
@@ -118,6 +119,7 @@ class Transaction:
                 position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
                 self.tally.add(qp, position[0], position[0], span, 1)
             else:
+                tick = next(ticks)
                 position = tick, low
                 entry = counts.get((qp, span))
                 if entry is None:
@@ -125,7 +127,6 @@ class Transaction:
                 else:
                     entry[0] += 1
                     entry[2] = tick
-                tick += 1
             parameters += (
                 qp,
                 *position,
@@ -137,12 +138,25 @@ class Transaction:
         for (qp, span), (count, lowest, highest) in counts.items():
             self.tally.add(qp, lowest, highest, span, count)
         self.touched.update(base | item.partition for item in append.items)
-        if tick > first:
-            self.last = tick - 1
+        self.last = max(self.last, tick if counts else 0)
         self.messages += len(positions)
         if len(parameters) >= _COLUMNS * _CHUNK:
             self.flush(whole_chunks=True)
         return positions
+
+    def _free_ticks(self, first: int, count: int) -> Iterator[int]:
+        """Returns at least ``count`` ascending ticks from ``first`` on, none of which a client's own id has.
+
+        A client that knows an id of this process could otherwise PUT one that is about to be minted. Ids ahead of the
+        clock are all in ``delayed`` or were put by this transaction.
+        """
+        taken = {due for due in self._delayed if due >= first}
+        if self._due is not None and self._due < first + count:
+            found: Any = self.connection.execute("SELECT ticks FROM delayed WHERE ticks >= ? LIMIT 100000", (first,))
+            taken.update(ticks for (ticks,) in found)
+        if not taken:
+            return iter(range(first, first + count))
+        return (tick for tick in range(first, first + count + len(taken)) if tick not in taken)
 
     def _delay(self, due: int) -> Position:
         """Returns a position at a due time that lies above everything any reader has passed.

@@ -35,8 +35,9 @@ T = TypeVar("T")
 
 _GROUP_MESSAGES = 4000
 """A group takes no further operation once it holds this many messages, to bound its latency."""
-_WAL_LIMIT = 16_384
-"""Pages of 4 KiB (64 MiB) of log at which the writer itself checkpoints, so that the log can start over."""
+_LOG_LIMIT = 4000
+"""Pages of 4 KiB (16 MiB) of log at which the writer itself checkpoints, so that the log starts over: writing over an
+old log is cheaper than a file that grows. The sweep's thread has copied most of it by then."""
 
 
 class _Operation:
@@ -87,6 +88,7 @@ class Writer:
         self.commits = 0
         self.operations = 0
         self.longest = 0.0
+        self.log_pages = 0
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
@@ -230,13 +232,17 @@ class Writer:
         self.commits += 1
         self.operations += len(group)
         self._committed(transaction)
-        if self.commits % 64 == 0 and driver.wal_pages(self._path) > _WAL_LIMIT:
+        if self.log_pages > _LOG_LIMIT:
             driver.checkpoint(connection)
 
     def _open(self) -> Connection:
         if self._connection is None:
             self._connection = driver.connect(self._path, self._options)
+            driver.on_commit(self._connection, self._note_log)
         return self._connection
+
+    def _note_log(self, pages: int) -> None:
+        self.log_pages = pages
 
     def _disconnect(self, *, checkpoint: bool = False) -> None:
         connection, self._connection = self._connection, None
@@ -273,5 +279,7 @@ def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Except
         return None, error
     except DatabaseError:
         raise
+    except driver.DAMAGE as error:
+        return None, driver.damaged(error)
     except Exception as error:
         raise _OwnFault(error) from error
