@@ -28,8 +28,6 @@ OTHER_VARIABLES = frozenset({CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "A
 """Variables of ours that are no settings: they say which service the command line speaks to."""
 
 DEFAULT_SOURCE = "default"
-DEFAULT_THREADS = 64
-WAIT_SLOTS = 16
 _SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
@@ -77,9 +75,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(description="TCP port; 0 takes a free one.", ge=0, le=65535)] = 5000
     workers: Annotated[int, Meta(description="Worker processes, each with its own store.", ge=1, le=64)] = 1
-    threads: Annotated[int, Meta(description="Requests that a worker handles at the same time.", ge=2, le=1024)] = (
-        DEFAULT_THREADS
-    )
+    threads: Annotated[
+        int,
+        Meta(
+            description="Requests that a worker handles at the same time in threads; small posts need none.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 8
     connections: Annotated[
         int,
         Meta(
@@ -120,9 +123,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             description="Long polls that a worker holds at the same time; further ones get 503.",
             ge=0,
             le=1_024,
-            extra={"default": "16, at most half of `threads`"},
         ),
-    ] = WAIT_SLOTS
+    ] = 16
     default_limit: Annotated[
         int, Meta(description="Messages per partition when a read names no limit.", ge=1, le=100_000)
     ] = 100
@@ -219,8 +221,6 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
         name: _convert(lines[name], value, source, base) for name, (value, source, base) in given.items()
     }
     sources = {name: given[name][1] if name in given else DEFAULT_SOURCE for name in lines}
-    if "wait_slots" not in values:
-        values["wait_slots"] = min(WAIT_SLOTS, values.get("threads", DEFAULT_THREADS) // 2)
     settings = Settings(**values)
     _check(settings, sources)
     return Loaded(settings, sources)
@@ -302,12 +302,6 @@ def _check(settings: Settings, sources: Mapping[str, str]) -> None:
         missing = "tls_key" if settings.tls_key is None else "tls_cert"
         given = "tls_cert" if settings.tls_key is None else "tls_key"
         refuse(f"Setting {given} needs {missing} beside it.", given)
-    if settings.wait_slots >= settings.threads:
-        refuse(
-            "Setting wait_slots must be below threads, or long polls starve the rest.",
-            "wait_slots",
-            "threads",
-        )
     if settings.connections < settings.threads:
         refuse("Setting connections must not be below threads.", "connections", "threads")
     if settings.max_batch_bytes < settings.max_body:

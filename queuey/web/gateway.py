@@ -91,9 +91,6 @@ class Gateway:
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Is called by granian before the first request."""
         self._loop = loop
-        # Threads that come back from the store wait this long at most for the loop's thread to make room; the default
-        # of 5 ms is several times as long as a commit takes.
-        sys.setswitchinterval(0.0005)
         for jobs, count, name in self._pools:
             for number in range(count):
                 threading.Thread(target=self._serve, args=(jobs,), name=f"{name}-{number}", daemon=True).start()

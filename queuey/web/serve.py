@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import gc
 import ipaddress
 import logging
 import math
@@ -32,6 +33,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NamedTuple
 
+import granian._signals
+from granian._granian import WorkerSignal
 from granian.constants import HTTPModes, Interfaces, SSLProtocols
 from granian.log import LogLevels
 from granian.server import MPServer
@@ -42,6 +45,7 @@ from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, open_store
 from queuey.web import logs, make_app
+from queuey.web.gateway import Gateway
 
 logger = logging.getLogger(__name__)
 
@@ -176,30 +180,38 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
         logger.error("The worker cannot start: %s", error)  # noqa: TRY400 - the reason is in the message
         raise SystemExit(1) from error
     done = threading.Event()
-    stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, done), daemon=True)
+    stop = WorkerSignal()
+    # The thread below takes the signals; granian's loop only needs something to listen to.
+    granian._signals.set_loop_signals = lambda _loop: stop  # noqa: SLF001 - it offers no other way
+    stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, stop, done), daemon=True)
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
+    gateway = Gateway(
+        opened.app,
+        threads=settings.threads,
+        waiters=settings.wait_slots + 1,  # one more than may wait, to answer the others
+        max_body=max(settings.max_body, settings.max_batch_bytes),
+    )
+    # Many objects are made and dropped with each request; what is there by now lives as long as the process.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
     try:
-        MPServer._spawn_wsgi_worker(number, name, lambda: opened.app, *rest)  # noqa: SLF001 - its public
+        MPServer._spawn_rsgi_worker(number, name, lambda: gateway, *rest)  # noqa: SLF001 - its public
         # counterpart, a spawn target of one's own, still has to call it
     finally:
         done.set()
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
 
 
-def _stop_on_signal(opened: Opened, settings: Settings, done: threading.Event) -> None:
-    """Waits for SIGTERM, then sees to it that this process ends in time.
-
-    granian's own handler must run once only: its third call blocks for ever, holding the interpreter lock.
-    """
+def _stop_on_signal(opened: Opened, settings: Settings, stop: WorkerSignal, done: threading.Event) -> None:
+    """Waits for SIGTERM, then sees to it that this process ends in time."""
     signal.sigwait({signal.SIGTERM})
     opened.wake()
-    handler = signal.getsignal(signal.SIGTERM)
-    if callable(handler):
-        handler(signal.SIGTERM, None)
-        if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
-            return
-        logger.warning("Requests were still under way at the end of the shutdown timeout; they are cut off.")
+    stop.set()
+    if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
+        return
+    logger.warning("Requests were still under way at the end of the shutdown timeout; they are cut off.")
     opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
     logging.shutdown()
     os._exit(0)
@@ -226,9 +238,8 @@ def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
         target="queuey.web.serve",
         address=address[0],
         port=address[1],
-        interface=Interfaces.WSGI,
+        interface=Interfaces.RSGI,
         workers=settings.workers,
-        blocking_threads=settings.threads,
         backpressure=settings.connections,
         backlog=max(1024, settings.connections),
         http=HTTPModes.http1,

@@ -62,8 +62,7 @@ def test_variables_of_the_client_are_no_settings() -> None:
         ({"QUEUEY_STORE": "sqlite:///x"}, ["store", "data"]),
         ({"QUEUEY_TLS_CERT": "c.pem"}, ["tls_cert", "tls_key"]),
         ({"QUEUEY_TLS_KEY": "k.pem"}, ["tls_cert", "tls_key"]),
-        ({"QUEUEY_THREADS": "8", "QUEUEY_WAIT_SLOTS": "8"}, ["wait_slots", "threads"]),
-        ({"QUEUEY_CONNECTIONS": "8"}, ["connections", "threads", "default"]),
+        ({"QUEUEY_CONNECTIONS": "7"}, ["connections", "threads", "default"]),
         ({"QUEUEY_MAX_BODY": "9000000"}, ["max_batch_bytes", "max_body"]),
         ({"QUEUEY_MAX_LIMIT": "99"}, ["max_limit", "default_limit"]),
         ({"QUEUEY_MAX_LIST": "999"}, ["max_list", "default_list"]),
@@ -119,12 +118,6 @@ def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
 def test_switches_take_everyday_words(text: str, value: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """A switch can be written on/off, yes/no, true/false or 1/0."""
     assert settings.load({"metrics": text}, {}).settings.metrics is value
-
-
-def test_half_of_the_threads_may_wait() -> None:
-    """Lowering the threads alone lowers the long polls with them; raising them does not raise those."""
-    assert settings.load({"threads": "10"}, {}).settings.wait_slots == 5
-    assert settings.load({"threads": "100"}, {}).settings.wait_slots == 16
 
 
 def test_every_limit_is_a_setting() -> None:
