@@ -17,6 +17,11 @@ Environ = dict[str, Any]
 Header = tuple[str, str]
 StartResponse = Callable[[str, list[Header]], object]
 
+OWN_HEADER = "HTTP_X_HEADER_"
+"""Begins the names of headers that are kept with a message."""
+NO_OWN_HEADERS = "queuey.no_own_headers"
+"""Set by a server that has seen all headers and found none of these, which saves the search."""
+
 STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
 
 JSON: Header = ("Content-Type", "application/json")

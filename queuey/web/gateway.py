@@ -27,7 +27,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
-from queuey.web.answers import Answer, Environ, Header, text_answer
+from queuey.web.answers import NO_OWN_HEADERS, OWN_HEADER, Answer, Environ, Header, text_answer
 from queuey.web.endpoint import Endpoint
 from queuey.web.later import Later, WouldBlock
 
@@ -60,8 +60,6 @@ class Scope(Protocol):
     path: str
     query_string: str
     scheme: str
-    client: str
-    server: str
     headers: Headers
 
 
@@ -269,32 +267,40 @@ def make_environ(scope: Scope) -> Environ:
 
     Headers whose names hold an underscore are left out: WSGI could not tell ``X_User`` from ``X-User``.
     """
-    host, _, port = scope.server.rpartition(":")
+    path = scope.path
     environ: Environ = {
+        **_CONSTANT,
         "REQUEST_METHOD": scope.method,
-        "SCRIPT_NAME": "",
-        "PATH_INFO": scope.path.encode("utf-8", "replace").decode("latin-1"),
+        "PATH_INFO": path if path.isascii() else path.encode("utf-8", "replace").decode("latin-1"),
         "QUERY_STRING": scope.query_string,
-        "SERVER_NAME": host,
-        "SERVER_PORT": port,
-        "SERVER_PROTOCOL": "HTTP/1.1",
-        "REMOTE_ADDR": scope.client.rpartition(":")[0],
-        "wsgi.version": (1, 0),
         "wsgi.url_scheme": scope.scheme,
-        "wsgi.errors": sys.stderr,
-        "wsgi.multithread": True,
-        "wsgi.multiprocess": True,
-        "wsgi.run_once": False,
     }
+    own = False
     for name, value in scope.headers.items():
         key = _HEADER_KEYS.get(name)
         if key is None:
             if "_" in name:
                 continue
             key = "HTTP_" + name.upper().replace("-", "_")
+            own = own or key.startswith(OWN_HEADER)
         environ[key] = f"{environ[key]},{value}" if key in environ else value
+    if not own:
+        environ[NO_OWN_HEADERS] = True
     return environ
 
+
+_CONSTANT: Environ = {
+    "SCRIPT_NAME": "",
+    "SERVER_NAME": "queuey",
+    "SERVER_PORT": "0",
+    "SERVER_PROTOCOL": "HTTP/1.1",
+    "wsgi.version": (1, 0),
+    "wsgi.errors": sys.stderr,
+    "wsgi.multithread": True,
+    "wsgi.multiprocess": True,
+    "wsgi.run_once": False,
+}
+"""What nobody asks for, but WSGI promises. The address is in the Host header."""
 
 _HEADER_KEYS = {
     "content-length": "CONTENT_LENGTH",

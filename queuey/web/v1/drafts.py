@@ -14,11 +14,10 @@ from queuey.messages import MAX_TTL, Meta, Queue
 from queuey.service import Draft, Limits
 from queuey.service.messages import partition_error
 from queuey.web import fields
-from queuey.web.answers import Environ
+from queuey.web.answers import NO_OWN_HEADERS, OWN_HEADER, Environ
 from queuey.web.bodies import JSON_ERRORS, bad_json, decode_any, too_large
 from queuey.web.fields import Errors
 
-HEADER = "HTTP_X_HEADER_"
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _CACHED_TYPES = 1024
@@ -124,12 +123,12 @@ def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json
 def _own_headers(environ: Environ) -> dict[str, str] | None:
     """Returns the X-Header-… of a request by lower-case name; values that are UTF-8 are read as that."""
     # Joining the names and searching once is far cheaper than looking at each name.
-    if HEADER not in "\n".join(environ):
+    if NO_OWN_HEADERS in environ or OWN_HEADER not in "\n".join(environ):
         return None
     return {
-        name[len(HEADER) :].replace("_", "-").lower(): _header_text(value)
+        name[len(OWN_HEADER) :].replace("_", "-").lower(): _header_text(value)
         for name, value in environ.items()
-        if name.startswith(HEADER)
+        if name.startswith(OWN_HEADER)
     }
 
 
