@@ -17,6 +17,7 @@ by its own fault, the group is rolled back and the operations run again one by o
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from queuey.storage.sqlite.options import SqliteOptions
 from queuey.storage.sqlite.transaction import Append, Transaction
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 _GROUP_MESSAGES = 4000
 """A group takes no further operation once it holds this many messages, to bound its latency."""
@@ -199,7 +201,10 @@ class Writer:
                 operation.error = error
         self.longest = max(self.longest, time.monotonic() - began)
         for operation in group:
-            operation.done(operation)
+            try:
+                operation.done(operation)
+            except Exception:
+                log.exception("Nobody could be told of the end of a write.")
 
     def _attempt(self, group: Sequence[_Operation]) -> None:
         """Runs a group in one transaction and sets the results.
@@ -231,7 +236,10 @@ class Writer:
             operation.result, operation.error = result, error_of_one
         self.commits += 1
         self.operations += len(group)
-        self._committed(transaction)
+        try:
+            self._committed(transaction)
+        except Exception:
+            log.exception("Nobody could be told of new messages.")
         if self.log_pages > _LOG_LIMIT:
             driver.checkpoint(connection)
 
