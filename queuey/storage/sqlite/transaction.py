@@ -150,13 +150,18 @@ class Transaction:
         A client that knows an id of this process could otherwise PUT one that is about to be minted. Ids ahead of the
         clock are all in ``delayed`` or were put by this transaction.
         """
-        taken = {due for due in self._delayed if due >= first}
-        if self._due is not None and self._due < first + count:
-            found: Any = self.connection.execute("SELECT ticks FROM delayed WHERE ticks >= ? LIMIT 100000", (first,))
-            taken.update(ticks for (ticks,) in found)
-        if not taken:
-            return iter(range(first, first + count))
-        return (tick for tick in range(first, first + count + len(taken)) if tick not in taken)
+        size = count
+        while True:
+            taken = {due for due in self._delayed if first <= due < first + size}
+            if self._due is not None and self._due < first + size:
+                bounds = (first, first + size - 1)
+                found: Any = self.connection.execute("SELECT ticks FROM delayed WHERE ticks BETWEEN ? AND ?", bounds)
+                taken.update(ticks for (ticks,) in found)
+            if not taken:
+                return iter(range(first, first + size))
+            if size - len(taken) >= count:
+                return (tick for tick in range(first, first + size) if tick not in taken)
+            size = count + len(taken)
 
     def _delay(self, due: int) -> Position:
         """Returns a position at a due time that lies above everything any reader has passed.
