@@ -35,7 +35,7 @@ for the floor; the last shows what the same view does when nothing but this is e
 def post1(bench: Bench) -> Report:
     """Compares with all ways of taking turns at the file; the fastest with as many threads is the opponent."""
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
-    seconds = bench.pick(2.5, 1)
+    seconds = bench.pick(2.5, 0.8)
     with contextlib.ExitStack() as stack:
         ours = bench.fresh("queuey")
         service.prepare(ours).close()
@@ -69,7 +69,7 @@ def post1(bench: Bench) -> Report:
 def post100(bench: Bench) -> Report:
     """The opponent has neither HTTP nor JSON to do; the faster of its variants counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
-    seconds = bench.pick(2, 0.8)
+    seconds = bench.pick(2, 0.6)
     ours = bench.fresh("queuey")
     service.prepare(ours).close()
     theirs = bench.fresh("rows")
@@ -98,7 +98,7 @@ def get100(bench: Bench) -> Report:
     store.close()
     bench.rng.shuffle(places)
     job = traffic.gets([f"{QUEUE}?limit={BATCH}&since={place}" for place in places], BATCH)
-    seconds = bench.pick(2, 0.8)
+    seconds = bench.pick(2, 0.6)
     with service.serve(ours) as server:
         check_slice(server, job.requests[0])
         traffic.run(server, job, seconds=0.5)

@@ -25,9 +25,9 @@ def peer(bench: Bench) -> Report:
     directory = bench.fresh("queuey")
     service.prepare(directory).close()
     with elasticmq.serve(bench.fresh("elasticmq")) as other, service.serve(directory) as ours:
-        warm(other, bench.pick(WARM_SECONDS, 3), texts)
+        warm(other, bench.pick(WARM_SECONDS, 2), texts)
         traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
-        seconds, rounds = bench.pick(2, 0.8), bench.size(5, 2)
+        seconds, rounds = bench.pick(2, 0.6), bench.size(5, 2)
         one = bench.interleave(ones(ours, other, texts[:64], seconds), rounds)
         many = {
             connections: bench.interleave(batches(ours, other, texts, seconds, connections), rounds)
