@@ -24,7 +24,7 @@ from queuey.messages import DEFAULT_TTL, MAX_TTL
 
 PREFIX = "QUEUEY_"
 CONFIG = PREFIX + "CONFIG"
-OTHER_VARIABLES = frozenset({CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP"})
+OTHER_VARIABLES = frozenset({CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA"})
 """Variables of ours that are no settings: they say which service the command line speaks to."""
 
 DEFAULT_SOURCE = "default"

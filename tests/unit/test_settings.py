@@ -45,8 +45,8 @@ def test_config_option_beats_its_variable(tmp_path: Path) -> None:
 
 def test_variables_of_the_client_are_no_settings() -> None:
     """What says which service to speak to, foreign variables and empty ones are left alone."""
-    environ = {"QUEUEY_URL": "http://x", "QUEUEY_KEY": "k", "QUEUEY_APP": "a", "PORT": "1", "QUEUEY_PORT": ""}
-    assert settings.load({}, environ).settings.port == 5000
+    environ = {"QUEUEY_URL": "http://x", "QUEUEY_KEY": "k", "QUEUEY_APP": "a", "QUEUEY_CA": "ca.pem"}
+    assert settings.load({}, environ | {"PORT": "1", "QUEUEY_PORT": ""}).settings.port == 5000
 
 
 @pytest.mark.parametrize(
