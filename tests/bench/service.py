@@ -12,13 +12,15 @@ import apsw
 
 from queuey import ids
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.settings import DEFAULT_THREADS
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from tests.bench.processes import Process, free_port, start
 from tests.bench.traffic import KEY
 
 APPLICATION = "queuey"
 BASE = f"/v1/{APPLICATION}"
-THREADS = 64
+THREADS = DEFAULT_THREADS
+"""As users run it; opponents get as many."""
 THREE_DAYS = 259_200
 FILE = "queuey.sqlite3"
 
