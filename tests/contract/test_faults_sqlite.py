@@ -22,7 +22,7 @@ from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP
-from tests.contract.samples import begun, make_queue, new, say, shown, shown_bodies
+from tests.contract.samples import at_once, begun, make_queue, new, say, shown, shown_bodies
 from tests.contract.test_lifecycle import CALLS, DIGEST, PLACE
 
 WRITES = {
@@ -398,23 +398,11 @@ class TestPlace:
 
     def test_opened_by_several(self, tmp_path: Path) -> None:
         """Stores that open a new directory at the same moment agree on one store."""
-        made: list[SqliteStore] = []
-        barrier = threading.Barrier(6)
-
-        def run() -> None:
-            barrier.wait()
-            made.append(open_store(tmp_path / "data"))
-
-        threads = [threading.Thread(target=run) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(made) == 6
-        made[0].create_application(APP)
-        assert [store.applications() for store in made] == [[APP]] * 6
-        for store in made:
-            store.close()
+        for number in range(12):
+            stores = at_once(lambda _, number=number: open_store(tmp_path / str(number)), range(6))
+            stores[0].create_application(APP)
+            assert [store.applications() for store in stores] == [[APP]] * 6
+            at_once(lambda store: store.close(), stores)
 
 
 class TestFormat:

@@ -24,7 +24,7 @@ def check(site: Site, *, histories: int, steps: int) -> None:
 
 def test_short_histories(site: Site, clock: Clock) -> None:
     """Many histories of a few dozen steps."""
-    check(site, histories=100, steps=30)
+    check(site, histories=200, steps=30)
 
 
 @pytest.mark.slow

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.messages import Slice
+from queuey.messages import OffsetChange, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
-from tests.contract.samples import eventually, make_queue, new, pages, positions, say, shown, shown_bodies
+from tests.contract.samples import bodies, eventually, make_queue, new, pages, positions, say, shown, shown_bodies
 
 
 def rows(directory: Path, table: str = "messages") -> int:
@@ -82,10 +82,27 @@ def test_expired_messages_leave_the_file(swept: Swept) -> None:
     assert (swept.rows(), swept.rows("runs")) == (0, 0)
 
 
+def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
+    """Whatever lies between expired messages and lives longer stays: other TTLs, overwrites and old ids."""
+    queue = make_queue(swept.store)
+    found = [
+        swept.store.append(queue, [new("short", ttl=5), new("long", ttl=5000), new("short", ttl=5)]) for _ in range(20)
+    ]
+    swept.store.put(queue, [(1, found[3][0]), (1, found[9][2])], new("kept", ttl=5000))
+    swept.store.put(queue, [(1, found[4][1]), (1, found[5][1])], new("cut", ttl=5))
+    swept.clock.advance(100)
+    expected = shown(swept.store, queue)
+    assert sorted(map(str, bodies(expected))) == ["kept"] * 2 + ["long"] * 18
+    assert swept.store.sweep() == 40
+    assert shown(swept.store, queue) == expected
+    assert swept.rows() == 20
+
+
 @pytest.mark.parametrize("how", ["purged", "deleted"])
 def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> None:
     """Messages of purged and deleted queues are removed, delayed ones too; their successors and neighbours stay."""
     queue, neighbour = make_queue(swept.store, partitions=3), make_queue(swept.store)
+    swept.store.set_offsets(queue, "group", [OffsetChange(1, ids.FIRST)])
     for number in (1, 2, 3):
         say(swept.store, queue, *["gone"] * 30, partition=number)
     swept.store.append(queue, [new("gone", delay=1000.0), new("gone", ttl=9)])
@@ -99,6 +116,7 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
     say(swept.store, queue, "new")
     assert swept.store.sweep() == 94
     assert (swept.rows(), swept.rows("graves")) == (2, 0)
+    assert swept.rows("offsets") == (1 if how == "purged" else 0)
     assert shown_bodies(swept.store, queue) == ["new"]
     assert shown_bodies(swept.store, neighbour) == ["kept"]
 

@@ -78,7 +78,7 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
     try:
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=160)
         connection.set_busy_handler(_patience(options.busy_timeout))
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        _use_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
         connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
         connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
@@ -89,6 +89,24 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
     except apsw.Error as error:
         raise translate(error) from error
     return connection
+
+
+def _use_log(connection: Connection, seconds: float) -> None:
+    """Sets a new file to keep a write-ahead log; changes nothing where it does already.
+
+    While another process does the same SQLite refuses at once, without asking the busy handler, so the waiting is done
+    here.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except apsw.BusyError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.002)
+        else:
+            return
 
 
 def _patience(seconds: float) -> Callable[[int], bool]:
