@@ -12,14 +12,14 @@ import apsw
 
 from queuey import ids
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
-from queuey.settings import DEFAULT_THREADS
+from queuey.settings import Settings
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from tests.bench.processes import Process, free_port, start
 from tests.bench.traffic import KEY
 
 APPLICATION = "queuey"
 BASE = f"/v1/{APPLICATION}"
-THREADS = DEFAULT_THREADS
+THREADS = Settings().threads
 """As users run it; opponents get as many."""
 THREE_DAYS = 259_200
 FILE = "queuey.sqlite3"
