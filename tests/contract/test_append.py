@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
-from queuey.messages import NewMessage, Queue, Slice
+from queuey.messages import Meta, NewMessage, Queue, Slice
 from queuey.storage import Store
 from tests import strategies
 from tests.backends import Clock
@@ -149,12 +149,18 @@ def test_a_bad_call_does_not_spoil_its_neighbours(store: Store) -> None:
             store.append(queue, [new(f"{n}a")], after=ids.LAST)
         return "refused"
 
-    kinds = [good, bad_partition, bad_after]
+    def bad_text(n: int) -> str:
+        meta = Meta("text/plain", (("x-broken", "\ud800"),))
+        with pytest.raises((InvalidRequest, ValueError)):
+            store.append(queue, [new(f"{n}a"), new(f"{n}b", meta=meta)])
+        return "refused"
+
+    kinds = [good, bad_partition, bad_text, bad_after]
     for _ in range(5):
-        outcomes = at_once(lambda n: kinds[n % 3](n), range(12))
-        assert outcomes == ["stored", "refused", "refused"] * 4
+        outcomes = at_once(lambda n: kinds[n % 4](n), range(16))
+        assert outcomes == ["stored", "refused", "refused", "refused"] * 4
     assert sorted(map(str, shown_bodies(store, queue))) == sorted(
-        [f"{n}{half}" for n in range(0, 12, 3) for half in "ab"] * 5
+        [f"{n}{half}" for n in range(0, 16, 4) for half in "ab"] * 5
     )
 
 

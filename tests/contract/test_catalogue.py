@@ -296,6 +296,32 @@ def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
     assert store.queue(APP, queue.name, fresh=True).partitions == 9
 
 
+def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
+    """Once a purge has returned no read shows a message of before, however many readers are at it and sweeps run."""
+    queue = make_queue(store)
+    say(store, queue, *["x"] * 200)
+    gone: list[bool] = []
+
+    def read(one: Store) -> str:
+        while True:
+            too_late = bool(gone)
+            try:
+                found = shown(one, queue)
+            except QueueChanged:
+                return "refused"
+            if too_late or len(found) not in (0, 200):
+                return f"saw {len(found)}"
+
+    def remove() -> str:
+        shown(store, queue)
+        other.purge_queue(queue)
+        gone.append(True)
+        return "refused"
+
+    calls: list[Callable[[], str]] = [partial(read, one) for one in [store, other] * 2]
+    assert set(at_once(lambda call: call(), [*calls, remove])) == {"refused"}
+
+
 def test_delete_ends_simultaneous_writes(store: Store, other: Store) -> None:
     """Once a delete has returned no write to the queue succeeds, and nothing of it shows under its name again."""
     queue = make_queue(store)

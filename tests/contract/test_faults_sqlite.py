@@ -306,6 +306,34 @@ class TestBroken:
         made.store.close()
         assert check(made.directory) == []
 
+    @pytest.mark.parametrize("call", sorted(WRITES - {"add_key"}))  # that key is there: nothing is written
+    def test_failing_after_the_commit(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: str) -> None:
+        """A commit that fails when it is already done is not reported as having had no outcome."""
+        armed: list[bool] = []
+        connect = driver.connect
+
+        def fail(*arguments: object) -> int:
+            if armed:
+                message = "disk I/O error"
+                raise apsw.IOError(message)
+            return 0
+
+        def connect_failing(*arguments: object, **options: object) -> apsw.Connection:
+            connection: apsw.Connection = connect(*arguments, **options)  # type: ignore[arg-type]
+            connection.set_wal_hook(fail)
+            return connection
+
+        monkeypatch.setattr(driver, "connect", connect_failing)
+        made = prepare(tmp_path / "data", QUICK)
+        before = self.state(made.store)
+        armed.append(True)
+        with pytest.raises(StoreUnavailable) as refused:
+            CALLS[call](made.store, made.queue)
+        armed.clear()
+        assert refused.value.outcome == "unknown" or self.state(made.store) == before
+        made.store.ping()
+        made.store.close()
+
     def test_neighbours_in_a_group(self, fuse: Fuse, tmp_path: Path) -> None:
         """Writes that fail together are all told so, and none of them is stored."""
         made = prepare(tmp_path / "data", QUICK)
@@ -399,7 +427,7 @@ class TestPlace:
     def test_opened_by_several(self, tmp_path: Path) -> None:
         """Stores that open a new directory at the same moment agree on one store."""
         for number in range(12):
-            stores = at_once(lambda _, number=number: open_store(tmp_path / str(number)), range(6))
+            stores = at_once(open_store, [tmp_path / str(number)] * 6)
             stores[0].create_application(APP)
             assert [store.applications() for store in stores] == [[APP]] * 6
             at_once(lambda store: store.close(), stores)

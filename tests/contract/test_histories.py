@@ -22,6 +22,7 @@ def check(site: Site, *, histories: int, steps: int) -> None:
     run_state_machine_as_test(Here, settings=limits)
 
 
+@pytest.mark.timeout(420)  # passes in seconds; a failure takes its time to find the shortest history that shows it
 def test_short_histories(site: Site, clock: Clock) -> None:
     """Many histories of a few dozen steps."""
     check(site, histories=200, steps=30)
