@@ -83,7 +83,7 @@ class SqliteStore(SqliteCatalogue, SqliteMessages, SqliteApplications, SqliteOff
             "store_messages_appended_total": self._db.appended,
             "store_messages_swept_total": self._sweep.removed,
             "store_longest_commit_seconds": writer.longest,
-            "store_log_pages": writer.log_pages,
+            "store_log_pages": self._sweep.log_pages,
             "store_clock_behind_seconds": max(0.0, (last - self._db.clock()) / TICKS_PER_SECOND),
         }
 

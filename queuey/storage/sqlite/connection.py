@@ -28,6 +28,10 @@ DatabaseError = apsw.Error
 DAMAGE = (UnicodeDecodeError, msgspec.MsgspecError)
 """What reading a damaged row raises beside driver errors: SQLite does not notice bytes changed inside a value."""
 
+LOG_LIMIT = 4000
+"""Pages of 4 KiB (16 MiB) of log at which a commit also copies it into the database file, so that the log starts over:
+writing over an old log is cheaper than a file that grows. The sweep's thread has copied most of it by then."""
+
 FILE = "queuey.sqlite3"
 
 
@@ -80,7 +84,7 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         connection.set_busy_handler(_patience(options.busy_timeout))
         _use_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
-        connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+        connection.execute(f"PRAGMA wal_autocheckpoint = {0 if read_only else LOG_LIMIT}").fetchall()
         connection.execute(f"PRAGMA cache_size = {-2048 if read_only else -16384}")
         if read_only:
             connection.execute("PRAGMA query_only = ON")
@@ -215,21 +219,10 @@ class Readers:
             self._free.put(None)
 
 
-def on_commit(connection: Connection, tell: Callable[[int], None]) -> None:
-    """Has ``tell`` called after each commit with the number of pages in the write-ahead log.
-
-    The size of the log's file says nothing: it never shrinks.
-    """
-
-    def hook(_connection: Connection, _name: str, pages: int) -> int:
-        tell(pages)
-        return apsw.SQLITE_OK
-
-    connection.set_wal_hook(hook)
-
-
-def checkpoint(connection: Connection, *, truncate: bool = False) -> None:
-    """Copies the write-ahead log into the database file without waiting for anybody."""
+def checkpoint(connection: Connection, *, truncate: bool = False) -> int:
+    """Copies the write-ahead log into the database file without waiting for anybody; returns the log's pages."""
     mode = apsw.SQLITE_CHECKPOINT_TRUNCATE if truncate else apsw.SQLITE_CHECKPOINT_PASSIVE
     with contextlib.suppress(apsw.BusyError, apsw.LockedError):
-        connection.wal_checkpoint(mode=mode)
+        pages, _ = connection.wal_checkpoint(mode=mode)
+        return max(0, pages)
+    return 0

@@ -35,8 +35,8 @@ _DELETE = (
 _SHORT, _LONG = 0.004, 0.012
 """Seconds."""
 _MOST_ROWS = 20_000
-_LOG_PAGES = 1000
-"""Pages of log (4 MB) at which the sweep's thread copies it into the database file."""
+_COMMITS = 200
+"""After so many commits of this process the sweep's thread copies the log into the database file."""
 
 
 def next_size(rows: int, took: float, least: int) -> int:
@@ -58,6 +58,8 @@ class Sweep:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self.removed = 0
+        self.log_pages = 0
+        self._checkpointed = 0
         self._size = database.options.sweep_rows
         interval = database.options.sweep_interval
         if interval is not None:
@@ -84,9 +86,11 @@ class Sweep:
 
     def checkpoint(self) -> None:
         """Copies the log into the database file once it is worth it."""
-        if self._db.writer.log_pages > _LOG_PAGES:
+        commits = self._db.writer.commits
+        if commits - self._checkpointed > _COMMITS:
+            self._checkpointed = commits
             with self._db.readers.reading() as connection:
-                driver.checkpoint(connection)
+                self.log_pages = driver.checkpoint(connection)
 
     def run(self, *, rest: bool = False) -> int:
         """Removes everything that can be removed now; returns how many messages that was.

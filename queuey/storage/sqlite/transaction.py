@@ -34,6 +34,10 @@ _DELETE = "DELETE FROM messages WHERE qp = ? AND ticks = ? AND low = ? RETURNING
 _encode_meta = msgspec.msgpack.Encoder().encode
 
 
+Clock = tuple[int, int, int | None, int]
+"""A row of the query ``rows.CLOCK``: last, catalogue, the next due time of a delayed message, next_id."""
+
+
 class Append(msgspec.Struct, gc=False):
     """New messages for one queue, stored all or none."""
 
@@ -72,15 +76,20 @@ class Transaction:
         "touched",
     )
 
-    def __init__(self, connection: Connection, now: int, low: int) -> None:
+    def __init__(self, connection: Connection, now: int, low: int, clock: Clock | None = None) -> None:
+        """Begins after BEGIN IMMEDIATE.
+
+        Args:
+            connection: In a write transaction.
+            now: The clock (ticks).
+            low: The ``low`` of ids minted here.
+            clock: The row of the table ``clock``, if it is known not to have changed.
+        """
         self.connection = connection
         self.now = now
         self._low = low
-        row: Any = connection.execute(rows.CLOCK).fetchone()
-        self.last: int = row[0]
-        self._catalogue: int = row[1]
-        self._due: int | None = row[2]
-        self._next_id: int = row[3]
+        begun: Clock = clock or connection.execute(rows.CLOCK).fetchone()  # type: ignore[assignment]
+        self.last, self._catalogue, self._due, self._next_id = begun
         self._begun_last = self.last
         self._stored_catalogue = self._catalogue
         self._stored_next_id = self._next_id
@@ -268,18 +277,30 @@ class Transaction:
         """Moves ``last`` to the clock: a reader is about to show ids up to there."""
         self.last = max(self.last, self.now)
 
-    def finish(self) -> None:
-        """Writes what was gathered; the next statement is COMMIT."""
+    def finish(self) -> Clock | None:
+        """Writes what was gathered; the next statement is COMMIT.
+
+        Returns:
+            The row of ``clock`` as it then stands, None where that would have to be read.
+        """
         self.flush()
         self.tally.write(self.connection)
+        due_known = True
         ahead = [(due,) for due in self._delayed if due > self.last]
         if ahead:
             self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", ahead)
         if self._due is not None and self._due <= self.last:
             self.connection.execute("DELETE FROM delayed WHERE ticks <= ?", (self.last,))
+            due_known = False
         changed = (self.last, self._catalogue, self._next_id)
         if changed != (self._begun_last, self._stored_catalogue, self._stored_next_id):
             self.connection.execute("UPDATE clock SET last = ?, catalogue = ?, next_id = ?", changed)
+        if not due_known:
+            return None
+        due = min((due for (due,) in ahead), default=self._due)
+        if self._due is not None and due is not None:
+            due = min(due, self._due)
+        return self.last, self._catalogue, due, self._next_id
 
 
 def encode_meta(meta: Meta | None) -> bytes | None:

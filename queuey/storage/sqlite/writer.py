@@ -30,16 +30,13 @@ from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError
 from queuey.storage.sqlite.options import SqliteOptions
-from queuey.storage.sqlite.transaction import Append, Transaction
+from queuey.storage.sqlite.transaction import Append, Clock, Transaction
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _GROUP_MESSAGES = 4000
 """A group takes no further operation once it holds this many messages, to bound its latency."""
-_LOG_LIMIT = 4000
-"""Pages of 4 KiB (16 MiB) of log at which the writer itself checkpoints, so that the log starts over: writing over an
-old log is cheaper than a file that grows. The sweep's thread has copied most of it by then."""
 
 
 class _Operation:
@@ -87,10 +84,11 @@ class Writer:
         self._connection: Connection | None = None
         self._closed = False
         self._ended = False
+        self._clock: Clock | None = None
+        self._version = -1
         self.commits = 0
         self.operations = 0
         self.longest = 0.0
-        self.log_pages = 0
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
@@ -218,11 +216,15 @@ class Writer:
         try:
             connection.execute("BEGIN IMMEDIATE")
             try:
-                transaction = Transaction(connection, self._options.clock(), self._low)
+                # The version is that of our last commit as long as no other process has written since.
+                known = self._clock if connection.data_version() == self._version else None
+                self._clock = None
+                transaction = Transaction(connection, self._options.clock(), self._low, known)
                 results = [_apply(operation, transaction) for operation in group]
-                transaction.finish()
+                clock = transaction.finish()
                 outcome = "unknown"
                 connection.execute("COMMIT")
+                self._clock, self._version = clock, connection.data_version()
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
@@ -240,17 +242,12 @@ class Writer:
             self._committed(transaction)
         except Exception:
             log.exception("Nobody could be told of new messages.")
-        if self.log_pages > _LOG_LIMIT:
-            driver.checkpoint(connection)
 
     def _open(self) -> Connection:
         if self._connection is None:
             self._connection = driver.connect(self._path, self._options)
-            driver.on_commit(self._connection, self._note_log)
+            self._clock = None
         return self._connection
-
-    def _note_log(self, pages: int) -> None:
-        self.log_pages = pages
 
     def _disconnect(self, *, checkpoint: bool = False) -> None:
         connection, self._connection = self._connection, None
