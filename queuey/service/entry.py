@@ -2,7 +2,8 @@
 
 Rows come from a cache and may be out of date. The store notices and refuses (``QueueChanged``); then the row is read
 afresh, the caller is checked against *that* row, and the call is made again. So permission is always decided on the
-row that is used, although the usual request reads no row at all.
+row that is used, although the usual request reads no row at all. A refusal is decided on a fresh row too: nobody is
+told of a permission or a partition that it does not exist because this process has not yet seen it made.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from queuey.errors import ApplicationNotFound, QueueChanged, QueueNotFound, StoreBusy
+import msgspec
+
+from queuey.errors import ApplicationNotFound, InvalidRequest, NotAllowed, QueueChanged, QueueNotFound, StoreBusy
 from queuey.messages import Queue
 from queuey.storage import Store
 
@@ -38,15 +41,22 @@ def find_queue(store: Store, application: str, name: str, *, fresh: bool = False
 
 
 class Entry:
-    """A caller's way to one queue. ``queue`` is the row as last seen. Used by one thread at a time."""
+    """A caller's way to one queue. ``queue`` is the row as last seen. Used by one thread at a time.
+
+    Raises:
+        NotAllowed: ``check`` refuses, also with a fresh row.
+    """
 
     __slots__ = ("_check", "_store", "queue")
 
     def __init__(self, store: Store, queue: Queue, check: Check) -> None:
-        check(queue)
         self.queue = queue
         self._check = check
         self._store = store
+        try:
+            check(queue)
+        except NotAllowed:
+            self.refresh()
 
     def refresh(self) -> None:
         """Reads the row afresh and checks the caller against it.
@@ -59,10 +69,17 @@ class Entry:
         self._check(queue)
         self.queue = queue
 
+    def renew(self) -> bool:
+        """Does :meth:`refresh` and returns whether the row had been out of date."""
+        old = self.queue
+        self.refresh()
+        return msgspec.structs.replace(old, version=self.queue.version) != self.queue
+
     def use(self, call: Callable[[Queue], T]) -> T:
         """Makes a call with the row, again with a fresh one as long as the store says that it has changed.
 
         Raises:
+            InvalidRequest: ``call`` raised it, with a row that is up to date.
             QueueNotFound: The queue is gone.
             NotAllowed: The caller may no longer do this.
             StoreBusy: The row changes too fast.
@@ -72,4 +89,7 @@ class Entry:
                 return call(self.queue)
             except QueueChanged:
                 self.refresh()
+            except InvalidRequest:
+                if not self.renew():
+                    raise
         raise StoreBusy(f"Queue {self.queue.name!r} is being changed all the time.")

@@ -24,6 +24,9 @@ STATUSES: dict[type[Exception], int] = {
 }
 """The most specific class of an error decides; whatever is not here is a defect of ours and answers 500."""
 
+BATCH = "queuey.batch"
+"""Set in the environ of a batch once its messages are known: how many there are."""
+
 NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
 ACCESS_DENIED = "403 Forbidden\n\nAccess was denied to this resource.\n"
 
@@ -42,7 +45,7 @@ def error_answer(error: Exception, environ: Environ) -> Answer:
     status = status_of(error)
     if status == 500:  # noqa: PLR2004 - the status of our own defects
         return _crash(error, environ)
-    extra = _extra(error)
+    extra = _extra(error, environ)
     headers = _headers(error, status)
     if _wants_problem(environ):
         return _problem(status, _code(error), _texts(error), extra, headers)
@@ -76,11 +79,13 @@ def _texts(error: Exception) -> dict[str, str]:
     return {_code(error): str(error)}
 
 
-def _extra(error: Exception) -> dict[str, Any]:
+def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
     """Returns what an error says beyond its texts."""
-    if isinstance(error, errors.StoreUnavailable):
-        outcomes = getattr(error, "outcomes", None)
-        return {"outcome": error.outcome} | ({"outcomes": outcomes} if outcomes else {})
+    if isinstance(error, errors.StoreUnavailable | errors.QueueChanged):
+        outcome = error.outcome if isinstance(error, errors.StoreUnavailable) else "none"
+        batch = environ.get(BATCH)
+        # A batch is stored all or none.
+        return {"outcome": outcome} | ({"outcomes": [outcome] * batch} if batch else {})
     if isinstance(error, errors.OffsetConflict):
         return {
             "partitions": {

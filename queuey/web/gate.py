@@ -58,12 +58,11 @@ class Gate:
         """Finds the queue and lets the caller in by what is in memory.
 
         Raises:
-            WouldBlock: The store would have to be asked.
-            NotAllowed: The caller may not do this.
+            WouldBlock: The store would have to be asked, as it is before anybody is refused.
         """
         queue = self._service.store.cached_queue(match["app"], match["queue"])
         names = self._authenticate.remembered(environ.get("HTTP_AUTHORIZATION"))
-        if queue is None or names is None:
+        if queue is None or names is None or not allowed(queue, names, action):
             raise WouldBlock
         return self.enter_as(names, queue, action)
 

@@ -100,7 +100,7 @@ def test_all_or_nothing_and_every_error_is_named(owner: Caller) -> None:
         {"body": "", "ttl": "x"},
         {},
         7,
-        {"body": None},
+        {"body": None, "encoding": "base64"},
         {"body": "x", "delay": -1, "message_key": 5, "encoding": "hex"},
         {"body": "x", "headers": {"a b": "c"}, "content_type": "a\nb"},
         {"body": "*", "encoding": "base64"},
@@ -116,7 +116,7 @@ def test_all_or_nothing_and_every_error_is_named(owner: Caller) -> None:
         "2.ttl": '"x" is not a number',
         "3.body": "Required",
         "4": "Is not an object",
-        "5.body": "Required",
+        "5.body": "Is not base64",
         "6.delay": "-1 is less than minimum value 0",
         "6.message_key": '"5" is not a string',
         "6.encoding": '"hex" is not one of base64',
@@ -130,6 +130,16 @@ def test_all_or_nothing_and_every_error_is_named(owner: Caller) -> None:
         "11.headers": '"a" is not an object',
     }
     assert owner.get("q").messages == []
+
+
+def test_null_is_a_value(owner: Caller) -> None:
+    """An explicit null is kept as the JSON value null; only a body that is absent is missing."""
+    owner.create("q")
+    posted = owner.batch("q", {"body": None}, {"body": "null"}).messages
+    assert owner.get("q").bodies == [None, "null"]
+    raw = owner.get(f"q/{posted[0]['key']}", raw="1")
+    assert (raw.text, raw.headers["Content-Type"]) == ("null", "application/json")
+    assert owner.batch("q", {"body": None}, {}).errors == {"1.body": "Required"}
 
 
 def test_strings_stay_strings_beside_other_values(owner: Caller) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from queuey import errors
 from queuey.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
 from queuey.storage import Store
-from queuey.web.errors import STATUSES, status_of
+from queuey.web.errors import STATUSES, error_answer, status_of
 from tests.web.caller import Caller
 
 PROBLEM = {"Accept": "text/html, application/problem+json;q=0.9"}
@@ -78,6 +79,30 @@ def test_store_failures(
     monkeypatch.setattr(store, "append", fail)
     reply = owner("POST", "q", "x", headers=headers)
     assert (reply.status, reply.headers["Retry-After"], reply.json["outcome"]) == (503, wait, outcome)
+
+
+@pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
+def test_outcomes_of_a_batch(
+    owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    """A batch that the store could not take has an outcome for each message; a single message has one alone."""
+    owner.create("q")
+
+    def fail(*_: object, **__: object) -> None:
+        raise StoreUnavailable("gone", outcome="unknown")
+
+    monkeypatch.setattr(store, "append", fail)
+    kind = {"Content-Type": "application/json", **headers}
+    reply = owner("POST", "q", '{"messages":[{"body":"a"},{"body":5},{"body":"c"}]}', headers=kind)
+    assert (reply.status, reply.json["outcome"], reply.json["outcomes"]) == (503, "unknown", ["unknown"] * 3)
+    assert "outcomes" not in owner("POST", "q", "x", headers=headers).json
+
+
+def test_a_changed_row_left_nothing() -> None:
+    """A row out of date that is told to a client says that nothing was stored."""
+    answer = error_answer(errors.QueueChanged("It changed."), {})
+    assert (answer.status, json.loads(answer.body)["outcome"]) == (503, "none")
+    assert ("Retry-After", "1") in answer.headers
 
 
 def test_a_row_that_changes_all_the_time(owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

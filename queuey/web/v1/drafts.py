@@ -44,7 +44,7 @@ class _Batch(msgspec.Struct):
 class _LooseItem(msgspec.Struct):
     """Any item at all. ``body`` keeps its text, so that a JSON value is stored exactly as it was written."""
 
-    body: msgspec.Raw = msgspec.Raw(b"null")
+    body: msgspec.Raw = msgspec.Raw(b'""')
     ttl: Any = None
     partition: Any = None
     message_key: Any = None
@@ -276,7 +276,7 @@ def _read_item_body(raw: bytes, encoded: bool, limits: Limits, errors: Errors) -
             body = text_or_bytes(b64decode(fields.text(value), validate=True))
         except (ValueError, binascii.Error):
             errors["body"] = "Is not base64"
-    if value is None or not body:
+    if not body:
         errors["body"] = fields.REQUIRED
     elif len(body if isinstance(body, bytes) else body.encode()) > limits.max_body:
         errors["body"] = f"Longer than maximum length {limits.max_body} bytes"

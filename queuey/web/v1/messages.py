@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from urllib.parse import quote
 
 from queuey import ids
 from queuey.errors import InvalidRequest, NotFound
@@ -14,8 +15,10 @@ from queuey.web import fields
 from queuey.web.answers import JSON, Answer, Environ, Header, json_answer
 from queuey.web.bodies import parse_form, read_body
 from queuey.web.endpoint import Begun, Match
+from queuey.web.errors import BATCH
 from queuey.web.fields import Errors
 from queuey.web.gate import Gate
+from queuey.web.later import WouldBlock
 from queuey.web.v1 import structs
 from queuey.web.v1.drafts import read_batch, read_single
 from queuey.web.v1.render import render_fetched, render_posted
@@ -59,7 +62,8 @@ def _position(value: object) -> Position:
         raise fields.BadField(f'"{fields.show(value)}" is not a message id') from None
 
 
-def _is_json(kind: str) -> bool:
+def _is_batch(environ: Environ) -> bool:
+    kind: str = environ.get("CONTENT_TYPE", "")
     return kind == "application/json" or kind.partition(";")[0].strip().lower() == "application/json"
 
 
@@ -73,7 +77,7 @@ def raw_answer(message: Message) -> Answer:
         else:
             kind = "text/plain; charset=utf-8" if isinstance(body, str) else "application/octet-stream"
     headers: list[Header] = [
-        ("Content-Type", kind),
+        ("Content-Type", _header_text(kind)),
         ("Content-Disposition", "attachment"),
         ("X-Content-Type-Options", "nosniff"),
         ("X-Message-Id", message.id),
@@ -81,8 +85,13 @@ def raw_answer(message: Message) -> Answer:
         ("X-Partition", str(message.partition)),
     ]
     for name, value in () if meta is None else meta.headers:
-        headers.append((f"X-Header-{name}", value.encode().decode("latin-1")))
+        headers.append((f"X-Header-{name}", _header_text(value)))
     return Answer(200, body.encode() if isinstance(body, str) else body, *headers)
+
+
+def _header_text(text: str) -> str:
+    """Returns text as a header's value, what is not ASCII percent-encoded: servers differ in how they encode it."""
+    return text if text.isascii() else "".join(char if char.isascii() else quote(char) for char in text)
 
 
 def _posted(places: Sequence[Place]) -> Answer:
@@ -100,36 +109,48 @@ class MessageViews:
     def post(self, environ: Environ, match: Match) -> Answer:
         """Stores one message, or a batch if the body is JSON."""
         entry = self._gate.enter(environ, self._gate.find(match), "write")
-        drafts, after = self._read(environ, entry.queue)
+        body = self._body(environ)
+        try:
+            drafts, after = self._read(environ, body, entry.queue)
+        except InvalidRequest:
+            if not entry.renew():
+                raise
+            drafts, after = self._read(environ, body, entry.queue)
         return _posted(self._messages.post(entry, drafts, after=after))
 
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
         entry = self._gate.enter_at_once(environ, match, "write")
-        drafts, after = self._read(environ, entry.queue)
+        try:
+            drafts, after = self._read(environ, self._body(environ), entry.queue)
+        except InvalidRequest:
+            raise WouldBlock from None  # it may be the row that is wrong
         return self._messages.begin_post(entry, drafts, after=after), _posted
 
-    def _read(self, environ: Environ, queue: Queue) -> tuple[list[Draft], Position | None]:
+    def _body(self, environ: Environ) -> bytes:
+        return read_body(environ, self._limits.max_batch_bytes if _is_batch(environ) else self._limits.max_body)
+
+    def _read(self, environ: Environ, body: bytes, queue: Queue) -> tuple[list[Draft], Position | None]:
         """Reads the messages of a post, and the id that theirs must be above."""
         after = environ.get("HTTP_X_AFTER")
         if not after:
-            return self._drafts(environ, queue), None
+            return self._drafts(environ, body, queue), None
         errors = Errors()
         position = errors.take("after", _position, after)
         try:
-            drafts = self._drafts(environ, queue)
+            drafts = self._drafts(environ, body, queue)
         except InvalidRequest as error:
             error.fields.update(errors)
             raise
         errors.check()
         return drafts, position
 
-    def _drafts(self, environ: Environ, queue: Queue) -> list[Draft]:
-        limits = self._limits
-        kind = environ.get("CONTENT_TYPE")
-        if kind and _is_json(kind):
-            return read_batch(read_body(environ, limits.max_batch_bytes), limits, queue)
-        return [read_single(environ, read_body(environ, limits.max_body), limits, queue)]
+    def _drafts(self, environ: Environ, body: bytes, queue: Queue) -> list[Draft]:
+        if not _is_batch(environ):
+            return [read_single(environ, body, self._limits, queue)]
+        drafts = read_batch(body, self._limits, queue)
+        environ[BATCH] = len(drafts)
+        return drafts
 
     def fetch(self, environ: Environ, match: Match) -> Answer:
         """Returns messages by id, or the bytes of one."""
