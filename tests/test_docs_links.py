@@ -1,0 +1,178 @@
+"""What the documentation names exists: pages, sections, files, commands, options, settings, variables and metrics."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from functools import cache
+from importlib.util import find_spec
+from itertools import dropwhile, pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuey import settings
+from queuey.cli import COMMANDS, load
+from queuey.metrics import Metrics, exposition
+from queuey.storage.sqlite import open_store
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*.md"))
+)
+SETTINGS = {line.name: line for line in settings.table()}
+VARIABLES = {line.variable for line in SETTINGS.values()} | settings.OTHER_VARIABLES
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@cache
+def text_of(page: str) -> str:
+    """A page."""
+    return (ROOT / page).read_text()
+
+
+@cache
+def prose_of(page: str) -> str:
+    """A page without its blocks."""
+    return FENCE.sub("", text_of(page))
+
+
+@cache
+def inline_code(page: str) -> frozenset[str]:
+    """What stands between backticks in a page's prose."""
+    return frozenset(re.findall(r"`([^`\n]+)`", prose_of(page)))
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The page's blocks in a language."""
+    return [match[2] for match in FENCE.finditer(text_of(page)) if match[1] == language]
+
+
+@cache
+def anchors(page: str) -> frozenset[str]:
+    """The names that a page's headings can be linked by."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings)
+    return frozenset(plain)
+
+
+def options_of(command: Any) -> set[str]:  # noqa: ANN401 - a command of typer's
+    """The options of one command, and the one that all have."""
+    named = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    return named | {"--help"}
+
+
+@cache
+def options() -> frozenset[str]:
+    """The options of all commands."""
+    commands: list[Any] = [load(name) for name in COMMANDS]
+    commands += [part for command in commands for part in getattr(command, "commands", {}).values()]
+    return frozenset({"--install-completion"}.union(*map(options_of, commands)))
+
+
+@cache
+def words() -> frozenset[str]:
+    """Every word of the sources, the benchmarks included."""
+    sources = (*(ROOT / "queuey").rglob("*.py"), *(ROOT / "tests" / "bench").rglob("*.py"), ROOT / "pyproject.toml")
+    return frozenset(word for path in sources for word in re.findall(r"\w+", path.read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links(page: str) -> None:
+    """Every relative link leads to a file of the project, and to a heading of it where it names one."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_of(page)):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        path = ((ROOT / page).parent / name).resolve() if name else ROOT / page
+        there = path.exists() and path.is_relative_to(ROOT)
+        if not there or (anchor and anchor not in anchors(str(path.relative_to(ROOT)))):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_can_be_reached() -> None:
+    """The index leads to every page of the documentation."""
+    linked = {(ROOT / "docs" / target).resolve() for target in re.findall(r"\]\(([^)\s]+)\)", text_of("docs/index.md"))}
+    pages = {(ROOT / page).resolve() for page in PAGES if page.startswith("docs/")}
+    assert pages - linked - {ROOT / "docs" / "index.md"} == set()
+
+
+def command_of(line: str) -> tuple[str, list[str]] | None:
+    """The command of ``queuey`` that a shell line calls, and what follows it."""
+    typed = shlex.split(line, comments=True)
+    tokens = [*dropwhile(lambda word: re.match(r"[A-Z_]+=", word), typed), ""]
+    for index, (token, after) in enumerate(pairwise(tokens)):
+        if token.rpartition("/")[2] == "queuey" and after in COMMANDS:
+            return after, tokens[index + 2 : -1]
+    called = tokens[0] == "queuey" or any(token.endswith("/bin/queuey") for token in tokens)
+    assert not called or tokens[1] in {"--help", "--install-completion"}, line
+    return None
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands(page: str) -> None:
+    """Every ``queuey`` command in an example or in the text exists, with the options it is shown with."""
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines() if "queuey" in line]
+    lines += [code for code in inline_code(page) if code.startswith("queuey ")]
+    for piece in (piece for line in lines for piece in re.split(r" [|<>] ", line)):
+        found = command_of(piece)
+        if found is None:
+            continue
+        name, rest = found
+        command = load(name)
+        if hasattr(command, "commands") and rest:
+            assert rest[0] in command.commands, piece
+            command = command.commands[rest.pop(0)]
+        used = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
+        assert used - options_of(command) == set(), piece
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_options_and_variables(page: str) -> None:
+    """Every option that the text names is one of some command, every QUEUEY_ variable is read by something."""
+    if page not in {"docs/performance.md", "docs/decisions/0006-hatchling-and-plain-constraints.md"}:
+        named = {code.split()[0].partition("=")[0] for code in inline_code(page) if code.startswith("--")}
+        assert named - options() == set()
+    assert set(re.findall(r"\bQUEUEY_[A-Z_]+\b", text_of(page))) - VARIABLES == set()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
+def test_settings_files(page: str) -> None:
+    """A settings file that is shown would be accepted."""
+    for block in blocks(page, "toml"):
+        assert tomllib.loads(block).keys() - SETTINGS.keys() == set()
+        settings.load({name: str(value) for name, value in tomllib.loads(block).items()}, {})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names(page: str) -> None:
+    """Every setting, field, function, module and file that the text names in code letters is there."""
+    missing = set()
+    for code in inline_code(page):
+        if re.fullmatch(r"[a-z]+(_[a-z]+)+", code) and not code.startswith("queuey_"):
+            known = code in words()
+        elif re.fullmatch(r"(queuey|tests)(\.[a-z_0-9]+)+", code) and not code.startswith("queuey.sqlite3"):
+            known = find_spec(code) is not None or code in {"queuey.storage.cassandra", "queuey.toml"}
+        elif re.fullmatch(r"(queuey|tests|docs|deploy)/[\w./]+", code) and code != "queuey/profile.toml":
+            known = (ROOT / code).exists()
+        else:
+            continue
+        if not known:
+            missing.add(code)
+    assert missing == set()
+
+
+def test_metrics(tmp_path: Path) -> None:
+    """The page about operations names exactly the metrics that there are."""
+    metrics = Metrics()
+    metrics.observe("v1.queue", 200, 0.001)
+    store = open_store(tmp_path / "data")
+    text = exposition(metrics, store.statistics)().decode()
+    store.close()
+    families = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
+    assert set(re.findall(r"\bqueuey_[a-z_]+\b", text_of("docs/operations.md"))) == families
