@@ -20,6 +20,7 @@ from queuey.cli.output import Json, Yes
 
 if TYPE_CHECKING:
     from queuey.messages import Key
+    from queuey.settings import Settings
     from queuey.storage import Store
 
 app = typer.Typer(
@@ -106,7 +107,8 @@ def rotate(
             if found.id != new.id and (found.expires is None or found.expires > end):
                 store.expire_key(name, found.id, end)
     output.note(f"{len(old)} older key(s) of {name} end in {instants.length(seconds)}.")
-    profile = first_start.replace_key(name, {found.id for found in old}, secret)
+    path = _settings(data).profile
+    profile = first_start.replace_key(name, {found.id for found in old}, secret, path)
     if profile is not None:
         output.note(f"{profile} has the new key.")
     _show_new(name, secret, new, json=json)
@@ -148,15 +150,20 @@ def key_import(name: Name, data: Data = None, note: Note = "", expires: Expires 
     _done(_described(added), f"Key {added.id} now belongs to {name}.", json=json)
 
 
-@contextmanager
-def _store(data: Path | None) -> Iterator[Store]:
-    """Opens the store of a directory, which must be there: a typing error must not make a new one."""
+def _settings(data: Path | None) -> Settings:
     import os
 
     from queuey import settings as table
+
+    return table.load({"data": None if data is None else str(data)}, os.environ).settings
+
+
+@contextmanager
+def _store(data: Path | None) -> Iterator[Store]:
+    """Opens the store of a directory, which must be there: a typing error must not make a new one."""
     from queuey.cli import first_start
 
-    settings = table.load({"data": None if data is None else str(data)}, os.environ).settings
+    settings = _settings(data)
     if not settings.data.is_dir():
         output.note(f"queuey: there is no store at {settings.data}; queuey serve makes one")
         raise typer.Exit(1)

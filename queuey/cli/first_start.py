@@ -106,18 +106,24 @@ def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[st
     return made._replace(profile=profile)
 
 
-def replace_key(application: str, old: set[str], secret: str) -> Path | None:
+def replace_key(application: str, old: set[str], secret: str, profile_path: Path | None) -> Path | None:
     """Puts a new key into the profile of this machine if it holds one of the old ones.
+
+    Args:
+        application: Whose key it is.
+        old: The ids of the keys that the new one replaces.
+        secret: The new key.
+        profile_path: The setting ``profile``.
 
     Returns:
         The profile's path, or None if it was left alone.
     """
-    path = default_path()
+    path = profile_path or default_path()
     try:
         profile = read_profile(path)
     except ProfileError:
         return None
-    if profile.application != application or digest(profile.key).hex()[:8] not in old:
+    if profile.application != application or not digest(profile.key).hex().startswith(tuple(old)):
         return None
     return write_profile(Profile(url=profile.url, application=application, key=secret), path)
 

@@ -159,16 +159,20 @@ def test_exposed_profile_is_refused(opened: Store, settings: Settings) -> None:
         start(opened, settings)
 
 
-def test_rotated_key_reaches_the_profile(opened: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replacing a key replaces it in the profile that holds it, and in no other."""
+@pytest.mark.parametrize("by_setting", [True, False])
+def test_rotated_key_reaches_the_profile(
+    opened: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, *, by_setting: bool
+) -> None:
+    """Replacing a key replaces it in the profile that holds it, by setting or by default, and in no other."""
     made = start(opened, settings)
     assert made.profile is not None
-    monkeypatch.setenv("QUEUEY_PROFILE", str(made.path))
+    path = made.path if by_setting else None
+    monkeypatch.setenv("QUEUEY_PROFILE", str(made.path.with_name("none") if by_setting else made.path))
     (key,) = opened.keys("queuey")
-    assert first_start.replace_key("queuey", {"00000000"}, "new") is None
-    assert first_start.replace_key("other", {key.id}, "new") is None
+    assert first_start.replace_key("queuey", {"00000000"}, "new", path) is None
+    assert first_start.replace_key("other", {key.id}, "new", path) is None
     assert read_profile(made.path).key == made.profile.key
-    assert first_start.replace_key("queuey", {key.id}, "new") == made.path
+    assert first_start.replace_key("queuey", {key.id}, "new", path) == made.path
     assert read_profile(made.path).key == "new"
 
 

@@ -424,6 +424,21 @@ class TestPlace:
         kept.rename(prepared.file)
         assert prepared.works()
 
+    def test_nearly_full_disk(self, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A disk with next to nothing free makes the store unwell, though a small write still succeeds."""
+        free = os.statvfs(prepared.file.parent)
+
+        class Full:
+            f_bavail = 3
+            f_frsize = free.f_frsize
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "statvfs", lambda _path: Full)
+            with pytest.raises(StoreFull, match="no space left"):
+                prepared.store.ping()
+        prepared.store.ping()
+        assert prepared.works()
+
     def test_opened_by_several(self, tmp_path: Path) -> None:
         """Stores that open a new directory at the same moment agree on one store."""
         for number in range(12):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import weakref
 from pathlib import Path
 from typing import Any
 
 from queuey import ids
-from queuey.errors import StoreUnavailable
+from queuey.errors import StoreFull, StoreUnavailable
 from queuey.messages import Queue
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import rows, schema
@@ -17,6 +18,9 @@ from queuey.storage.sqlite.connection import Connection, Readers
 from queuey.storage.sqlite.options import SqliteOptions
 from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.sqlite.writer import Writer
+
+LEAST_ROOM = 2 << 20
+"""Bytes that must be free on the disk for the store to call itself well."""
 
 
 class QueueCache:
@@ -122,14 +126,19 @@ class Database:
         return last, catalogue
 
     def verify_place(self) -> None:
-        """Makes sure that the file is still the one that was opened.
+        """Makes sure that the file is still the one that was opened, and that it can grow.
 
         Raises:
             StoreUnavailable: It was moved, removed or replaced.
+            StoreFull: Next to nothing is free on its disk. The smallest write would still succeed.
         """
         if self._inode() != self._identity:
             message = f"{self.path} was moved, removed or replaced while in use"
             raise StoreUnavailable(message, retry_after=30)
+        disk = os.statvfs(self.path.parent)
+        if disk.f_bavail * disk.f_frsize < LEAST_ROOM:
+            message = f"no space left for the store: {disk.f_bavail * disk.f_frsize} bytes are free"
+            raise StoreFull(message, retry_after=10)
 
     def _inode(self) -> tuple[int, int] | None:
         try:
