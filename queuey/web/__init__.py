@@ -1,87 +1,22 @@
 """The web room: HTTP on one side, the use cases on the other.
 
-:func:`make_app` assembles it: one include per API, the one with the hot routes first.
+:func:`make_app` assembles it. It is imported when it is asked for, so that the parent process of the service, which
+answers no request, does without the web framework.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyramid.config import Configurator
-
-from queuey.metrics import Metrics
-from queuey.service import Limits, Service
-from queuey.storage import Store
-from queuey.web import ops, v1
-from queuey.web.answers import Answer
-from queuey.web.errors import NoSuchResource, error_answer
+if TYPE_CHECKING:
+    from queuey.web.app import make_app
 
 __all__ = ["make_app"]
 
 
-class _Root:
-    """The one context of all views: routes alone lead to them, there is nothing to traverse."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever the module has
+    if name == "make_app":
+        from queuey.web.app import make_app  # noqa: PLC0415 - see above
 
-
-class _NoTraversal:
-    """Finds the root at the end of every path. Pyramid would otherwise take the path apart at each request."""
-
-    __slots__ = ("_found",)
-
-    def __init__(self, root: _Root) -> None:
-        self._found = _FOUND
-
-    def __call__(self, request: Any) -> dict[str, Any]:  # noqa: ANN401 - Pyramid's objects have no types
-        return self._found
-
-
-_ROOT = _Root()
-_FOUND = {
-    "context": _ROOT,
-    "view_name": "",
-    "subpath": (),
-    "traversed": (),
-    "virtual_root": _ROOT,
-    "virtual_root_path": (),
-    "root": _ROOT,
-}
-
-
-def _not_found(context: Any, request: Any) -> Answer:  # noqa: ANN401 - Pyramid's objects have no types
-    return error_answer(NoSuchResource("The resource could not be found."), request.environ)
-
-
-def _failed(context: Any, request: Any) -> Answer:  # noqa: ANN401 - Pyramid's objects have no types
-    """Answers for errors outside of any view; a path that is not UTF-8 leads nowhere."""
-    if isinstance(context, UnicodeDecodeError):
-        return _not_found(context, request)
-    return error_answer(context, request.environ)
-
-
-def make_app(
-    store: Store,
-    *,
-    limits: Limits | None = None,
-    metrics: Metrics | None = None,
-    stopping: threading.Event | None = None,
-    publish_metrics: bool = True,
-) -> Any:  # noqa: ANN401 - Pyramid's router, a WSGI application
-    """Makes the WSGI application.
-
-    Args:
-        store: Open; the caller closes it when no request is under way any more.
-        limits: How much one request may ask for.
-        metrics: Where requests are counted.
-        stopping: Setting it answers everybody who waits for messages and turns the load balancer's heartbeat red.
-        publish_metrics: Serve what was counted at ``/metrics``.
-    """
-    config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
-    config.add_traverser(_NoTraversal, _Root)
-    config.registry.service = Service(store, limits, metrics=metrics, stopping=stopping)
-    config.registry.publish_metrics = publish_metrics
-    config.include(v1.includeme)
-    config.include(ops.includeme)
-    config.add_notfound_view(_not_found)
-    config.add_exception_view(_failed, context=Exception)
-    return config.make_wsgi_app()
+        return make_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

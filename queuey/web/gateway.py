@@ -16,19 +16,20 @@ takes the other way. The application knows nothing of this module and runs under
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
+from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
-from queuey.web.answers import NO_OWN_HEADERS, OWN_HEADER, Answer, Environ, Header, text_answer
+from queuey.web.answers import Answer, Environ, Header, text_answer
 from queuey.web.endpoint import Endpoint
+from queuey.web.errors import error_answer
+from queuey.web.incoming import Intake, Scope, check_readable, make_environ
 from queuey.web.later import Later, WouldBlock
 
 log = logging.getLogger(__name__)
@@ -41,26 +42,6 @@ DEADLINE = 20.0
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 Finished = tuple["asyncio.Future[Answer]", Later | None, Any, Exception | None]
 Job = tuple[Environ, "asyncio.Future[Answer]"]
-
-
-class Headers(Protocol):
-    """Request headers as RSGI has them."""
-
-    def get(self, key: str) -> str | None:
-        """Returns a header's value."""
-
-    def items(self) -> list[tuple[str, str]]:
-        """Returns all headers, lower-case names, in the order received."""
-
-
-class Scope(Protocol):
-    """A request without its body, as RSGI has it."""
-
-    method: str
-    path: str
-    query_string: str
-    scheme: str
-    headers: Headers
 
 
 class Gateway:
@@ -77,7 +58,7 @@ class Gateway:
         """
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
-        self._max_body = max_body
+        self._intake = Intake(max_body)
         self._work: SimpleQueue[Job | None] = SimpleQueue()
         self._waits: SimpleQueue[Job | None] = SimpleQueue()
         self._pools = [(self._work, threads, "queuey-request"), (self._waits, waiters, "queuey-wait")]
@@ -92,7 +73,7 @@ class Gateway:
         for jobs, count, name in self._pools:
             for number in range(count):
                 threading.Thread(target=self._serve, args=(jobs,), name=f"{name}-{number}", daemon=True).start()
-        loop.call_later(1.0, self._give_up_late)
+        loop.call_later(1.0, self._look_for_late)
 
     def __rsgi_del__(self, _loop: asyncio.AbstractEventLoop) -> None:
         """Is called by granian after the last request."""
@@ -102,44 +83,30 @@ class Gateway:
 
     async def __rsgi__(self, scope: Scope, protocol: Any) -> None:  # noqa: ANN401 - granian's, compiled
         """Is called by granian with each request."""
-        environ = make_environ(scope)
+        environ, unreadable = make_environ(scope)
         try:
-            size = await self._take_body(environ, protocol)
+            check_readable(unreadable)
+            size = await self._intake.take(environ, protocol, self._loop)
             answer = None
             if scope.method == "POST" and size <= SMALL and (match := hot_match(scope.path)):
                 answer = await self._at_once(environ, match)
             if answer is None:
                 answer = await self._in_thread(environ)
+        except QueueyError as error:
+            answer = error_answer(error, environ)
         except Exception:
             log.exception("A request failed outside of the application.")
             answer = text_answer("Internal error", 500)
+        finally:
+            self._intake.let_go(environ)
         body = answer.body
-        if not body or environ["REQUEST_METHOD"] == "HEAD":
-            protocol.response_empty(answer.status, [*answer.headers, ("content-length", str(len(body)))])
-        else:
+        if scope.method == "HEAD":
+            # The application has said how long the body would have been.
+            protocol.response_empty(answer.status, list(answer.headers))
+        elif body:
             protocol.response_bytes(answer.status, list(answer.headers), body)
-
-    async def _take_body(self, environ: Environ, protocol: Any) -> int:  # noqa: ANN401 - granian's, compiled
-        """Reads the body into the environ as far as any view may want it; returns its size."""
-        length = environ.get("CONTENT_LENGTH")
-        if length is not None:
-            wanted = int(length)
-            # A view refuses a body that is too long by its length alone, so that one is left unread.
-            body = await protocol() if 0 < wanted <= self._max_body else b""
-            environ["wsgi.input"] = io.BytesIO(body)
-            return wanted
-        if "HTTP_TRANSFER_ENCODING" not in environ:
-            environ["wsgi.input"] = io.BytesIO()
-            return 0
-        pieces, size = [], 0
-        async for piece in protocol:
-            pieces.append(piece)
-            size += len(piece)
-            if size > self._max_body:
-                break
-        environ["wsgi.input"] = io.BytesIO(b"".join(pieces))
-        environ["wsgi.input_terminated"] = True
-        return size
+        else:
+            protocol.response_empty(answer.status, [*answer.headers, ("content-length", "0")])
 
     # At once
 
@@ -189,13 +156,18 @@ class Gateway:
                 break
             error = StoreUnavailable("the store did not finish the write in time", outcome=withdraw())
             self._finish(future, later, None, error)
-        self._loop.call_later(1.0, self._give_up_late)
+
+    def _look_for_late(self) -> None:
+        """Is called every second."""
+        self._give_up_late()
+        self._intake.give_up_late()
+        self._loop.call_later(1.0, self._look_for_late)
 
     # In a thread
 
     async def _in_thread(self, environ: Environ) -> Answer:
         future: asyncio.Future[Answer] = self._loop.create_future()
-        jobs = self._waits if "wait=" in environ["QUERY_STRING"] or _may_wait(environ) else self._work
+        jobs = self._waits if _may_wait(environ) else self._work
         jobs.put((environ, future))
         return await future
 
@@ -225,7 +197,9 @@ class Gateway:
         except Exception:
             log.exception("The application failed.")
             return text_answer("Internal error", 500)
-        headers = [header for header in started[1] if header[0].lower() != "content-length"]
+        headers = started[1]
+        if environ["REQUEST_METHOD"] != "HEAD":
+            headers = [header for header in headers if header[0].lower() != "content-length"]
         return Answer(started[0], body, *headers)
 
     # The loop
@@ -257,61 +231,12 @@ def hot_match(path: str) -> dict[str, str] | None:
 
 
 def _may_wait(environ: Environ) -> bool:
-    """Tells whether a request may be a long poll that names its wait in the body."""
+    """Tells whether a request may be a long poll, in whatever way its wait is written."""
+    query: str = environ["QUERY_STRING"]
+    if "wait=" in (unquote(query) if "%" in query else query):
+        return True
     path: str = environ["PATH_INFO"]
-    return environ["REQUEST_METHOD"] == "POST" and path.rstrip("/").endswith("/_read")
-
-
-def make_environ(scope: Scope) -> Environ:
-    """Returns the WSGI environ of a request, without its body.
-
-    Headers whose names hold an underscore are left out: WSGI could not tell ``X_User`` from ``X-User``.
-    """
-    path = scope.path
-    environ: Environ = {
-        **_CONSTANT,
-        "REQUEST_METHOD": scope.method,
-        "PATH_INFO": path if path.isascii() else path.encode("utf-8", "replace").decode("latin-1"),
-        "QUERY_STRING": scope.query_string,
-        "wsgi.url_scheme": scope.scheme,
-    }
-    own = False
-    for name, value in scope.headers.items():
-        key = _HEADER_KEYS.get(name)
-        if key is None:
-            if "_" in name:
-                continue
-            key = "HTTP_" + name.upper().replace("-", "_")
-            own = own or key.startswith(OWN_HEADER)
-        environ[key] = f"{environ[key]},{value}" if key in environ else value
-    if not own:
-        environ[NO_OWN_HEADERS] = True
-    return environ
-
-
-_CONSTANT: Environ = {
-    "SCRIPT_NAME": "",
-    "SERVER_NAME": "queuey",
-    "SERVER_PORT": "0",
-    "SERVER_PROTOCOL": "HTTP/1.1",
-    "wsgi.version": (1, 0),
-    "wsgi.errors": sys.stderr,
-    "wsgi.multithread": True,
-    "wsgi.multiprocess": True,
-    "wsgi.run_once": False,
-}
-"""What nobody asks for, but WSGI promises. The address is in the Host header."""
-
-_HEADER_KEYS = {
-    "content-length": "CONTENT_LENGTH",
-    "content-type": "CONTENT_TYPE",
-    "authorization": "HTTP_AUTHORIZATION",
-    "host": "HTTP_HOST",
-    "accept": "HTTP_ACCEPT",
-    "accept-encoding": "HTTP_ACCEPT_ENCODING",
-    "user-agent": "HTTP_USER_AGENT",
-    "connection": "HTTP_CONNECTION",
-    "x-ttl": "HTTP_X_TTL",
-    "x-partition": "HTTP_X_PARTITION",
-    "x-message-key": "HTTP_X_MESSAGE_KEY",
-}
+    if environ["REQUEST_METHOD"] != "POST" or not path.rstrip("/").endswith("/_read"):
+        return False
+    body: bytes = environ["wsgi.input"].getvalue()
+    return b'"wait"' in body or b"\\u" in body

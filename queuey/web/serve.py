@@ -44,8 +44,7 @@ from queuey.service import Limits
 from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, open_store
-from queuey.web import logs, make_app
-from queuey.web.gateway import Gateway
+from queuey.web import logs
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +76,8 @@ def open_service(settings: Settings) -> Opened:
     Raises:
         StoreUnavailable, StoreIncompatible: The store cannot be used.
     """
+    from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
+
     options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__))
     limits = Limits(**part(settings, Limits.__struct_fields__))
     store = open_store(settings.data, options=options)
@@ -186,6 +187,8 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
     stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, stop, done), daemon=True)
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
+    from queuey.web.gateway import Gateway  # noqa: PLC0415 - not in the parent process
+
     gateway = Gateway(
         opened.app,
         threads=settings.threads,
@@ -243,6 +246,7 @@ def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
         backpressure=settings.connections,
         backlog=max(1024, settings.connections),
         http=HTTPModes.http1,
+        websockets=False,
         log_level=levels.get(settings.log_level, LogLevels.warning),
         log_dictconfig=logs.configuration(settings.log_level, settings.log_format),
         ssl_cert=settings.tls_cert,

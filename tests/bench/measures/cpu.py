@@ -19,8 +19,9 @@ from queuey.metrics import Metrics
 from queuey.storage.sqlite import SqliteOptions, SqliteStore
 from queuey.web import make_app
 from queuey.web.answers import Environ
-from queuey.web.gateway import Gateway, Scope
-from queuey.web.gateway import Headers as RequestHeaders
+from queuey.web.gateway import Gateway
+from queuey.web.incoming import Headers as RequestHeaders
+from queuey.web.incoming import Scope
 from tests.bench import service, traffic
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.opponents import bare

@@ -1,0 +1,504 @@
+"""The gateway between the event loop and the application, called as the server calls it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Self
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
+from queuey.storage import Store
+from queuey.web import gateway as gateway_module
+from queuey.web import incoming
+from queuey.web.answers import text_answer
+from queuey.web.gateway import Gateway, hot_match
+from queuey.web.later import WouldBlock
+from tests.web.caller import Caller, Reply
+from tests.web.conftest import KEY
+
+MOST = 1 << 20
+Run = Callable[[Callable[[Gateway], Coroutine[Any, Any, Any]]], Any]
+Done = Callable[[Any, Exception | None], None]
+
+
+class Headers:
+    """Headers as RSGI has them: what is not ASCII is named, but has no value."""
+
+    def __init__(self, pairs: list[tuple[str, str]]) -> None:
+        self.pairs = pairs
+
+    def items(self) -> list[tuple[str, str]]:
+        """All that can be read."""
+        return [pair for pair in self.pairs if pair[1].isascii()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict(self.pairs))
+
+    def __len__(self) -> int:
+        return len(dict(self.pairs))
+
+
+class Request:
+    """A request and the answer to it, as RSGI has them.
+
+    Args:
+        method: As given.
+        path: Decoded.
+        body: Whole, or in pieces: then it is chunked.
+        headers: As received.
+        query: As received.
+        broken: The body breaks off.
+    """
+
+    scheme = "http"
+
+    def __init__(
+        self,
+        method: str = "POST",
+        path: str = "/v1/queuey/q",
+        body: bytes | list[bytes] = b"",
+        *,
+        headers: list[tuple[str, str]] | None = None,
+        query: str = "",
+        broken: bool = False,
+    ) -> None:
+        self.method, self.path, self.query_string = method, path, query
+        pairs = [("authorization", f"Application {KEY}"), *(headers or [])]
+        if isinstance(body, list):
+            pairs.append(("transfer-encoding", "chunked"))
+        elif body:
+            pairs.append(("content-length", str(len(body))))
+        self.headers = Headers(pairs)
+        self.body = body
+        self.broken = broken
+        self.reply: Reply
+        self.hold: asyncio.Event | None = None
+
+    async def __call__(self) -> bytes:
+        """Gives the whole body, as the server's protocol does."""
+        if self.hold is not None:
+            await self.hold.wait()
+        if self.broken:
+            raise RuntimeError("RSGI transport is closed")
+        return self.body if isinstance(self.body, bytes) else b"".join(self.body)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._pieces()
+
+    async def _pieces(self) -> AsyncIterator[bytes]:
+        for piece in self.body if isinstance(self.body, list) else [self.body]:
+            yield piece
+        if self.hold is not None:
+            await self.hold.wait()
+        yield b""
+        if self.broken:
+            yield b""
+
+    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Takes an answer with a body."""
+        assert "content-length" not in {name.lower() for name, _ in headers}
+        self.reply = Reply(f"{status} ", headers, body)
+
+    def response_empty(self, status: int, headers: list[tuple[str, str]]) -> None:
+        """Takes an answer without a body."""
+        self.reply = Reply(f"{status} ", headers, b"")
+
+    async def to(self, gateway: Gateway) -> Reply:
+        """Has the gateway answer."""
+        await asyncio.wait_for(gateway.__rsgi__(self, self), 60)
+        return self.reply
+
+
+@pytest.fixture
+def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+    """Runs something with a gateway before the application."""
+    return running(app)
+
+
+def running(app: Any) -> Run:  # noqa: ANN401 - a WSGI application
+    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own."""
+
+    def run(work: Callable[[Gateway], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
+        async def main() -> Any:  # noqa: ANN401
+            gateway = Gateway(app, threads=2, waiters=2, max_body=MOST)
+            loop = asyncio.get_running_loop()
+            gateway.__rsgi_init__(loop)
+            try:
+                return await work(gateway)
+            finally:
+                gateway.__rsgi_del__(loop)
+
+        return asyncio.run(main())
+
+    return run
+
+
+class Stub:
+    """An application that says which thread it runs in."""
+
+    def __init__(self) -> None:
+        self.registry = self
+        self.hot = self
+
+    def begin(self, *_: object) -> Any:  # noqa: ANN401
+        """Is the hot endpoint, with nothing to do at once."""
+        raise WouldBlock
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+        """Answers with the thread's name."""
+        return list(text_answer(threading.current_thread().name)(environ, start_response))
+
+
+class Held:
+    """Stands for ``Messages.begin_append``: begins and does not end."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self.done: list[Done] = []
+        self.begun = asyncio.Event()
+
+    def __call__(self, _queue: object, _items: object, done: Done, **_: object) -> Callable[[], Outcome]:
+        """Begins."""
+        self.done.append(done)
+        self.begun.set()
+        return lambda: self.outcome
+
+
+# Bodies
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=20))
+def test_chunks_make_up_the_body(pieces: list[bytes]) -> None:
+    """However a chunked body is cut up, the application reads exactly it."""
+
+    class Echo(Stub):
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            start_response("200 OK", [])
+            return [environ["wsgi.input"].read()]
+
+    reply = running(Echo())(Request(body=pieces).to)
+    assert reply.body == b"".join(pieces)
+
+
+@pytest.mark.parametrize("body", [b"hel", b"x" * 100_000, [b"hel"], [b"x" * 70_000, b"y"]], ids=len)
+def test_half_a_body_is_never_stored(run: Run, owner: Caller, body: bytes | list[bytes]) -> None:
+    """A body that breaks off, of known length or chunked, is refused; nothing of it becomes a message."""
+    owner.create("q")
+    reply = run(Request(body=body, broken=True).to)
+    assert (reply.status, list(reply.errors)) == (400, ["body"])
+    assert owner.get("q").messages == []
+
+
+def test_a_short_body_is_never_stored(run: Run, owner: Caller) -> None:
+    """A body with fewer bytes than announced is refused, should the server ever give one."""
+    owner.create("q")
+    reply = run(Request(body=[b"abc"], headers=[("content-length", "5")]).to)
+    assert (reply.status, list(reply.errors)) == (400, ["body"])
+    assert owner.get("q").messages == []
+
+
+def test_only_chunked_is_understood(run: Run, owner: Caller) -> None:
+    """A body encoded in a way that nobody decodes is refused instead of stored encoded."""
+    owner.create("q")
+    request = Request(headers=[("transfer-encoding", "gzip, chunked")])
+    assert run(request.to).errors.keys() == {"Transfer-Encoding"}
+    assert owner.get("q").messages == []
+
+
+def test_long_bodies_wait_outside(run: Run, owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the memory for long bodies is taken, another one is 503 at once; short ones and later ones go on."""
+    owner.create("q")
+    monkeypatch.setattr(incoming, "ROOM", 0)  # there is room for the longest body all the same
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        first = Request(body=[b"x" * 200_000] * 4)
+        first.hold = asyncio.Event()
+        waiting = asyncio.create_task(first.to(gateway))
+        await asyncio.sleep(0)
+        refused = await Request(body=b"y" * 250_000).to(gateway)
+        short = await Request(body=b"z").to(gateway)
+        first.hold.set()
+        return [await waiting, refused, short, await Request(body=b"y" * 250_000).to(gateway)]
+
+    first, refused, short, later = run(work)
+    assert [reply.status for reply in (first, refused, short, later)] == [413, 503, 201, 201]
+    assert (refused.headers["Retry-After"], refused.json["outcome"]) == ("1", "none")
+
+
+def test_slow_senders_are_let_go(run: Run, owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that does not arrive in time is refused, and whoever comes next is served."""
+    owner.create("q")
+    monkeypatch.setattr(incoming, "ARRIVAL", 0.0)
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        slow = [Request(body=b"x"), Request(body=[b"x"])]
+        for request in slow:
+            request.hold = asyncio.Event()
+        replies = await asyncio.gather(*(request.to(gateway) for request in slow))
+        return [*replies, await Request(body=b"x").to(gateway)]
+
+    *late, prompt = run(work)
+    assert [(reply.status, reply.errors) for reply in late] == [(400, {"body": "Has not arrived in time"})] * 2
+    assert prompt.status == 201
+    assert owner.get("q").bodies == ["x"]
+
+
+# Headers
+
+
+@pytest.mark.parametrize("name", ["x-message-key", "x-header-a", "x-after", "x-ttl", "content-type", "authorization"])
+def test_headers_that_cannot_be_read_are_refused(run: Run, owner: Caller, name: str) -> None:
+    """A header that means something is never taken for none because its value is not ASCII."""
+    owner.create("q", type="public")
+    reply = run(Request(body=b"x", headers=[(name, "ü")]).to) if name != "authorization" else run(_foreign().to)
+    assert (reply.status, list(reply.errors)) == (400, [name])
+    assert owner.get("q").messages == []
+
+
+def _foreign() -> Request:
+    request = Request(body=b"x")
+    request.headers.pairs[0] = ("authorization", "Application ü")
+    return request
+
+
+def test_other_headers_may_be_anything(run: Run, owner: Caller) -> None:
+    """Headers that mean nothing here do not matter, nor do names that WSGI could mistake for others."""
+    owner.create("q", partitions=9)
+    headers = [("cookie", "ü"), ("x_ttl", "0"), ("x_partition", "77"), ("x_header_a", "ü"), ("user-agent", "ü")]
+    assert run(Request(body=b"x", headers=headers).to).status == 201
+    [message] = owner.get("q", partitions="*").messages
+    assert "headers" not in message
+
+
+def test_headers_given_twice_are_joined(run: Run, owner: Caller) -> None:
+    """A header given twice is one with both values, which no number survives."""
+    owner.create("q")
+    headers = [("x-header-a", "1"), ("x-header-a", "2")]
+    assert run(Request(body=b"x", headers=headers).to).status == 201
+    assert owner.get("q").messages[0]["headers"] == {"a": "1,2"}
+    assert run(Request(body=b"x", headers=[("x-ttl", "1"), ("x-ttl", "2")]).to).errors.keys() == {"ttl"}
+
+
+def test_head_says_how_long_the_body_would_be(run: Run) -> None:
+    """HEAD has the length that GET has, and no body."""
+    reply = run(Request("HEAD", "/__version__").to)
+    assert reply.body == b""
+    assert int(reply.headers["Content-Length"]) == len(run(Request("GET", "/__version__").to).body)
+
+
+# At once
+
+
+@pytest.mark.parametrize(
+    ("path", "match"),
+    [
+        ("/v1/a/q", ("a", "q")),
+        ("/v1/a/q/", ("a", "q")),
+        ("/v1/a/ü ", ("a", "ü ")),
+        ("/v1/a/q//", None),
+        ("/v1/a/_read", None),
+        ("/v1/a/q/x", None),
+        ("/v1//q", None),
+        ("/v2/a/q", None),
+        ("v1/a/q", None),
+        ("*", None),
+        ("", None),
+    ],
+)
+def test_only_queues_are_posted_to_at_once(path: str, match: tuple[str, str] | None) -> None:
+    """Nothing but the path of a queue takes the short way."""
+    assert hot_match(path) == (match and {"app": match[0], "queue": match[1]})
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(StoreClosed("closing"), 503), (InvalidRequest({"after": "too far"}), 400), (QueueChanged("changed"), 201)],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("late", [False, True], ids=["raised", "told"])
+def test_errors_of_a_write_begun_at_once(
+    run: Run,
+    owner: Caller,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    status: int,
+    late: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """Whether the store refuses at once or later, the client is told; a stale row is posted again in a thread."""
+    owner.create("q")
+    owner.post("q", "known")
+
+    def begin(_queue: object, _items: object, done: Done, **_: object) -> Callable[[], Outcome]:
+        if not late:
+            raise error
+        threading.Thread(target=done, args=(None, error)).start()
+        return lambda: "unknown"
+
+    monkeypatch.setattr(store, "begin_append", begin)
+    assert run(Request(body=b"x").to).status == status
+    assert owner.get("q").bodies == (["known", "x"] if status == 201 else ["known"])
+
+
+@pytest.mark.parametrize("outcome", ["none", "unknown"])
+def test_writes_that_do_not_end_are_given_up(
+    run: Run, owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+) -> None:
+    """A write begun at once that is not done in time is 503 with its outcome; its end comes too late to matter."""
+    owner.create("q")
+    owner.post("q", "known")
+    held = Held(outcome)
+    monkeypatch.setattr(store, "begin_append", held)
+    monkeypatch.setattr(gateway_module, "DEADLINE", 0.0)
+    kind = [("content-type", "application/json")]
+
+    async def work(gateway: Gateway) -> tuple[Reply, Reply]:
+        requests = Request(body=b"x"), Request(body=b'{"messages":[{"body":1},{"body":2}]}', headers=kind)
+        one, batch = await asyncio.gather(*(request.to(gateway) for request in requests))
+        for done in held.done:
+            done(None, StoreClosed("closing"))
+        await asyncio.sleep(0.01)
+        return one, batch
+
+    one, batch = run(work)
+    assert (one.status, one.json["outcome"], one.headers["Retry-After"]) == (503, outcome, "1")
+    assert (batch.status, batch.json["outcome"], batch.json["outcomes"]) == (503, outcome, [outcome] * 2)
+
+
+def test_clients_that_leave_break_nothing(
+    run: Run, owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """When a request is dropped while its write is under way, the write's end hurts nobody."""
+    owner.create("q")
+    owner.post("q", "known")
+    held = Held("unknown")
+
+    async def work(gateway: Gateway) -> Reply:
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "begin_append", held)
+            task = asyncio.create_task(Request(body=b"x").to(gateway))
+            await held.begun.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        held.done[0]([(1, 1)], None)
+        return await Request(body=b"y").to(gateway)
+
+    with caplog.at_level(logging.WARNING):
+        assert run(work).status == 201
+    assert caplog.records == []
+
+
+def test_writes_that_end_after_the_loop(run: Run, owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store may tell of a write's end when the loop is gone: nobody waits for it any more."""
+    owner.create("q")
+    owner.post("q", "known")
+    held = Held("unknown")
+    monkeypatch.setattr(store, "begin_append", held)
+
+    async def work(gateway: Gateway) -> None:
+        task = asyncio.create_task(Request(body=b"x").to(gateway))
+        await held.begun.wait()
+        task.cancel()
+
+    run(work)
+    held.done[0]([(1, 1)], None)
+
+
+def test_bad_keys_never_ask_the_store_in_the_loop(
+    run: Run, owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown keys, foreign schemes and callers who are refused are looked at in threads: the loop stays free."""
+    owner.create("q")
+    owner.post("q", "known")
+    threads: set[str] = set()
+    for name in ("find_key", "queue", "has_application"):
+        original = getattr(store, name)
+
+        def noted(*args: object, original: Callable[..., Any] = original, **kwargs: object) -> Any:  # noqa: ANN401
+            threads.add(threading.current_thread().name)
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(store, name, noted)
+
+    def request(credential: str) -> Request:
+        asked = Request(body=b"x")
+        asked.headers.pairs[0] = ("authorization", credential)
+        return asked
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        credentials = [f"Application {number}" for number in range(50)] + ["Basic eA==", ";" * 100, ""]
+        return await asyncio.gather(*(request(credential).to(gateway) for credential in credentials))
+
+    assert [reply.status for reply in run(work)] == [401] * 50 + [403] * 3
+    assert threads
+    assert all(name.startswith("queuey-request") for name in threads)
+
+
+# In threads
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "body", "pool"),
+    [
+        ("GET", "/v1/a/q", "limit=1", b"", "request"),
+        ("GET", "/v1/a/q", "limit=1&wait=5", b"", "wait"),
+        ("GET", "/v1/a/q", "w%61it=5", b"", "wait"),
+        ("POST", "/v1/a/_read", "", b'{"queues":[]}', "request"),
+        ("POST", "/v1/a/_read/", "", b'{"queues":[],"wait":5}', "wait"),
+        ("POST", "/v1/a/_read", "", b'{"queues":[],"w\\u0061it":5}', "wait"),
+        ("POST", "/v1/a/q", "", b'"wait"', "request"),
+    ],
+)
+def test_long_polls_have_threads_of_their_own(method: str, path: str, query: str, body: bytes, pool: str) -> None:
+    """However a wait is written, it takes no thread from other requests; and those take none from long polls."""
+    reply = running(Stub())(Request(method, path, body, query=query).to)
+    assert reply.text.startswith(f"queuey-{pool}-")
+
+
+def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception out of the application is a plain 500; the thread lives on."""
+
+    class Failing(Stub):
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            if environ["QUERY_STRING"]:
+                raise ZeroDivisionError("the secret of the house")
+            return super().__call__(environ, start_response)
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        return [await Request("GET", "/", query=query).to(gateway) for query in ("x", "y", "z", "", "")]
+
+    replies = running(Failing())(work)
+    assert [reply.status for reply in replies] == [500, 500, 500, 200, 200]
+    assert "secret" not in replies[0].text
+    assert "secret" in caplog.text
+
+
+def test_answers_are_closed() -> None:
+    """What an application gives back is closed, as WSGI promises it."""
+    closed = threading.Event()
+
+    class Body:
+        def __iter__(self) -> Self:
+            return self
+
+        def __next__(self) -> bytes:
+            raise StopIteration
+
+        def close(self) -> None:
+            closed.set()
+
+    class Closing(Stub):
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Any:  # noqa: ANN401
+            start_response("204 No Content", [])
+            return Body()
+
+    reply = running(Closing())(Request("GET", "/").to)
+    assert (reply.status, json.dumps(reply.text)) == (204, '""')
+    assert closed.is_set()
