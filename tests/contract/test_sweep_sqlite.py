@@ -239,5 +239,5 @@ def test_sweeps_by_itself(tmp_path: Path) -> None:
     assert rows(directory) == 101
     assert eventually(lambda: rows(directory) == 1)
     assert shown_bodies(store, queue) == ["long"]
-    assert store.statistics()["store_messages_swept_total"] == 100
+    assert eventually(lambda: store.statistics()["store_messages_swept_total"] == 100)
     store.close()
