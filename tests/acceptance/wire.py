@@ -1,0 +1,103 @@
+"""Bare connections to a running service, for what no HTTP client would send."""
+
+from __future__ import annotations
+
+import json
+import socket
+from http.client import parse_headers
+from typing import Any, NamedTuple, Self
+
+from tests.served import Served
+
+CHUNKED = "Transfer-Encoding: chunked"
+JSON = "Content-Type: application/json"
+
+
+class Reply(NamedTuple):
+    """An answer off the wire."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """The texts of a refusal."""
+        found: dict[str, str] = json.loads(self.body)["error_msg"]
+        return found
+
+
+class Wire:
+    """One connection. What was read ahead of an answer is kept for the next one."""
+
+    def __init__(self, served: Served) -> None:
+        self.key = served.profile.key
+        self.socket = socket.create_connection(("127.0.0.1", served.port), timeout=30)
+        self._file = self.socket.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves."""
+        self._file.close()
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Leaves without a word: the other side's next write fails."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
+        self.close()
+
+    def send(self, head: str, body: bytes = b"", *headers: str) -> Self:
+        """Sends a request line with headers and whatever follows."""
+        lines = [f"{head} HTTP/1.1", "Host: x", f"Authorization: Application {self.key}", *headers, "", ""]
+        self.socket.sendall("\r\n".join(lines).encode("latin-1") + body)
+        return self
+
+    def answer(self, method: str = "POST") -> Reply:
+        """Reads one answer."""
+        line = self._file.readline()
+        if not line:
+            raise ConnectionResetError("closed without an answer")
+        headers = {name.lower(): value for name, value in parse_headers(self._file).items()}
+        body = b"" if method == "HEAD" else self._file.read(int(headers["content-length"]))
+        return Reply(int(line.split()[1]), body, headers)
+
+    def ask(self, head: str, body: bytes = b"", *headers: str) -> Reply:
+        """Sends a request and reads its answer."""
+        return self.send(head, body, *headers).answer(head.partition(" ")[0])
+
+    def is_closed(self) -> bool:
+        """Waits for what comes next: the end of the connection, or anything else."""
+        try:
+            return self._file.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def is_usable(self) -> bool:
+        """Tells whether the connection takes another request."""
+        return self.ask("GET /__lbheartbeat__").body == b"OK"
+
+
+def bodies(served: Served, queue: str) -> list[Any]:
+    """What has been stored beyond the first message."""
+    with served.client() as client:
+        return [message.body for message in client.read(queue, limit=1000).messages][1:]
+
+
+def chunks(*pieces: bytes, end: bytes = b"0\r\n\r\n") -> bytes:
+    """A chunked body."""
+    return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + end
+
+
+def post(queue: str) -> str:
+    """The request line of a post."""
+    return f"POST /v1/queuey/{queue}"
+
+
+def credential(served: Served) -> dict[str, str]:
+    """The credential as a header."""
+    return {"Authorization": f"Application {served.profile.key}"}
