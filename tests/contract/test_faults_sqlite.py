@@ -21,7 +21,7 @@ from queuey.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from queuey.storage.sqlite import connection as driver
-from tests.backends import APP
+from tests.backends import APP, Clock
 from tests.contract.samples import at_once, begun, make_queue, new, say, shown, shown_bodies
 from tests.contract.test_lifecycle import CALLS, DIGEST, PLACE
 
@@ -122,6 +122,19 @@ class TestLocked:
     def test_reads_go_on(self, prepared: Prepared, lock: Callable[[], object], call: str) -> None:
         """Reading does not need the lock."""
         CALLS[call](prepared.store, prepared.queue)
+
+    def test_reads_go_on_when_a_message_is_due(self, tmp_path: Path) -> None:
+        """A message that falls due while the lock is held shows later; meanwhile reading goes on without it."""
+        clock = Clock()
+        made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=0.05, sweep_interval=None, clock=clock))
+        made.store.append(made.queue, [new("late", delay=5.0)])
+        clock.advance(6)
+        with outside(made.file) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            assert shown_bodies(made.store, made.queue) == ["put"]
+            connection.execute("ROLLBACK")
+        assert shown_bodies(made.store, made.queue) == ["put", "late"]
+        made.store.close()
 
     def test_short_locks_are_waited_for(self, tmp_path: Path) -> None:
         """A lock that is let go within the busy timeout only delays a write."""
