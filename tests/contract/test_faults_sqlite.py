@@ -433,6 +433,10 @@ class TestPlace:
                 continue
             except QueueyError:
                 assert replaced
+        for call in sorted(WRITES):
+            with pytest.raises(StoreUnavailable, match="moved") as caught:
+                CALLS[call](prepared.store, prepared.queue)
+            assert caught.value.outcome == "none"
         assert prepared.file.exists() == replaced
         kept.rename(prepared.file)
         assert prepared.works()

@@ -37,7 +37,7 @@ class SqliteStore(SqliteCatalogue, SqliteMessages, SqliteApplications, SqliteOff
 
     def ping(self) -> None:
         """See the contract. Also notices that the file was moved away or replaced."""
-        self._db.verify_place()
+        self._db.verify_room()
         self._db.writer.perform(Transaction.advance)
         with self._db.readers.reading() as connection:
             self._db.read_clock(connection)

@@ -86,13 +86,14 @@ class Database:
             schema.prepare(connection, self.path)
         finally:
             connection.close()
+        self._name = str(self.path)
         self._identity = self._inode()
         self.appended = 0
         self.catalogue = 0
         self.last = 0
         self.readers = Readers(self.path, options)
         self.low = ids.random_low()
-        self.writer = Writer(self.path, options, self.low, self._committed)
+        self.writer = Writer(self.path, options, self.low, self.verify_place, self._committed)
 
     def read_catalogue(self, connection: Connection) -> int:
         """Returns the version of the catalogue."""
@@ -126,15 +127,21 @@ class Database:
         return last, catalogue
 
     def verify_place(self) -> None:
-        """Makes sure that the file is still the one that was opened, and that it can grow.
+        """Makes sure that the file is still the one that was opened: writes to another's remains would be lost.
 
         Raises:
             StoreUnavailable: It was moved, removed or replaced.
-            StoreFull: Next to nothing is free on its disk. The smallest write would still succeed.
         """
         if self._inode() != self._identity:
             message = f"{self.path} was moved, removed or replaced while in use"
             raise StoreUnavailable(message, retry_after=30)
+
+    def verify_room(self) -> None:
+        """Makes sure that the file can grow: while next to nothing is free the smallest writes would still succeed.
+
+        Raises:
+            StoreFull: It cannot.
+        """
         disk = os.statvfs(self.path.parent)
         if disk.f_bavail * disk.f_frsize < LEAST_ROOM:
             message = f"no space left for the store: {disk.f_bavail * disk.f_frsize} bytes are free"
@@ -142,7 +149,7 @@ class Database:
 
     def _inode(self) -> tuple[int, int] | None:
         try:
-            status = self.path.stat()
+            status = os.stat(self._name)  # noqa: PTH116 - once per commit; a Path costs three times as much
         except OSError:
             return None
         return status.st_dev, status.st_ino

@@ -67,18 +67,27 @@ def _nobody(_operation: _Operation) -> None:
 class Writer:
     """The writing side of one store in one process."""
 
-    def __init__(self, path: Path, options: SqliteOptions, low: int, committed: Callable[[Transaction], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        options: SqliteOptions,
+        low: int,
+        verify: Callable[[], None],
+        committed: Callable[[Transaction], None],
+    ) -> None:
         """Starts the thread.
 
         Args:
             path: The store's file.
             options: Timeouts and the clock.
             low: The ``low`` of all ids minted here.
+            verify: Called before each transaction; raises what is wrong with the file.
             committed: Called in the writer's thread after each commit.
         """
         self._path = path
         self._options = options
         self._low = low
+        self._verify = verify
         self._committed = committed
         self._inbox: SimpleQueue[_Operation | None] = SimpleQueue()
         self._connection: Connection | None = None
@@ -211,6 +220,7 @@ class Writer:
             _OwnFault: Something in the group failed by its own fault; nothing was stored.
             StoreUnavailable: The store failed.
         """
+        self._verify()
         connection = self._open()
         outcome: Outcome = "none"
         try:
