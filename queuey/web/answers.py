@@ -24,7 +24,8 @@ NO_OWN_HEADERS = "queuey.no_own_headers"
 
 STATUS_LINES = {int(status): f"{int(status)} {status.phrase}" for status in HTTPStatus}
 
-JSON: Header = ("Content-Type", "application/json")
+# Clients that find no charset guess one, and guess wrong: the original client lets its HTTP library do that.
+JSON: Header = ("Content-Type", "application/json; charset=utf-8")
 PROBLEM: Header = ("Content-Type", "application/problem+json")
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
 

@@ -28,8 +28,14 @@ class Reply:
     @property
     def json(self) -> Any:  # noqa: ANN401 - tests look into it
         """The body as JSON."""
-        assert self.headers["Content-Type"] in {"application/json", "application/problem+json"}, self.text
+        assert self.is_json, self.text
         return json.loads(self.body)
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the answer says that its body is JSON."""
+        kind = self.headers["Content-Type"].partition(";")[0]
+        return kind in {"application/json", "application/problem+json"}
 
     @property
     def errors(self) -> dict[str, str]:
@@ -116,8 +122,7 @@ class Caller:
         raw = body.encode() if isinstance(body, str) else body
         reply = self.send(self.environ(method, path, raw, headers or {}, query_text))
         if method != "HEAD":
-            is_json = reply.headers["Content-Type"] in {"application/json", "application/problem+json"}
-            content = json.loads(reply.body) if is_json else "text"
+            content = json.loads(reply.body) if reply.is_json else "text"
             published.check(method, path, reply.status, reply.headers, content, raw="raw=" in query_text)
         return reply
 

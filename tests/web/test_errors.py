@@ -37,7 +37,7 @@ def test_problems_on_request(owner: Caller, method: str, path: str, status: int,
     content = reply.json
     assert (content["status"], content["code"], reply.status, plain.status) == (status, code, status, status)
     assert content["detail"]
-    if plain.headers["Content-Type"] == "application/json":
+    if plain.is_json:
         assert content["errors"] == plain.errors
 
 

@@ -119,6 +119,20 @@ def test_batches(client: OriginalClient) -> None:
     assert [m["body"] for m in client.messages(name)] == ["a", "ü", "c"]
 
 
+def test_text_beyond_ascii(client: OriginalClient) -> None:
+    """Every JSON answer with text names its charset: the client's HTTP library guesses when there is none, wrongly."""
+    name = client.create_queue()
+    body = "Ærøskøbing, 東京"
+    key = client.post(name, data=[body]).messages[0]["key"]
+    replies = [client.get(name), client.get(f"{name}/{key}")]
+    refused = client.get(name, {"order": body})
+    assert [reply.headers["Content-Type"] for reply in [*replies, client.get(), refused]] == [
+        "application/json; charset=utf-8"
+    ] * 4
+    assert [reply.bodies for reply in replies] == [[body]] * 2
+    assert body in refused.errors["order"]
+
+
 def test_put_and_delete(client: OriginalClient) -> None:
     """It overwrites and deletes by id, with a partition before a percent-encoded colon, and deletes queues."""
     name = client.create_queue(partitions=2)
