@@ -79,9 +79,9 @@ class MessageUseCases:
         return places
 
     def begin_post(
-        self, entry: Entry, drafts: Sequence[Draft], *, after: Position | None = None
+        self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None
     ) -> Callable[[Callable[[list[Place] | None, Exception | None], None]], Callable[[], Outcome]]:
-        """Prepares a post that blocks nobody.
+        """Prepares a post that blocks nobody, for a caller who was let in to just this row.
 
         Returns:
             A function that starts it, given whom to tell of its end (see ``Messages.begin_append``). The end may be
@@ -90,7 +90,7 @@ class MessageUseCases:
         Raises:
             InvalidRequest: As in ``post``.
         """
-        items = self._addressed(entry.queue, drafts)
+        items = self._addressed(queue, drafts)
 
         def begin(done: Callable[[list[Place] | None, Exception | None], None]) -> Callable[[], Outcome]:
             def ended(positions: list[Position] | None, error: Exception | None) -> None:
@@ -100,7 +100,7 @@ class MessageUseCases:
                 self._metrics.received(len(positions))
                 done([(item.partition, position) for item, position in zip(items, positions, strict=True)], None)
 
-            return self._store.begin_append(entry.queue, items, ended, after=after)
+            return self._store.begin_append(queue, items, ended, after=after)
 
         return begin
 

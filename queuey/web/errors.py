@@ -120,7 +120,7 @@ def _problem(
 def _crash(error: Exception, environ: Environ) -> Answer:
     """Logs a defect under an id and tells the client nothing but that id."""
     crash = secrets.token_hex(8)
-    logger.error("crash %s: %s %s", crash, environ.get("REQUEST_METHOD"), environ.get("PATH_INFO"), exc_info=error)
+    logger.error("crash %s: %s %r", crash, environ.get("REQUEST_METHOD"), environ.get("PATH_INFO"), exc_info=error)
     texts = {"InternalError": f"application error: crash id {crash}"}
     if _wants_problem(environ):
         return _problem(500, "InternalError", texts, {}, ())

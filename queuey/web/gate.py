@@ -54,8 +54,8 @@ class Gate:
 
         return self._service.enter(queue, check)
 
-    def enter_at_once(self, environ: Environ, match: dict[str, str], action: Action) -> Entry:
-        """Finds the queue and lets the caller in by what is in memory.
+    def enter_at_once(self, environ: Environ, match: dict[str, str], action: Action) -> Queue:
+        """Finds the queue and lets the caller in by what is in memory. The row is good for one call.
 
         Raises:
             WouldBlock: The store would have to be asked, as it is before anybody is refused.
@@ -64,7 +64,7 @@ class Gate:
         names = self._authenticate.remembered(environ.get("HTTP_AUTHORIZATION"))
         if queue is None or names is None or not allowed(queue, names, action):
             raise WouldBlock
-        return self.enter_as(names, queue, action)
+        return queue
 
     def own(self, environ: Environ, application: str) -> None:
         """Lets only the application itself in.

@@ -29,7 +29,7 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.web.answers import Answer, Environ, Header, text_answer
 from queuey.web.endpoint import Endpoint
 from queuey.web.errors import error_answer
-from queuey.web.incoming import Intake, Scope, check_readable, make_environ
+from queuey.web.incoming import HELD, Intake, Scope, make_environ, unreadable
 from queuey.web.later import Later, WouldBlock
 
 log = logging.getLogger(__name__)
@@ -83,13 +83,17 @@ class Gateway:
 
     async def __rsgi__(self, scope: Scope, protocol: Any) -> None:  # noqa: ANN401 - granian's, compiled
         """Is called by granian with each request."""
-        environ, unreadable = make_environ(scope)
+        environ, foreign = make_environ(scope)
         try:
-            check_readable(unreadable)
-            size = await self._intake.take(environ, protocol, self._loop)
             answer = None
-            if scope.method == "POST" and size <= SMALL and (match := hot_match(scope.path)):
-                answer = await self._at_once(environ, match)
+            if foreign:
+                answer = error_answer(unreadable(foreign), environ)
+            elif (
+                await self._intake.take(environ, protocol, self._loop) <= SMALL and environ["REQUEST_METHOD"] == "POST"
+            ):
+                match = hot_match(scope.path)
+                if match is not None:
+                    answer = await self._at_once(environ, match)
             if answer is None:
                 answer = await self._in_thread(environ)
         except QueueyError as error:
@@ -98,7 +102,8 @@ class Gateway:
             log.exception("A request failed outside of the application.")
             answer = text_answer("Internal error", 500)
         finally:
-            self._intake.let_go(environ)
+            if HELD in environ:
+                self._intake.let_go(environ)
         body = answer.body
         if scope.method == "HEAD":
             # The application has said how long the body would have been.

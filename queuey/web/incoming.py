@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -24,10 +23,12 @@ ROOM = 256 * 1024 * 1024
 """Bytes of bodies that may be in memory at the same moment, small ones not counted."""
 UNCOUNTED = 64 * 1024
 """Bytes of a body up to which it is small: the number of connections bounds these."""
-ARRIVAL = 120.0
+ARRIVAL = 120
 """Seconds within which a body has to arrive."""
 
-_HELD = "queuey.held"
+HELD = "queuey.held"
+"""Set in the environ of a request whose body is counted: its bytes."""
+
 _CONSTANT: Environ = {
     "SCRIPT_NAME": "",
     "SERVER_NAME": "queuey",
@@ -97,20 +98,25 @@ def make_environ(scope: Scope) -> tuple[Environ, list[str]]:
     }
     headers = scope.headers
     items = headers.items()
-    own = False
+    own = again = False
     for name, value in items:
         key = _HEADER_KEYS.get(name)
         if key is None:
             if "_" in name:
+                again = True
                 continue
             key = "HTTP_" + name.upper().replace("-", "_")
             own = own or key.startswith(OWN_HEADER)
-        environ[key] = f"{environ[key]},{value}" if key in environ else value
+        if key in environ:
+            again = True
+            environ[key] += f",{value}"
+        else:
+            environ[key] = value
     if not own:
         environ[NO_OWN_HEADERS] = True
-    named = dict(items)
-    if len(named) == len(headers):
+    if not again and len(items) == len(headers):
         return environ, []
+    named = dict(items)
     return environ, [name for name in headers if name not in named and _is_meant(name)]
 
 
@@ -119,14 +125,9 @@ def _is_meant(name: str) -> bool:
     return name in _MEANT or (name.startswith("x-header-") and "_" not in name)
 
 
-def check_readable(names: list[str]) -> None:
-    """Refuses a request with headers that cannot be read.
-
-    Raises:
-        InvalidRequest: There are such headers.
-    """
-    if names:
-        raise InvalidRequest(dict.fromkeys(names, "Is not ASCII; a batch takes any text"))
+def unreadable(names: list[str]) -> InvalidRequest:
+    """Returns the error of headers that cannot be read."""
+    return InvalidRequest(dict.fromkeys(names, "Is not ASCII; a batch takes any text"))
 
 
 def _announced(environ: Environ) -> int | None:
@@ -160,7 +161,8 @@ class Intake:
         """
         self._most = most
         self._room = max(ROOM, most)
-        self._arriving: dict[asyncio.Task[Any], float] = {}
+        self._arriving: dict[asyncio.Task[Any], int] = {}
+        self._seconds = 0
 
     async def take(
         self,
@@ -170,20 +172,20 @@ class Intake:
     ) -> int:
         """Reads the body into the environ as far as any view may want it; returns its size.
 
-        Whoever calls this calls :meth:`let_go` with the environ in any case.
+        Afterwards, in any case, whoever calls this calls :meth:`let_go` if :data:`HELD` is in the environ.
 
         Raises:
             InvalidRequest: It broke off, or did not arrive in time.
             StoreUnavailable: There is no room for it now.
         """
-        environ["wsgi.input"] = io.BytesIO()
         announced = _announced(environ)
         # A view refuses a body that is too long by its length alone, so that one is left unread.
         if announced is not None and not 0 < announced <= self._most:
+            environ["wsgi.input"] = io.BytesIO()
             return announced
         task = asyncio.current_task(loop)
         if task is not None:
-            self._arriving[task] = time.monotonic() + ARRIVAL
+            self._arriving[task] = self._seconds + ARRIVAL
         try:
             if announced is not None and announced <= UNCOUNTED:
                 body = await protocol()
@@ -199,7 +201,8 @@ class Intake:
             if task is not None:
                 del self._arriving[task]
         environ["wsgi.input"] = io.BytesIO(body)
-        environ["wsgi.input_terminated"] = True
+        if announced is None:
+            environ["wsgi.input_terminated"] = True
         return len(body)
 
     async def _take_pieces(self, environ: Environ, protocol: Any) -> bytes:  # noqa: ANN401 - granian's, compiled
@@ -226,20 +229,20 @@ class Intake:
         """
         if size <= UNCOUNTED:
             return
-        more = size - environ.get(_HELD, 0)
+        more = size - environ.get(HELD, 0)
         if more > self._room:
             raise StoreUnavailable("too many large requests at the same moment")
         self._room -= more
-        environ[_HELD] = size
+        environ[HELD] = size
 
     def let_go(self, environ: Environ) -> None:
         """Gives back the room of a request that has been handled."""
-        self._room += environ.pop(_HELD, 0)
+        self._room += environ.pop(HELD)
 
     def give_up_late(self) -> None:
-        """Ends the reading of bodies that have not arrived in time."""
-        now = time.monotonic()
+        """Ends the reading of bodies that have not arrived in time. Is called every second."""
+        self._seconds += 1
         for task, deadline in list(self._arriving.items()):
-            if deadline > now:
+            if deadline > self._seconds:
                 break
             task.cancel()

@@ -235,7 +235,7 @@ def test_long_bodies_wait_outside(run: Run, owner: Caller, monkeypatch: pytest.M
 def test_slow_senders_are_let_go(run: Run, owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that does not arrive in time is refused, and whoever comes next is served."""
     owner.create("q")
-    monkeypatch.setattr(incoming, "ARRIVAL", 0.0)
+    monkeypatch.setattr(incoming, "ARRIVAL", 0)
 
     async def work(gateway: Gateway) -> list[Reply]:
         slow = [Request(body=b"x"), Request(body=[b"x"])]

@@ -109,44 +109,46 @@ class MessageViews:
     def post(self, environ: Environ, match: Match) -> Answer:
         """Stores one message, or a batch if the body is JSON."""
         entry = self._gate.enter(environ, self._gate.find(match), "write")
-        body = self._body(environ)
+        batch = _is_batch(environ)
+        body = self._body(environ, batch=batch)
         try:
-            drafts, after = self._read(environ, body, entry.queue)
+            drafts, after = self._read(environ, body, entry.queue, batch=batch)
         except InvalidRequest:
             if not entry.renew():
                 raise
-            drafts, after = self._read(environ, body, entry.queue)
+            drafts, after = self._read(environ, body, entry.queue, batch=batch)
         return _posted(self._messages.post(entry, drafts, after=after))
 
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
-        entry = self._gate.enter_at_once(environ, match, "write")
+        queue = self._gate.enter_at_once(environ, match, "write")
+        batch = _is_batch(environ)
         try:
-            drafts, after = self._read(environ, self._body(environ), entry.queue)
+            drafts, after = self._read(environ, self._body(environ, batch=batch), queue, batch=batch)
         except InvalidRequest:
             raise WouldBlock from None  # it may be the row that is wrong
-        return self._messages.begin_post(entry, drafts, after=after), _posted
+        return self._messages.begin_post(queue, drafts, after=after), _posted
 
-    def _body(self, environ: Environ) -> bytes:
-        return read_body(environ, self._limits.max_batch_bytes if _is_batch(environ) else self._limits.max_body)
+    def _body(self, environ: Environ, *, batch: bool) -> bytes:
+        return read_body(environ, self._limits.max_batch_bytes if batch else self._limits.max_body)
 
-    def _read(self, environ: Environ, body: bytes, queue: Queue) -> tuple[list[Draft], Position | None]:
+    def _read(self, environ: Environ, body: bytes, queue: Queue, *, batch: bool) -> tuple[list[Draft], Position | None]:
         """Reads the messages of a post, and the id that theirs must be above."""
         after = environ.get("HTTP_X_AFTER")
         if not after:
-            return self._drafts(environ, body, queue), None
+            return self._drafts(environ, body, queue, batch=batch), None
         errors = Errors()
         position = errors.take("after", _position, after)
         try:
-            drafts = self._drafts(environ, body, queue)
+            drafts = self._drafts(environ, body, queue, batch=batch)
         except InvalidRequest as error:
             error.fields.update(errors)
             raise
         errors.check()
         return drafts, position
 
-    def _drafts(self, environ: Environ, body: bytes, queue: Queue) -> list[Draft]:
-        if not _is_batch(environ):
+    def _drafts(self, environ: Environ, body: bytes, queue: Queue, *, batch: bool) -> list[Draft]:
+        if not batch:
             return [read_single(environ, body, self._limits, queue)]
         drafts = read_batch(body, self._limits, queue)
         environ[BATCH] = len(drafts)
