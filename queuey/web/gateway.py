@@ -26,6 +26,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.metrics import Metrics
 from queuey.web.answers import Answer, Environ, Header, text_answer
 from queuey.web.endpoint import Endpoint
 from queuey.web.errors import error_answer
@@ -34,10 +35,10 @@ from queuey.web.later import Later, WouldBlock
 
 log = logging.getLogger(__name__)
 
+NAME = "gateway"
+"""In the metrics: requests that it answers itself."""
 SMALL = 64 * 1024
 """Bytes of a body up to which a POST is handled at once."""
-DEADLINE = 20.0
-"""Seconds after which a write begun at once is given up; the store's own deadline is shorter."""
 
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 Finished = tuple["asyncio.Future[Answer]", Later | None, Any, Exception | None]
@@ -47,7 +48,15 @@ Job = tuple[Environ, "asyncio.Future[Answer]"]
 class Gateway:
     """An RSGI application that serves a WSGI one."""
 
-    def __init__(self, application: Any, *, threads: int, waiters: int, max_body: int) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        application: Any,  # noqa: ANN401 - Pyramid's router
+        *,
+        threads: int,
+        waiters: int,
+        max_body: int,
+        deadline: float = 15.0,
+    ) -> None:
         """Prepares the pools; their threads start with the loop.
 
         Args:
@@ -55,9 +64,12 @@ class Gateway:
             threads: For requests that may block.
             waiters: For long polls.
             max_body: Bytes of the longest body that any view takes; longer ones are not read.
+            deadline: Seconds after which a write begun at once is given up, as the store gives up others.
         """
+        self._deadline = deadline
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
+        self._metrics: Metrics = application.registry.service.metrics
         self._intake = Intake(max_body)
         self._work: SimpleQueue[Job | None] = SimpleQueue()
         self._waits: SimpleQueue[Job | None] = SimpleQueue()
@@ -98,9 +110,11 @@ class Gateway:
                 answer = await self._in_thread(environ)
         except QueueyError as error:
             answer = error_answer(error, environ)
+            self._metrics.observe(NAME, answer.status, 0.0)
         except Exception:
             log.exception("A request failed outside of the application.")
             answer = text_answer("Internal error", 500)
+            self._metrics.observe(NAME, answer.status, 0.0)
         finally:
             if HELD in environ:
                 self._intake.let_go(environ)
@@ -128,7 +142,7 @@ class Gateway:
                 self._wake()
 
             try:
-                self._begun[future] = (time.monotonic() + DEADLINE, result.begin(done), result)
+                self._begun[future] = (time.monotonic() + self._deadline, result.begin(done), result)
             except QueueyError as error:
                 return result.finish(None, error)
             return await future

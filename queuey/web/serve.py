@@ -194,6 +194,7 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
         threads=settings.threads,
         waiters=settings.wait_slots + 1,  # one more than may wait, to answer the others
         max_body=max(settings.max_body, settings.max_batch_bytes),
+        deadline=settings.deadline,
     )
     # Many objects are made and dropped with each request; what is there by now lives as long as the process.
     gc.collect()

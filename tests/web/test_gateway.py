@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
+from queuey.metrics import Metrics
 from queuey.storage import Store
-from queuey.web import gateway as gateway_module
 from queuey.web import incoming
 from queuey.web.answers import text_answer
 from queuey.web.gateway import Gateway, hot_match
@@ -146,6 +146,8 @@ class Stub:
     def __init__(self) -> None:
         self.registry = self
         self.hot = self
+        self.service = self
+        self.metrics = Metrics()
 
     def begin(self, *_: object) -> Any:  # noqa: ANN401
         """Is the hot endpoint, with nothing to do at once."""
@@ -356,10 +358,10 @@ def test_writes_that_do_not_end_are_given_up(
     owner.post("q", "known")
     held = Held(outcome)
     monkeypatch.setattr(store, "begin_append", held)
-    monkeypatch.setattr(gateway_module, "DEADLINE", 0.0)
     kind = [("content-type", "application/json")]
 
     async def work(gateway: Gateway) -> tuple[Reply, Reply]:
+        monkeypatch.setattr(gateway, "_deadline", 0.0)
         requests = Request(body=b"x"), Request(body=b'{"messages":[{"body":1},{"body":2}]}', headers=kind)
         one, batch = await asyncio.gather(*(request.to(gateway) for request in requests))
         for done in held.done:

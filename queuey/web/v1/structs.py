@@ -9,12 +9,14 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from queuey.messages import MAX_TTL
+
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="32 lower-case hex digits of a version 1 UUID")]
 Timestamp = Annotated[str, Meta(pattern=r"^-?[0-9]+\.[0-9]{7}$", description="seconds since 1970 with seven decimals")]
 Count = Annotated[int, Meta(ge=0)]
 Partition = Annotated[int, Meta(ge=1, le=200)]
 Ttl = Annotated[int, Meta(ge=1, le=33554432, description="seconds")]
-Delay = Annotated[float, Meta(ge=0, description="seconds")]
+Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="seconds")]
 QueueType = Literal["user", "public"]
 Consistency = Literal["weak", "strong", "very_strong"]
 Ok = Literal["ok"]
