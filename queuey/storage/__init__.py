@@ -127,7 +127,8 @@ class Messages(ABC):
             The positions, in the order of ``items``.
 
         Raises:
-            InvalidRequest: ``after`` lies more than a second ahead of the clock; a partition is beyond the queue's.
+            InvalidRequest: ``after`` lies more than a second ahead of the clock and above every id minted before; a
+                partition is beyond the queue's.
             StoreUnavailable: ``outcome`` says what became of the messages.
         """
 
@@ -150,7 +151,7 @@ class Messages(ABC):
             messages.
 
         Raises:
-            InvalidRequest: As in ``append``; ``done`` is not called.
+            InvalidRequest: As in ``append``, where it shows at once; ``done`` is not called.
             StoreClosed: The store is shutting down; ``done`` is not called.
         """
 

@@ -57,7 +57,6 @@ class Database:
     """One open store file.
 
     Attributes:
-        last: The highest tick minted or passed, as last seen by anybody here.
         catalogue: The version of the catalogue last seen by anybody here; rows read at another are looked up again.
         appended: Messages appended by this process.
     """
@@ -90,7 +89,6 @@ class Database:
         self._identity = self._inode()
         self.appended = 0
         self.catalogue = 0
-        self.last = 0
         self.readers = Readers(self.path, options)
         self.low = ids.random_low()
         self.writer = Writer(self.path, options, self.low, self.verify_place, self._committed)
@@ -123,7 +121,6 @@ class Database:
             with contextlib.suppress(StoreUnavailable):
                 last = self.writer.perform(_advance)
         self.catalogue = catalogue
-        self.last = last
         return last, catalogue
 
     def verify_place(self) -> None:
@@ -157,7 +154,6 @@ class Database:
     def _committed(self, transaction: Transaction) -> None:
         self.appended += transaction.messages
         self.catalogue = transaction.catalogue
-        self.last = transaction.last
         if self._watches and transaction.touched:
             with self._watches_lock:
                 watches = list(self._watches)

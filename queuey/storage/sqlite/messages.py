@@ -14,11 +14,9 @@ from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, Watch
 from queuey.storage.sqlite.reading import read_slice, to_messages
-from queuey.storage.sqlite.runs import Run, estimate, live_runs, lowest_live
+from queuey.storage.sqlite.runs import estimate, live_runs, lowest_live
 from queuey.storage.sqlite.transaction import Append, Transaction, encode_meta
 
-MAX_AHEAD = TICKS_PER_SECOND
-"""How far ``after`` may lie ahead of the clock."""
 COUNTED = 10_000
 """Up to so many messages are counted; more are estimated from the runs."""
 
@@ -45,7 +43,7 @@ class SqliteMessages(Messages):
 
     def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
         """See the contract."""
-        return self._db.writer.append(self._checked(queue, items, after))
+        return self._db.writer.append(Append(queue, _checked(queue, items), after))
 
     def begin_append(
         self,
@@ -56,19 +54,7 @@ class SqliteMessages(Messages):
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
         """See the contract."""
-        return self._db.writer.begin_append(self._checked(queue, items, after), done)
-
-    def _checked(self, queue: Queue, items: Sequence[NewMessage], after: Position | None) -> Append:
-        """Refuses what could spoil a group for others, before it joins one."""
-        if after is not None and after[0] > max(self._db.clock(), self._db.last) + MAX_AHEAD:
-            raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
-        for item in items:
-            if item.delay and not 0 <= item.delay <= MAX_TTL:
-                raise InvalidRequest({"delay": f"{item.delay} is not between 0 and {MAX_TTL} seconds"})
-            if not 0 < item.partition <= queue.partitions:
-                raise _beyond(item.partition, queue)
-            _check_text(item.body)
-        return Append(queue, items, after)
+        return self._db.writer.begin_append(Append(queue, _checked(queue, items), after), done)
 
     def put(self, queue: Queue, places: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         """See the contract."""
@@ -78,13 +64,14 @@ class SqliteMessages(Messages):
         _check_text(item.body)
         base = queue.qid << 8
         meta = encode_meta(item.meta)
-        span = item.ttl * TICKS_PER_SECOND
+        lifetime = item.ttl * TICKS_PER_SECOND
 
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
+            # So that watchers in other processes notice ids that lie below those minted before.
+            transaction.advance()
             for partition, position in places:
-                expires = max(transaction.now, position[0]) + span
-                transaction.put(base | partition, position, expires, item.body, meta)
+                transaction.put(base | partition, position, lifetime, item.body, meta)
 
         self._db.writer.perform(work)
 
@@ -147,11 +134,10 @@ class SqliteMessages(Messages):
         return horizon, partitions
 
     def _inspect_one(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
-        runs = live_runs(connection, qp, now)
-        alive = lowest_live(runs, now)
+        alive = lowest_live(connection, qp, now)
         if alive is None:
             return PartitionInfo(partition, 0, exact=True, oldest=None, newest=None)
-        count, exact = _count(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX + 1, now, runs)
+        count, exact = _count(connection, qp, (alive - 1, ids.LOW_MAX), ids.TICKS_MAX + 1, now)
         oldest: Any = connection.execute(_OLDEST, (qp, alive, now)).fetchone()
         newest: Any = connection.execute(_NEWEST, (qp, alive, now)).fetchone()
         return PartitionInfo(partition, count, exact=exact, oldest=oldest, newest=newest)
@@ -166,13 +152,12 @@ class SqliteMessages(Messages):
                 horizon = min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND))
             for partition, offset in offsets:
                 qp = queue.qid << 8 | partition if 0 < partition <= queue.partitions else -1
-                runs = live_runs(connection, qp, now)
-                alive = lowest_live(runs, now)
+                alive = lowest_live(connection, qp, now)
                 if alive is None:
                     found.append(Lag(0, exact=True, seconds=0.0))
                     continue
                 above = max(offset or ids.FIRST, (alive - 1, ids.LOW_MAX))
-                count, exact = _count(connection, qp, above, horizon, now, runs)
+                count, exact = _count(connection, qp, above, horizon, now)
                 first: Any = connection.execute(_FIRST_ABOVE, (qp, *above, horizon, now)).fetchone()
                 seconds = 0.0 if first is None else max(0, now - first[0]) / TICKS_PER_SECOND
                 found.append(Lag(count, exact=exact, seconds=seconds))
@@ -183,15 +168,24 @@ class SqliteMessages(Messages):
         return Watch(self._db, queue, frozenset(queue.qid << 8 | partition for partition in partitions))
 
 
-def _count(
-    connection: Connection, qp: int, above: Position, horizon: int, now: int, runs: Sequence[Run]
-) -> tuple[int, bool]:
+def _count(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:
     """Counts live messages above a position and below the horizon; estimates where there are many."""
     row: Any = connection.execute(_COUNT, (qp, *above, horizon, now, COUNTED + 1)).fetchone()
     count: int = row[0]
     if count <= COUNTED:
         return count, True
-    return max(count, estimate(runs, now, above[0])), False
+    return max(count, estimate(live_runs(connection, qp, now), now, above[0])), False
+
+
+def _checked(queue: Queue, items: Sequence[NewMessage]) -> Sequence[NewMessage]:
+    """Refuses what could spoil a group for others, before it joins one."""
+    for item in items:
+        if item.delay and not 0 <= item.delay <= MAX_TTL:
+            raise InvalidRequest({"delay": f"{item.delay} is not between 0 and {MAX_TTL} seconds"})
+        if not 0 < item.partition <= queue.partitions:
+            raise _beyond(item.partition, queue)
+        _check_text(item.body)
+    return items
 
 
 def _beyond(partition: int, queue: Queue) -> InvalidRequest:

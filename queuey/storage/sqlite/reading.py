@@ -11,7 +11,7 @@ from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Page, Slice
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.rows import decode_meta
-from queuey.storage.sqlite.runs import live_runs, lowest_live
+from queuey.storage.sqlite.runs import lowest_live
 
 _RANGE = (
     "SELECT ticks, low, expires, body, meta FROM messages "
@@ -38,7 +38,7 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
     """
     lower, upper = wanted.lower, min(wanted.upper, (horizon, ids.LOW_MIN))
     if lower[0] < now - _RECENT:
-        alive = lowest_live(live_runs(connection, qp, now), now)
+        alive = lowest_live(connection, qp, now)
         lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))
     rows: list[Any] = []
     more = False
@@ -74,7 +74,8 @@ def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[An
 
 def _next(wanted: Slice, messages: list[Message], upper: ids.Position, *, more: bool) -> ids.Position | None:
     if wanted.descending:
-        return ids.preceding(messages[-1].position) if more and messages else None
+        last = messages[-1].position if more and messages else ids.FIRST
+        return ids.preceding(last) if last > ids.FIRST else None
     if more and messages:
         return ids.following(messages[-1].position)
     return max(wanted.lower, upper)

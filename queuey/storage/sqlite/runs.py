@@ -1,17 +1,19 @@
 """Runs: the messages of a partition grouped by when they expire.
 
 A run holds the messages whose expiry falls into one window. Windows are as wide as a power of two that is between
-1/16 and 1/8 of the time from a message's id to its expiry, so a partition has few live runs (8 to 16 per TTL in use)
-whatever the TTL, and everything in a run has expired soon after its first message did.
+1/16 and 1/8 of a message's lifetime, so a partition has few live runs (8 to 16 per TTL in use) whatever the TTL, and
+everything in a run has expired soon after its first message did. A lifetime begins at the message's id, or when it was
+stored if that was later: an id given by a client may be as old as it likes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from queuey.storage.sqlite.connection import Connection
 
+_LOWEST = "SELECT min(max(first, ? - span)) FROM runs WHERE qp = ? AND until > ?"
 _NARROWEST = 24
 """Windows are at least 2**24 ticks (1.7 s) wide."""
 
@@ -26,14 +28,9 @@ class Run(NamedTuple):
     span: int
 
 
-def window(ticks: int, expires: int) -> int:
-    """Returns the exponent of the width of the window that a message falls into."""
-    return max(_NARROWEST, (expires - ticks).bit_length() - 4)
-
-
-def run_end(ticks: int, expires: int) -> int:
+def run_end(lifetime: int, expires: int) -> int:
     """Returns ``until`` of the run that a message belongs to: the end of its window, above ``expires``."""
-    width = window(ticks, expires)
+    width = max(_NARROWEST, lifetime.bit_length() - 4)
     return ((expires >> width) + 1) << width
 
 
@@ -44,15 +41,11 @@ class Tally:
 
     def __init__(self) -> None:
         self._added: dict[tuple[int, int], list[int]] = {}
-        self._removed: dict[tuple[int, int], int] = {}
+        self._removed: dict[tuple[int, int], list[int]] = {}
 
-    def add(self, qp: int, first: int, last: int, span: int, count: int) -> None:
-        """Counts new messages with ids from ``first`` to ``last`` that all expire ``span`` after their ids.
-
-        They go into the run of the last of them; at the border between two windows the count of the earlier run
-        stays a little low.
-        """
-        key = qp, run_end(last, last + span)
+    def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
+        """Counts new messages into a run: ids from ``first`` to ``last``, all expiring ``span`` after their ids."""
+        key = qp, until
         entry = self._added.get(key)
         if entry is None:
             self._added[key] = [count, first, last, span]
@@ -63,15 +56,16 @@ class Tally:
         entry[3] = max(entry[3], span)
 
     def remove(self, qp: int, ticks: int, expires: int) -> None:
-        """Counts a removed message."""
-        key = qp, run_end(ticks, expires)
-        self._removed[key] = self._removed.get(key, 0) + 1
+        """Counts a removed message, out of the run it would be in if it was stored at its id's time."""
+        entry = self._removed.setdefault((qp, run_end(expires - ticks, expires)), [0, expires])
+        entry[0] += 1
+        entry[1] = min(entry[1], expires)
 
     def copy(self) -> Tally:
         """Returns an independent copy."""
         twin = Tally()
         twin._added = {key: list(entry) for key, entry in self._added.items()}
-        twin._removed = dict(self._removed)
+        twin._removed = {key: list(entry) for key, entry in self._removed.items()}
         return twin
 
     def write(self, connection: Connection) -> None:
@@ -84,9 +78,12 @@ class Tally:
                 [(qp, until, *entry) for (qp, until), entry in self._added.items()],
             )
         if self._removed:
+            # A message stored long after its id's time is in no such run, but mostly in the next that ends.
             connection.executemany(
-                "UPDATE runs SET n = n - ? WHERE qp = ? AND until = ?",
-                [(n, qp, until) for (qp, until), n in self._removed.items()],
+                "UPDATE runs SET n = n - ?1 WHERE qp = ?2 AND until = coalesce("
+                "(SELECT until FROM runs WHERE qp = ?2 AND until = ?3), "
+                "(SELECT min(until) FROM runs WHERE qp = ?2 AND until > ?4))",
+                [(n, qp, until, expires) for (qp, until), (n, expires) in self._removed.items()],
             )
 
 
@@ -98,12 +95,15 @@ def live_runs(connection: Connection, qp: int, now: int) -> list[Run]:
     return [Run(*row) for row in rows]
 
 
-def lowest_live(runs: Iterable[Run], now: int) -> int | None:
-    """Returns a tick below which no message is alive; None if none is alive at all.
+def lowest_live(connection: Connection, qp: int, now: int) -> int | None:
+    """Returns a tick below which no message of a partition is alive; None if none is alive at all.
 
-    A read that begins there skips what has expired and is not swept yet. With one TTL per partition it is exact.
+    A read that begins there skips what has expired and is not swept yet. With one TTL per partition it is exact. The
+    minimum is taken inside the database, because delayed messages may make a partition have many runs.
     """
-    return min((max(run.first, now - run.span) for run in runs), default=None)
+    row: Any = connection.execute(_LOWEST, (now, qp, now)).fetchone()
+    lowest: int | None = row[0]
+    return lowest
 
 
 def estimate(runs: Iterable[Run], now: int, above: int) -> int:

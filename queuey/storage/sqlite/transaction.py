@@ -13,11 +13,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from queuey import ids
+from queuey.errors import InvalidRequest
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Meta, NewMessage, Queue
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.runs import Tally
+from queuey.storage.sqlite.runs import Tally, run_end
 
 T = TypeVar("T")
 
@@ -29,6 +30,10 @@ _INSERT = {
     n: "INSERT INTO messages (qp, ticks, low, expires, body, meta) VALUES " + ",".join(["(?,?,?,?,?,?)"] * n)  # noqa: S608 - constants only
     for n in range(1, _CHUNK + 1)
 }
+MAX_AHEAD = TICKS_PER_SECOND
+"""How far ``after`` may lie ahead of the clock, unless that id was minted here: else each answer, with a second
+added, would allow the next one, and one client could move everybody's ids into the future."""
+
 _DELETE = "DELETE FROM messages WHERE qp = ? AND ticks = ? AND low = ? RETURNING expires"
 
 _encode_meta = msgspec.msgpack.Encoder().encode
@@ -107,13 +112,15 @@ class Transaction:
 
         Raises:
             QueueChanged: The queue's row is out of date; nothing was done.
+            InvalidRequest: ``after`` lies too far ahead; nothing was done.
         """
         queue = append.queue
         self.verify(queue)
-        first = self.last + 1
-        first = max(first, self.now)
-        if append.after is not None and append.after[0] >= first:
-            first = append.after[0] + 1
+        first = max(self.last + 1, self.now)
+        if append.after is not None:
+            if append.after[0] > max(self.last, self.now + MAX_AHEAD):
+                raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
+            first = max(first, append.after[0] + 1)
         ticks = self._free_ticks(first, len(append.items))
         tick = first - 1
         low = self._low
@@ -126,7 +133,7 @@ class Transaction:
             span = item.ttl * TICKS_PER_SECOND
             if item.delay:
                 position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
-                self.tally.add(qp, position[0], position[0], span, 1)
+                self.tally.add(qp, run_end(span, position[0] + span), position[0], position[0], span, 1)
             else:
                 tick = next(ticks)
                 position = tick, low
@@ -145,7 +152,8 @@ class Transaction:
             )
             positions.append(position)
         for (qp, span), (count, lowest, highest) in counts.items():
-            self.tally.add(qp, lowest, highest, span, count)
+            # At the border between two windows the count of the earlier run stays a little low.
+            self.tally.add(qp, run_end(span, highest + span), lowest, highest, span, count)
         self.touched.update(base | item.partition for item in append.items)
         self.last = max(self.last, tick if counts else 0)
         self.messages += len(positions)
@@ -170,7 +178,8 @@ class Transaction:
                 return iter(range(first, first + size))
             if size - len(taken) >= count:
                 return (tick for tick in range(first, first + size) if tick not in taken)
-            size = count + len(taken)
+            # Doubled, so that a long row of them is passed in a few looks.
+            size = 2 * size + len(taken)
 
     def _delay(self, due: int) -> Position:
         """Returns a position at a due time that lies above everything any reader has passed.
@@ -184,12 +193,13 @@ class Transaction:
         self._delayed.append(due)
         return due, self._delayed_low
 
-    def put(self, qp: int, position: Position, expires: int, body: str | bytes, meta: bytes | None) -> None:
-        """Stores one message at a given id, replacing what is there."""
+    def put(self, qp: int, position: Position, lifetime: int, body: str | bytes, meta: bytes | None) -> None:
+        """Stores one message at a given id, replacing what is there; ``lifetime`` (ticks) counts from now or the id."""
         self.flush()
+        expires = max(self.now, position[0]) + lifetime
         self.remove([(qp, position)])
         self.connection.execute(_INSERT[1], (qp, *position, expires, body, meta))
-        self.tally.add(qp, position[0], position[0], expires - position[0], 1)
+        self.tally.add(qp, run_end(lifetime, expires), position[0], position[0], expires - position[0], 1)
         self.touched.add(qp)
         if position[0] > self.last:
             self._delayed.append(position[0])
