@@ -23,10 +23,11 @@ from queuey.storage.sqlite.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
-_ENDED = "SELECT qp, until, first, last FROM runs WHERE until <= ? ORDER BY until LIMIT 100"
+_ENDED = "SELECT qp, until, n, first, last, span FROM runs WHERE until <= ? ORDER BY until LIMIT 100"
 _STEP = (
-    "SELECT ticks, low FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND ticks <= ? "
-    "ORDER BY ticks, low LIMIT 1 OFFSET ?"
+    "SELECT ticks, low FROM (SELECT ticks, low, row_number() OVER w AS n, sum(octet_length(body)) OVER w AS size "
+    "FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND ticks <= ? "
+    "WINDOW w AS (ORDER BY ticks, low ROWS UNBOUNDED PRECEDING)) WHERE n >= ? OR size >= ? LIMIT 1"
 )
 _DELETE = (
     "DELETE FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND expires <= ? "
@@ -35,6 +36,8 @@ _DELETE = (
 _SHORT, _LONG = 0.004, 0.012
 """Seconds."""
 _MOST_ROWS = 20_000
+_MOST_BYTES = 4 << 20
+"""Of bodies, deleted in one step: SQLite reads all pages of a long one to free them."""
 _COMMITS = 200
 """After so many commits of this process the sweep's thread copies the log into the database file."""
 
@@ -107,9 +110,10 @@ class Sweep:
     def _transactions(self) -> Iterator[float]:
         """Does one transaction after the other, yielding the seconds that each took of the writer's time."""
         while ended := self._rows(_ENDED, self._db.clock()):
-            for qp, until, first, last in ended:
+            for run in ended:
+                qp, until, _, first, last, _ = run
                 yield from self._clear(qp, (first, ids.LOW_MIN), last, until)
-                yield self._perform(partial(_forget_run, qp, until))
+                yield self._perform(partial(_forget_run, run))
         while graves := self._rows("SELECT qid FROM graves LIMIT 100"):
             for (qid,) in graves:
                 for (qp,) in self._rows(
@@ -122,7 +126,7 @@ class Sweep:
         """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
         place: Position | None = lower
         while place is not None:
-            step = self._rows(_STEP, qp, *place, last, self._size)
+            step = self._rows(_STEP, qp, *place, last, self._size, _MOST_BYTES)
             end: Position = step[0] if step else (last, ids.LOW_MAX)
             took = self._perform(partial(_remove, (qp, *place, *end, until)))
             place = ids.following(end) if step else None
@@ -152,8 +156,9 @@ def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
     return len(transaction.connection.execute(_DELETE, bounds).fetchall())
 
 
-def _forget_run(qp: int, until: int, transaction: Transaction) -> int:
-    transaction.connection.execute("DELETE FROM runs WHERE qp = ? AND until = ?", (qp, until))
+def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
+    """Removes a run unless it has changed since it was looked at: what was added may still be there."""
+    transaction.connection.execute("DELETE FROM runs WHERE (qp, until, n, first, last, span) = (?, ?, ?, ?, ?, ?)", run)
     return 0
 
 
