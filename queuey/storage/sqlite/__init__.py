@@ -6,6 +6,7 @@ exact and no read delay is needed.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from queuey.ids import TICKS_PER_SECOND
@@ -44,8 +45,9 @@ class SqliteStore(SqliteCatalogue, SqliteMessages, SqliteApplications, SqliteOff
 
     def close(self, timeout: float = 10.0) -> None:
         """See the contract."""
+        until = time.monotonic() + timeout
         self._sweep.stop(timeout)
-        self._db.close(timeout)
+        self._db.close(max(0.0, until - time.monotonic()))
         self._known.clear()
 
     def sweep(self) -> int:

@@ -189,14 +189,16 @@ class Readers:
         connection = self.take()
         try:
             yield connection
-        except apsw.Error as error:
+        except QueueyError:
+            self.give(connection)
+            raise
+        except BaseException as error:
+            # The error may keep a statement open, in whose snapshot the next caller would read.
             self.drop(connection)
-            raise translate(error) from error
-        except DAMAGE as error:
-            self.give(connection)
-            raise damaged(error) from error
-        except BaseException:
-            self.give(connection)
+            if isinstance(error, apsw.Error):
+                raise translate(error) from error
+            if isinstance(error, DAMAGE):
+                raise damaged(error) from error
             raise
         else:
             self.give(connection)

@@ -154,6 +154,8 @@ class Writer:
             self._inbox.put(None)
         self._thread.join(timeout)
         self._refuse_rest()
+        if self._thread.is_alive():
+            self._inbox.put(None)  # The one before may just have been taken out.
 
     def _refuse_rest(self) -> None:
         while True:
@@ -195,17 +197,15 @@ class Writer:
         began = time.monotonic()
         try:
             self._attempt(group)
-        except _OwnFault:
+        except QueueyError as error:
+            for operation in group:
+                operation.error = error
+        except Exception:  # noqa: BLE001 - whoever caused it gets it below; the thread must live on
             for operation in group:
                 try:
                     self._attempt([operation])
-                except _OwnFault as fault:
-                    operation.error = fault.error
                 except Exception as error:  # noqa: BLE001 - it belongs to the caller that waits
                     operation.error = error
-        except Exception as error:  # noqa: BLE001 - every caller gets it; the thread must live on
-            for operation in group:
-                operation.error = error
         self.longest = max(self.longest, time.monotonic() - began)
         for operation in group:
             try:
@@ -217,8 +217,8 @@ class Writer:
         """Runs a group in one transaction and sets the results.
 
         Raises:
-            _OwnFault: Something in the group failed by its own fault; nothing was stored.
-            StoreUnavailable: The store failed.
+            QueueyError: The store failed.
+            Exception: An operation failed by its own fault; nothing was stored.
         """
         self._verify()
         connection = self._open()
@@ -271,14 +271,6 @@ class Writer:
             return
 
 
-class _OwnFault(Exception):
-    """An operation of a group failed by its own fault; the group's transaction was rolled back."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 def _size(operation: _Operation) -> int:
     return len(operation.work.items) if isinstance(operation.work, Append) else 1
 
@@ -292,9 +284,5 @@ def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Except
         return transaction.isolated(work), None
     except QueueyError as error:
         return None, error
-    except DatabaseError:
-        raise
     except driver.DAMAGE as error:
         return None, driver.damaged(error)
-    except Exception as error:
-        raise _OwnFault(error) from error
