@@ -16,7 +16,7 @@ from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.transaction import Transaction
 
 _FIELDS = ("partitions", "type", "consistency", "principals", "ttl", "read_delay")
-_DEFAULTS = {name: msgspec.structs.fields(Queue)[i].default for i, name in enumerate(Queue.__struct_fields__)}
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Queue)}
 _INSERT = f"INSERT INTO queues ({rows.QUEUE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
 _LIST = (
     f"SELECT {rows.QUEUE_COLUMNS} FROM queues "  # noqa: S608 - constants

@@ -37,10 +37,11 @@ class QueueCache:
 
     def put(self, queue: Queue) -> None:
         """Remembers a row."""
+        key = queue.application, queue.name
         with self._lock:
-            if len(self._rows) >= self._size:
+            if key not in self._rows and len(self._rows) >= self._size:
                 self._rows.pop(next(iter(self._rows)))
-            self._rows[queue.application, queue.name] = queue
+            self._rows[key] = queue
 
     def clear(self) -> None:
         """Forgets everything."""
@@ -90,8 +91,7 @@ class Database:
         self.appended = 0
         self.catalogue = 0
         self.readers = Readers(self.path, options)
-        self.low = ids.random_low()
-        self.writer = Writer(self.path, options, self.low, self.verify_place, self._committed)
+        self.writer = Writer(self.path, options, ids.random_low(), self.verify_place, self._committed)
 
     def read_catalogue(self, connection: Connection) -> int:
         """Returns the version of the catalogue."""

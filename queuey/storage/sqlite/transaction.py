@@ -63,7 +63,7 @@ class Transaction:
     """
 
     __slots__ = (
-        "_begun_last",
+        "_begun",
         "_catalogue",
         "_delayed",
         "_delayed_low",
@@ -71,8 +71,6 @@ class Transaction:
         "_low",
         "_next_id",
         "_rows",
-        "_stored_catalogue",
-        "_stored_next_id",
         "connection",
         "last",
         "messages",
@@ -93,11 +91,8 @@ class Transaction:
         self.connection = connection
         self.now = now
         self._low = low
-        begun: Clock = clock or connection.execute(rows.CLOCK).fetchone()  # type: ignore[assignment]
-        self.last, self._catalogue, self._due, self._next_id = begun
-        self._begun_last = self.last
-        self._stored_catalogue = self._catalogue
-        self._stored_next_id = self._next_id
+        self._begun: Clock = clock or connection.execute(rows.CLOCK).fetchone()  # type: ignore[assignment]
+        self.last, self._catalogue, self._due, self._next_id = self._begun
         self._rows: list[Any] = []
         self._delayed: list[int] = []
         self._delayed_low = 0
@@ -155,7 +150,8 @@ class Transaction:
             # At the border between two windows the count of the earlier run stays a little low.
             self.tally.add(qp, run_end(span, highest + span), lowest, highest, span, count)
         self.touched.update(base | item.partition for item in append.items)
-        self.last = max(self.last, tick if counts else 0)
+        if counts:
+            self.last = tick
         self.messages += len(positions)
         if len(parameters) >= _COLUMNS * _CHUNK:
             self.flush(whole_chunks=True)
@@ -295,22 +291,20 @@ class Transaction:
         """
         self.flush()
         self.tally.write(self.connection)
-        due_known = True
-        ahead = [(due,) for due in self._delayed if due > self.last]
+        ahead = [due for due in self._delayed if due > self.last]
         if ahead:
-            self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", ahead)
-        if self._due is not None and self._due <= self.last:
+            self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", [(due,) for due in ahead])
+        passed = self._due is not None and self._due <= self.last
+        if passed:
             self.connection.execute("DELETE FROM delayed WHERE ticks <= ?", (self.last,))
-            due_known = False
-        changed = (self.last, self._catalogue, self._next_id)
-        if changed != (self._begun_last, self._stored_catalogue, self._stored_next_id):
+        if (self.last, self._catalogue, self._due, self._next_id) != self._begun:
+            changed = (self.last, self._catalogue, self._next_id)
             self.connection.execute("UPDATE clock SET last = ?, catalogue = ?, next_id = ?", changed)
-        if not due_known:
+        if passed:
             return None
-        due = min((due for (due,) in ahead), default=self._due)
-        if self._due is not None and due is not None:
-            due = min(due, self._due)
-        return self.last, self._catalogue, due, self._next_id
+        if self._due is not None:
+            ahead.append(self._due)
+        return self.last, self._catalogue, min(ahead, default=None), self._next_id
 
 
 def encode_meta(meta: Meta | None) -> bytes | None:
