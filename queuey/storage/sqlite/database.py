@@ -77,7 +77,9 @@ class Database:
         self._watches_lock = threading.Lock()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path.touch(mode=0o600)
+            # Never opens a file that is there: closing it again would give up the locks of this process's other stores.
+            with contextlib.suppress(FileExistsError):
+                self.path.touch(mode=0o600, exist_ok=False)
         except OSError as error:
             message = f"the data directory {directory} cannot be used: {error.strerror or error}"
             raise StoreUnavailable(message) from error
