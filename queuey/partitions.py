@@ -7,6 +7,7 @@ import time
 from hashlib import blake2b
 
 MAX_PARTITIONS = 200
+MOST_RUNS = 4
 
 
 def by_key(key: str, partitions: int) -> int:
@@ -17,6 +18,22 @@ def by_key(key: str, partitions: int) -> int:
     """
     digest = blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions + 1
+
+
+def spread(number: int, count: int, first: int, partitions: int) -> int:
+    """Returns the partition of one of several messages that are posted together and leave the choice.
+
+    They go in at most ``MOST_RUNS`` runs of equal length to consecutive partitions, so that a batch is shared by the
+    workers of several partitions and is still written as a few batches of one partition each.
+
+    Args:
+        number: Which of them, from 0.
+        count: How many they are.
+        first: The partition of the first, 1 to ``partitions``.
+        partitions: How many there are.
+    """
+    runs = min(MOST_RUNS, partitions, count)
+    return (first - 1 + number * runs // count) % partitions + 1
 
 
 class StickyChoice:

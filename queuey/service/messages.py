@@ -10,7 +10,7 @@ from queuey.errors import InvalidRequest, Outcome
 from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage, Queue
 from queuey.metrics import Metrics
-from queuey.partitions import StickyChoice, by_key
+from queuey.partitions import StickyChoice, by_key, spread
 from queuey.service.entry import Entry
 from queuey.service.limits import Limits
 from queuey.storage import Store
@@ -135,15 +135,18 @@ class MessageUseCases:
         return self._limits.default_ttl if queue.ttl is None else queue.ttl
 
     def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:
-        """Gives each draft its partition and TTL. Drafts that leave the choice go to one partition together."""
+        """Gives each draft its partition and TTL."""
         ttl = self._ttl(queue)
-        shared = 0
+        free = sum(draft.partition is None and draft.key is None for draft in drafts)
+        first = self._sticky.choose(queue.partitions) if free else 0
+        placed = 0
         items = []
         for draft in drafts:
             partition = draft.partition
             if partition is None:
                 if draft.key is None:
-                    partition = shared = shared or self._sticky.choose(queue.partitions)
+                    partition = spread(placed, free, first, queue.partitions)
+                    placed += 1
                 else:
                     partition = by_key(draft.key, queue.partitions)
             elif not 1 <= partition <= queue.partitions:

@@ -27,7 +27,7 @@ from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
-from queuey.web.answers import Answer, Environ, Header, text_answer
+from queuey.web.answers import Answer, Environ, Header
 from queuey.web.endpoint import Endpoint
 from queuey.web.errors import error_answer
 from queuey.web.incoming import HELD, Intake, Scope, make_environ, unreadable
@@ -111,9 +111,8 @@ class Gateway:
         except QueueyError as error:
             answer = error_answer(error, environ)
             self._metrics.observe(NAME, answer.status, 0.0)
-        except Exception:
-            log.exception("A request failed outside of the application.")
-            answer = text_answer("Internal error", 500)
+        except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
+            answer = error_answer(error, environ)
             self._metrics.observe(NAME, answer.status, 0.0)
         finally:
             if HELD in environ:
@@ -213,9 +212,8 @@ class Gateway:
             finally:
                 if (close := getattr(result, "close", None)) is not None:
                     close()
-        except Exception:
-            log.exception("The application failed.")
-            return text_answer("Internal error", 500)
+        except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
+            return error_answer(error, environ)
         headers = started[1]
         if environ["REQUEST_METHOD"] != "HEAD":
             headers = [header for header in headers if header[0].lower() != "content-length"]

@@ -6,13 +6,13 @@ import math
 import random
 from collections import Counter
 from hashlib import blake2b
+from itertools import groupby
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import partitions
-from queuey.partitions import StickyChoice, by_key
+from queuey.partitions import MAX_PARTITIONS, MOST_RUNS, StickyChoice, by_key, spread
 
 VECTORS = [
     ("", 1, 1, 77),
@@ -24,7 +24,7 @@ VECTORS = [
     ("x\0y", 1, 6, 167),
     ("\udc80", 2, 7, 102),
 ]
-COUNTS = st.integers(1, partitions.MAX_PARTITIONS)
+COUNTS = st.integers(1, MAX_PARTITIONS)
 
 
 @given(st.text(), COUNTS)
@@ -91,3 +91,15 @@ def test_only_partition() -> None:
     """A queue of one partition has no choice."""
     choice = StickyChoice(hold=0.0)
     assert {choice.choose(1) for _ in range(50)} == {1}
+
+
+@given(count=st.integers(1, 1000), partitions=st.integers(1, 200), first=st.data())
+def test_batches_are_spread_in_runs(count: int, partitions: int, first: st.DataObject) -> None:
+    """A batch goes in order to a few consecutive partitions, an equal share to each, and to every one of a few."""
+    start = first.draw(st.integers(1, partitions))
+    chosen = [spread(number, count, start, partitions) for number in range(count)]
+    sizes = [len(list(group)) for _, group in groupby(chosen)]
+    assert chosen[0] == start
+    assert len(sizes) == len(set(chosen)) == min(MOST_RUNS, partitions, count)
+    assert max(sizes) - min(sizes) <= 1
+    assert set(chosen) <= set(range(1, partitions + 1))
