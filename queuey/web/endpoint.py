@@ -27,7 +27,7 @@ def _no_such_method(environ: Environ, match: Match) -> Answer:
 class Endpoint:
     """Answers for one resource, counts what it answers, and turns errors into answers."""
 
-    __slots__ = ("_at_once", "_metrics", "_name", "handlers")
+    __slots__ = ("_at_once", "_metrics", "_name", "handlers", "look_up")
 
     def __init__(
         self,
@@ -35,6 +35,7 @@ class Endpoint:
         metrics: Metrics,
         handlers: Mapping[str, Handler],
         at_once: Mapping[str, EarlyHandler] | None = None,
+        look_up: Callable[[Environ, Match], None] | None = None,
     ) -> None:
         """Names a resource and its methods.
 
@@ -43,9 +44,11 @@ class Endpoint:
             metrics: Where requests are counted.
             handlers: By method.
             at_once: By method, handlers that never block, for :meth:`begin`.
+            look_up: Blocks in their stead: brings into memory what they need.
         """
         self.handlers = dict(handlers)
         self._at_once = dict(at_once or {})
+        self.look_up = look_up
         self._metrics = metrics
         self._name = name
 

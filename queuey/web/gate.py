@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from queuey.access import Action, allowed, owner_name
-from queuey.errors import NotAllowed
+from queuey.errors import NotAllowed, QueueyError
 from queuey.messages import Queue
 from queuey.service import Entry, Service
 from queuey.web.answers import Environ
@@ -65,6 +67,12 @@ class Gate:
         if queue is None or names is None or not allowed(queue, names, action):
             raise WouldBlock
         return queue
+
+    def look_up(self, environ: Environ, match: dict[str, str]) -> None:
+        """Brings into memory what :meth:`enter_at_once` needs. What is wrong shows when the request is handled."""
+        with suppress(QueueyError):
+            self.find(match)
+            self.names(environ)
 
     def own(self, environ: Environ, application: str) -> None:
         """Lets only the application itself in.

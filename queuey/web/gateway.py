@@ -9,7 +9,8 @@ handing the interpreter lock around. So there are two ways through:
 * **in a thread**: everything else goes through the WSGI application in a small pool; long polls in a pool of their own,
   so that they hold nobody up.
 
-An endpoint that finds that it would block after all says so (:class:`~queuey.web.later.WouldBlock`) and the request
+An endpoint that finds that it would block says so (:class:`~queuey.web.later.WouldBlock`). Then a thread brings into
+memory what was missing, so that a thread is held for a look-up and not for a commit; if that does not help, the request
 takes the other way. The application knows nothing of this module and runs under any other WSGI server just as well.
 """
 
@@ -21,8 +22,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
@@ -40,9 +42,10 @@ NAME = "gateway"
 SMALL = 64 * 1024
 """Bytes of a body up to which a POST is handled at once."""
 
+T = TypeVar("T")
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 Finished = tuple["asyncio.Future[Answer]", Later | None, Any, Exception | None]
-Job = tuple[Environ, "asyncio.Future[Answer]"]
+Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class Gateway:
@@ -97,17 +100,7 @@ class Gateway:
         """Is called by granian with each request."""
         environ, foreign = make_environ(scope)
         try:
-            answer = None
-            if foreign:
-                answer = error_answer(unreadable(foreign), environ)
-            elif (
-                await self._intake.take(environ, protocol, self._loop) <= SMALL and environ["REQUEST_METHOD"] == "POST"
-            ):
-                match = hot_match(scope.path)
-                if match is not None:
-                    answer = await self._at_once(environ, match)
-            if answer is None:
-                answer = await self._in_thread(environ)
+            answer = await self._answer(scope, environ, protocol, foreign)
         except QueueyError as error:
             answer = error_answer(error, environ)
             self._metrics.observe(NAME, answer.status, 0.0)
@@ -126,7 +119,32 @@ class Gateway:
         else:
             protocol.response_empty(answer.status, [*answer.headers, ("content-length", "0")])
 
+    async def _answer(
+        self,
+        scope: Scope,
+        environ: Environ,
+        protocol: Any,  # noqa: ANN401 - granian's, compiled
+        foreign: list[str],
+    ) -> Answer:
+        if foreign:
+            raise unreadable(foreign)
+        size = await self._intake.take(environ, protocol, self._loop)
+        if scope.method == "POST" and size <= SMALL and (match := hot_match(scope.path)):
+            answer = await self._post(environ, match)
+            if answer is not None:
+                return answer
+        jobs = self._waits if _may_wait(environ) else self._work
+        return await self._in_thread(jobs, partial(self._run, environ))
+
     # At once
+
+    async def _post(self, environ: Environ, match: dict[str, str]) -> Answer | None:
+        """Answers a post in the loop's thread if at all possible; returns None with the request as it was."""
+        answer = await self._at_once(environ, match)
+        if answer is None and self._hot.look_up is not None:
+            await self._in_thread(self._work, partial(self._hot.look_up, environ, match))
+            answer = await self._at_once(environ, match)
+        return answer
 
     async def _at_once(self, environ: Environ, match: dict[str, str]) -> Answer | None:
         """Answers in the loop's thread, or returns None with the request as it was."""
@@ -161,6 +179,9 @@ class Gateway:
             return
         if future.done():
             return
+        if later is None and error is not None:
+            future.set_exception(error)
+            return
         try:
             future.set_result(value if later is None else later.finish(value, error))
         except Exception as failure:  # noqa: BLE001 - whoever awaits the future gets it
@@ -183,20 +204,23 @@ class Gateway:
 
     # In a thread
 
-    async def _in_thread(self, environ: Environ) -> Answer:
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        jobs = self._waits if _may_wait(environ) else self._work
-        jobs.put((environ, future))
+    async def _in_thread(self, jobs: SimpleQueue[Job | None], work: Callable[[], T]) -> T:
+        """Has a thread of a pool do some work; returns its result."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        jobs.put((work, future))
         return await future
 
     def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
         """Is one thread of a pool."""
         while (job := jobs.get()) is not None:
-            environ, future = job
-            answer = self._run(environ)
-            self._finished.append((future, None, answer, None))
+            work, future = job
+            try:
+                result, error = work(), None
+            except Exception as failure:  # noqa: BLE001 - whoever waits gets it
+                result, error = None, failure
+            self._finished.append((future, None, result, error))
             self._wake()
-            del job, environ, future, answer
+            del job, work, future, result, error
 
     def _run(self, environ: Environ) -> Answer:
         """Runs the application and gathers its answer."""

@@ -148,6 +148,7 @@ class Stub:
         self.hot = self
         self.service = self
         self.metrics = Metrics()
+        self.look_up = None
 
     def begin(self, *_: object) -> Any:  # noqa: ANN401
         """Is the hot endpoint, with nothing to do at once."""
@@ -296,6 +297,27 @@ def test_head_says_how_long_the_body_would_be(run: Run) -> None:
 
 
 # At once
+
+
+def test_posts_hold_no_thread_for_their_commit(
+    run: Run, owner: Caller, other: Store, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A post to a queue that is not in memory, or was changed elsewhere, waits in a thread for the look-up alone."""
+    for name in ("new", "changed"):
+        owner.create(name)
+    owner.post("changed", "known")
+    other.purge_queue(other.queue("queuey", "changed"))
+    store.queue("queuey", "changed", fresh=True)
+
+    def blocked(*_: object, **__: object) -> None:
+        raise AssertionError("a thread waits for a commit")
+
+    monkeypatch.setattr(store, "append", blocked)
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        return [await Request(path=f"/v1/queuey/{name}", body=b"x").to(gateway) for name in ("new", "changed", "new")]
+
+    assert [reply.status for reply in run(work)] == [201, 201, 201]
 
 
 @pytest.mark.parametrize(

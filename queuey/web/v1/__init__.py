@@ -67,7 +67,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     for name, pattern, handlers in routes(service, gate, messages):
         config.add_route(name, pattern + SLASH)
         early = {"POST": messages.begin_post} if name == HOT else None
-        endpoint = Endpoint(name, service.metrics, handlers, early)
+        endpoint = Endpoint(name, service.metrics, handlers, early, gate.look_up)
         config.add_view(endpoint, route_name=name)
         if early is not None:
             config.registry.hot = endpoint
