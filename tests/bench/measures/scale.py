@@ -48,6 +48,34 @@ def queues(bench: Bench) -> Report:
     return Report("queues", "", rows, verdicts, ["Medians of the time of a request over one connection."])
 
 
+@measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
+def scattered(bench: Bench) -> Report:
+    """64 connections; every request of the second side names another queue, far more of them than the cache holds."""
+    size = bench.size(200_000, 50_000)
+    seconds = bench.pick(2.5, 0.8)
+    directory = bench.fresh("queuey")
+    service.prepare(directory).close()
+    service.fill_queues(directory, size)
+    (text,) = traffic.bodies(1)
+    paths = [f"{service.BASE}/q{bench.rng.randrange(size):07d}" for _ in range(50_000)]
+    scattered_posts = Job([request for path in paths for request in traffic.posts_of_one(path, [text]).requests], 201)
+    together = traffic.posts_of_one(QUEUE, [text])
+    with service.serve(directory) as server:
+        calls: dict[str, Callable[[], Sample]] = {
+            "one queue": partial(traffic.run, server, together, seconds=seconds),
+            f"any of {size:,}": partial(traffic.run, server, scattered_posts, seconds=seconds),
+        }
+        samples = bench.interleave(calls, bench.size(5, 2))
+    one, many = samples
+    ratio = paired(traffic.rates(samples[many]), traffic.rates(samples[one]))
+    return Report(
+        "scattered",
+        "",
+        [traffic.row(name, runs) for name, runs in samples.items()],
+        [Verdict(f"{many} / {one}", ratio)],
+    )
+
+
 def calls_by_name(calls: dict[tuple[str, int], Callable[[], Sample]]) -> dict[str, Callable[[], Sample]]:
     """Returns the calls under the names that the table shows."""
     return {f"{action}, {size:,} there": call for (action, size), call in calls.items()}
