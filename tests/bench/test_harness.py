@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queuey import ids
-from tests.bench import __main__, processes, traffic
+from tests.bench import __main__, processes, traffic, wrk
 from tests.bench.harness import REGISTRY, Bench, Measure, Skip, Void, file_system, take, workspace
 from tests.bench.opponents import rows, table
 from tests.bench.processes import Process
@@ -144,3 +144,38 @@ def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         __main__.main(["no-such-measure"])
     assert ", ".join(REGISTRY) in capsys.readouterr().err
+
+
+WRK = """Running 2s test @ http://127.0.0.1:1/
+  1 threads and 64 connections
+  Thread Stats   Avg      Stdev     Max   +/- Stdev
+    Latency     3.15ms    1.02ms  18.71ms   83.71%
+    Req/Sec    19.36k     1.20k   20.44k    70.00%
+  Latency Distribution
+     50%    3.01ms
+     75%    3.60ms
+     90%    4.20ms
+     99%    0.90s
+  38720 requests in 2.00s, 9.60MB read
+Requests/sec:  19360.00
+Transfer/sec:      4.80MB
+"""
+
+
+def test_what_wrk_says_is_read() -> None:
+    """Rates, quantiles and the server's CPU come out of wrk's own words."""
+    sample = wrk.read(WRK, 1.9360, JOB, "")
+    assert (sample.rate, sample.p50, sample.p99, sample.longest, sample.cpu) == (19360.0, 3.01, 900.0, 18.71, 50.0)
+
+
+@pytest.mark.parametrize("more", ["  Non-2xx or 3xx responses: 1\n", "  Socket errors: connect 0, read 3\n"])
+def test_errors_that_wrk_tells_of_void_a_run(more: str) -> None:
+    """A run of wrk with one bad answer or connection is no measurement."""
+    with pytest.raises(Void, match="complaint"):
+        wrk.read(WRK + more, 1.0, JOB, "complaint")
+
+
+def test_wrk_gets_the_requests_as_they_are() -> None:
+    """The program for wrk holds every request once, its line ends and quotes escaped."""
+    text = wrk.script(traffic.Job(['POST / HTTP/1.1\r\n\r\n"a\\'], 201))
+    assert '{"POST / HTTP/1.1\\r\\n\\r\\n\\"a\\\\"}' in text

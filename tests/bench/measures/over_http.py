@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from tests.bench import processes, service, traffic
+from tests.bench import processes, service, traffic, wrk
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.opponents import rows
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.traffic import Sample
 
+BY_WRK = ", by wrk"
 QUEUE = f"{service.BASE}/bench"
 CONNECTIONS = 64
 BATCH = 100
@@ -28,20 +29,21 @@ OPPONENTS = {
     "commit each, 64 threads": ("lock", 64),
     "commit each, 1 thread": ("lock", 1),
 }
-"""How the threads take turns at the file, and how many there are. Those with as many threads as the service count for
-the floor. A thread per connection is what such a view is often given; one thread is its best, and serves nothing else
-meanwhile."""
+"""How the threads take turns at the file, and how many there are. A thread per connection is what such a view is often
+given; one thread is its best, and serves nothing else meanwhile."""
 
 
 @measure("post1", "POST of one message, synchronous=FULL, against a view that commits each message itself")
 def post1(bench: Bench) -> Report:
-    """Compares with all ways of taking turns at the file; the fastest with as many threads is the opponent."""
+    """Compares with equal threads, as many as the service has by default and one a connection."""
     job = traffic.posts_of_one(QUEUE, traffic.bodies(64))
     seconds = bench.pick(2.5, 0.8)
     with contextlib.ExitStack() as stack:
-        ours = bench.fresh("queuey")
-        service.prepare(ours).close()
-        sides: dict[str, processes.Process] = {"queuey": stack.enter_context(service.serve(ours))}
+        sides: dict[str, processes.Process] = {}
+        for name, threads in (("queuey", service.THREADS), ("queuey, 64 threads", 64)):
+            ours = bench.fresh("queuey")
+            service.prepare(ours).close()
+            sides[name] = stack.enter_context(service.serve(ours, threads=threads))
         for name, (turns, threads) in OPPONENTS.items():
             theirs = bench.fresh(turns)
             settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": turns}
@@ -51,23 +53,31 @@ def post1(bench: Bench) -> Report:
         for server in sides.values():
             traffic.run(server, job, seconds=1)
         calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
+        if wrk.PATH is not None:
+            calls |= {name + BY_WRK: partial(wrk.run, server, job, seconds=seconds) for name, server in sides.items()}
         samples = bench.interleave(calls, bench.size(7, 2))
+    verdicts = against_equals(samples, "")
+    if wrk.PATH is not None:
+        verdicts += against_equals(samples, BY_WRK)
+    notes = [
+        f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker; {service.THREADS} threads unless said."
+    ]
+    return Report("post1", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, notes)
+
+
+def against_equals(samples: dict[str, list[Sample]], generator: str) -> list[Verdict]:
+    """Compares, for one generator, sides of equal threads, and the service with the opponent's best of one thread."""
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
-    best = fastest({name: samples[name] for name, (_, threads) in OPPONENTS.items() if threads == service.THREADS})
-    return Report(
-        "post1",
-        "",
-        [traffic.row(name, runs) for name, runs in samples.items()],
-        [
-            Verdict(f"queuey / {best}", paired(rates["queuey"], rates[best]), floor=3, aim=5),
-            *(
-                Verdict(f"queuey / {name}", paired(rates["queuey"], rates[name]))
-                for name, (_, threads) in OPPONENTS.items()
-                if threads != service.THREADS
-            ),
-        ],
-        [f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies, 1 worker and {service.THREADS} threads each."],
-    )
+    equal = [name + generator for name, (_, threads) in OPPONENTS.items() if threads == service.THREADS]
+    best = fastest({name: samples[name] for name in equal})
+    queuey, alone = "queuey" + generator, "commit each, 1 thread" + generator
+    many = "commit each, 64 threads" + generator
+    ratios = {
+        f"64 threads each: queuey / {many}": paired(rates["queuey, 64 threads" + generator], rates[many]),
+        f"{service.THREADS} threads each: queuey / {best}": paired(rates[queuey], rates[best]),
+    }
+    verdicts = [Verdict(name, ratio, floor=3, aim=5) for name, ratio in ratios.items()]
+    return [*verdicts, Verdict(f"queuey / {alone}", paired(rates[queuey], rates[alone]))]
 
 
 @measure("post100", "POST of 100 messages, against one process that inserts 100 rows a commit")
