@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""
+PATIENCE = 0.05
+"""Seconds that a read waits for the one before it."""
 SMALL = 64 * 1024
 """Bytes of a body up to which a POST is handled at once."""
 
@@ -77,6 +79,7 @@ class Gateway:
         self._work: SimpleQueue[Job | None] = SimpleQueue()
         self._waits: SimpleQueue[Job | None] = SimpleQueue()
         self._pools = [(self._work, threads, "queuey-request"), (self._waits, waiters, "queuey-wait")]
+        self._turn = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
         self._finished: deque[Finished] = deque()
         self._waking = False
@@ -133,8 +136,10 @@ class Gateway:
             answer = await self._post(environ, match)
             if answer is not None:
                 return answer
-        jobs = self._waits if _may_wait(environ) else self._work
-        return await self._in_thread(jobs, partial(self._run, environ))
+        if _may_wait(environ):
+            return await self._in_thread(self._waits, partial(self._run, environ))
+        run = self._run_in_turn if scope.method == "GET" else self._run
+        return await self._in_thread(self._work, partial(run, environ))
 
     # At once
 
@@ -221,6 +226,19 @@ class Gateway:
             self._finished.append((future, None, result, error))
             self._wake()
             del job, work, future, result, error
+
+    def _run_in_turn(self, environ: Environ) -> Answer:
+        """Runs the application for a read, one at a time as long as each is short.
+
+        Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. One that waits for
+        the disk keeps the next waiting for no longer than ``PATIENCE``.
+        """
+        mine = self._turn.acquire(timeout=PATIENCE)
+        try:
+            return self._run(environ)
+        finally:
+            if mine:
+                self._turn.release()
 
     def _run(self, environ: Environ) -> Answer:
         """Runs the application and gathers its answer."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Self
 
@@ -484,6 +485,39 @@ def test_long_polls_have_threads_of_their_own(method: str, path: str, query: str
     """However a wait is written, it takes no thread from other requests; and those take none from long polls."""
     reply = running(Stub())(Request(method, path, body, query=query).to)
     assert reply.text.startswith(f"queuey-{pool}-")
+
+
+def test_reads_take_turns_but_do_not_wait_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short reads run one after the other; one that does not come back keeps the others waiting for a moment only."""
+    busy, most, slow = [0], [0], threading.Event()
+
+    class Counting(Stub):
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            if environ["QUERY_STRING"] == "slow":
+                assert slow.wait(10)
+                return super().__call__(environ, start_response)
+            busy[0] += 1
+            most[0] = max(most[0], busy[0])
+            time.sleep(0.001)
+            busy[0] -= 1
+            return super().__call__(environ, start_response)
+
+    async def short(gateway: Gateway) -> None:
+        await asyncio.gather(*(Request("GET", "/").to(gateway) for _ in range(20)))
+        assert most[0] == 1
+
+    async def stuck(gateway: Gateway) -> None:
+        first = asyncio.create_task(Request("GET", "/", query="slow").to(gateway))
+        await asyncio.sleep(0)
+        assert (await Request("GET", "/").to(gateway)).status == 200
+        assert not first.done()
+        slow.set()
+        assert (await first).status == 200
+
+    monkeypatch.setattr("queuey.web.gateway.PATIENCE", 30.0)
+    running(Counting())(short)
+    monkeypatch.setattr("queuey.web.gateway.PATIENCE", 0.01)
+    running(Counting())(stuck)
 
 
 def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:
