@@ -32,4 +32,4 @@ def test_short_histories(site: Site, clock: Clock) -> None:
 @pytest.mark.timeout(1800)
 def test_long_histories(site: Site, clock: Clock) -> None:
     """Fewer, longer and deeper ones."""
-    check(site, histories=400, steps=80)
+    check(site, histories=1000, steps=80)
