@@ -104,9 +104,6 @@ class Gateway:
         environ, foreign = make_environ(scope)
         try:
             answer = await self._answer(scope, environ, protocol, foreign)
-        except QueueyError as error:
-            answer = error_answer(error, environ)
-            self._metrics.observe(NAME, answer.status, 0.0)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
             answer = error_answer(error, environ)
             self._metrics.observe(NAME, answer.status, 0.0)

@@ -239,6 +239,7 @@ class TestFull:
         queue = full.store.purge_queue(full.queue)
         full.store.sweep()
         say(full.store, queue, *["z" * 3000] * 10)
+        assert shown_bodies(full.store, queue) == ["z" * 3000] * 10
 
 
 @dataclass

@@ -9,6 +9,7 @@ from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound
 from queuey.messages import Key
 from queuey.storage import Applications
+from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.transaction import Transaction
 
@@ -28,7 +29,7 @@ class SqliteApplications(Applications):
 
         def work(transaction: Transaction) -> None:
             connection = transaction.connection
-            if connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchall():
+            if rows.has_application(connection, name):
                 raise ApplicationExists(name)
             created = ids.ticks_to_seconds(transaction.now)
             connection.execute("INSERT INTO applications VALUES (?, ?)", (name, created))
@@ -46,7 +47,7 @@ class SqliteApplications(Applications):
         if self._known.get(name, 0.0) > now:
             return True
         with self._db.readers.reading() as connection:
-            found = bool(connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchall())
+            found = rows.has_application(connection, name)
         if found:
             self._known[name] = now + _CACHED
         return found
@@ -56,7 +57,7 @@ class SqliteApplications(Applications):
 
         def work(transaction: Transaction) -> Key:
             connection = transaction.connection
-            if not connection.execute("SELECT 1 FROM applications WHERE name = ?", (application,)).fetchall():
+            if not rows.has_application(connection, application):
                 raise ApplicationNotFound(application)
             present = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
             if present is not None:

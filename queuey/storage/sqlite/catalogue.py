@@ -47,7 +47,7 @@ class SqliteCatalogue(Catalogue):
                 if differing:
                     raise QueueExists(present, differing)
                 return present, False
-            if not connection.execute("SELECT 1 FROM applications WHERE name = ?", (application,)).fetchall():
+            if not rows.has_application(connection, application):
                 raise ApplicationNotFound(application)
             number = transaction.new_id()
             queue = Queue(

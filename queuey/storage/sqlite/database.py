@@ -121,7 +121,7 @@ class Database:
         last, catalogue, due, _ = row
         if due is not None and last < due <= self.clock():
             with contextlib.suppress(StoreUnavailable):
-                last = self.writer.perform(_advance)
+                last = self.writer.perform(Transaction.advance)
         self.catalogue = catalogue
         return last, catalogue
 
@@ -207,8 +207,3 @@ class Watch:
                 self._seen = seen
                 return True
         return False
-
-
-def _advance(transaction: Transaction) -> int:
-    transaction.advance()
-    return transaction.last

@@ -15,7 +15,7 @@ from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, Watch
 from queuey.storage.sqlite.reading import read_slice, to_messages
 from queuey.storage.sqlite.runs import estimate, live_runs, lowest_live
-from queuey.storage.sqlite.transaction import Append, Transaction, encode_meta
+from queuey.storage.sqlite.transaction import Append, Transaction
 
 COUNTED = 10_000
 """Up to so many messages are counted; more are estimated from the runs."""
@@ -63,7 +63,7 @@ class SqliteMessages(Messages):
                 raise _beyond(partition, queue)
         _check_text(item.body)
         base = queue.qid << 8
-        meta = encode_meta(item.meta)
+        meta = rows.encode_meta(item.meta)
         lifetime = item.ttl * TICKS_PER_SECOND
 
         def work(transaction: Transaction) -> None:
@@ -106,9 +106,7 @@ class SqliteMessages(Messages):
             now = self._db.clock()
             pages: list[Page] = []
             for wanted in slices:
-                horizon = safe
-                if wanted.delayed and queue.read_delay:
-                    horizon = min(safe, now - int(queue.read_delay * TICKS_PER_SECOND))
+                horizon = _behind(queue, safe, now) if wanted.delayed else safe
                 qp = base | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
                 pages.append(read_slice(connection, qp, wanted, horizon, now))
         return pages
@@ -129,9 +127,7 @@ class SqliteMessages(Messages):
                 self._inspect_one(connection, queue.qid << 8 | partition, partition, now)
                 for partition in range(1, queue.partitions + 1)
             ]
-        if queue.read_delay:
-            horizon = min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND))
-        return horizon, partitions
+        return _behind(queue, horizon, now), partitions
 
     def _inspect_one(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
         alive = lowest_live(connection, qp, now)
@@ -146,10 +142,9 @@ class SqliteMessages(Messages):
         """See the contract."""
         found: list[Lag] = []
         with self._db.readers.reading() as connection:
-            horizon = self._sample(connection, queue)
+            safe = self._sample(connection, queue)
             now = self._db.clock()
-            if queue.read_delay:
-                horizon = min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND))
+            horizon = _behind(queue, safe, now)
             for partition, offset in offsets:
                 qp = queue.qid << 8 | partition if 0 < partition <= queue.partitions else -1
                 alive = lowest_live(connection, qp, now)
@@ -186,6 +181,11 @@ def _checked(queue: Queue, items: Sequence[NewMessage]) -> Sequence[NewMessage]:
             raise _beyond(item.partition, queue)
         _check_text(item.body)
     return items
+
+
+def _behind(queue: Queue, horizon: int, now: int) -> int:
+    """Returns the horizon of reads that keep the queue's read delay."""
+    return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
 
 
 def _beyond(partition: int, queue: Queue) -> InvalidRequest:

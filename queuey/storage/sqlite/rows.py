@@ -19,6 +19,7 @@ QUEUE_COLUMNS = "application, name, uid, qid, partitions, type, consistency, pri
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
 
 _decode_principals = msgspec.json.Decoder(tuple[Principal, ...]).decode
+_encode_meta = msgspec.msgpack.Encoder().encode
 _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 
 
@@ -74,6 +75,17 @@ def verify(connection: Connection, queue: Queue) -> None:
     present = find_queue(connection, queue.application, queue.name, queue.version)
     if present != queue:
         raise QueueChanged(queue.name)
+
+
+def has_application(connection: Connection, name: str) -> bool:
+    """Tells whether an application exists."""
+    return bool(connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchall())
+
+
+@lru_cache(maxsize=1024)
+def encode_meta(meta: Meta | None) -> bytes | None:
+    """Returns what a ``meta`` column holds: NULL for none. Cached as its opposite is."""
+    return None if meta is None or meta == Meta() else _encode_meta(meta)
 
 
 @lru_cache(maxsize=1024)

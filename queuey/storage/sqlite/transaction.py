@@ -15,7 +15,7 @@ import msgspec
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Meta, NewMessage, Queue
+from queuey.messages import NewMessage, Queue
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.runs import Tally, run_end
@@ -35,8 +35,6 @@ MAX_AHEAD = TICKS_PER_SECOND
 added, would allow the next one, and one client could move everybody's ids into the future."""
 
 _DELETE = "DELETE FROM messages WHERE qp = ? AND ticks = ? AND low = ? RETURNING expires"
-
-_encode_meta = msgspec.msgpack.Encoder().encode
 
 
 Clock = tuple[int, int, int | None, int]
@@ -129,6 +127,7 @@ class Transaction:
             if item.delay:
                 position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
                 self.tally.add(qp, run_end(span, position[0] + span), position[0], position[0], span, 1)
+                self.touched.add(qp)
             else:
                 tick = next(ticks)
                 position = tick, low
@@ -143,13 +142,13 @@ class Transaction:
                 *position,
                 position[0] + span,
                 item.body,
-                encode_meta(item.meta) if item.meta else None,
+                rows.encode_meta(item.meta),
             )
             positions.append(position)
         for (qp, span), (count, lowest, highest) in counts.items():
             # At the border between two windows the count of the earlier run stays a little low.
             self.tally.add(qp, run_end(span, highest + span), lowest, highest, span, count)
-        self.touched.update(base | item.partition for item in append.items)
+            self.touched.add(qp)
         if counts:
             self.last = tick
         self.messages += len(positions)
@@ -279,9 +278,10 @@ class Transaction:
         self.connection.execute("RELEASE one")
         return result
 
-    def advance(self) -> None:
-        """Moves ``last`` to the clock: a reader is about to show ids up to there."""
+    def advance(self) -> int:
+        """Moves ``last`` to the clock, because a reader is about to show ids up to there; returns it."""
         self.last = max(self.last, self.now)
+        return self.last
 
     def finish(self) -> Clock | None:
         """Writes what was gathered; the next statement is COMMIT.
@@ -305,8 +305,3 @@ class Transaction:
         if self._due is not None:
             ahead.append(self._due)
         return self.last, self._catalogue, min(ahead, default=None), self._next_id
-
-
-def encode_meta(meta: Meta | None) -> bytes | None:
-    """Returns what the ``meta`` column holds."""
-    return _encode_meta(meta) if meta is not None and meta != Meta() else None
