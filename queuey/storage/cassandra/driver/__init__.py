@@ -1,0 +1,10 @@
+"""The way to Cassandra: the only package that imports the driver.
+
+Nothing above it sees an exception, a consistency constant or a row type of the driver.
+"""
+
+from queuey.storage.cassandra.driver.connection import Driver, Host
+from queuey.storage.cassandra.driver.errors import InDoubt
+from queuey.storage.cassandra.driver.requests import UNSET, Rows, Statement, Written
+
+__all__ = ["UNSET", "Driver", "Host", "InDoubt", "Rows", "Statement", "Written"]

@@ -1,0 +1,426 @@
+"""The connection to a Cassandra cluster: made in the background, kept by the driver, and never waited for too long.
+
+States::
+
+    connecting ──(connected, keyspace there, schema known)──► ready ──(close)──► closed
+        │  ▲
+        └──┘ every second; calls meanwhile raise StoreUnavailable
+
+Once ready, nodes may come and go: the driver reconnects by itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ResponseFuture, Session
+from cassandra.policies import ConstantReconnectionPolicy
+from cassandra.query import PreparedStatement
+
+from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.driver import policies, requests
+from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, translate
+from queuey.storage.cassandra.driver.requests import Call, Rows, Statement
+from queuey.storage.cassandra.options import CassandraOptions, Target
+
+log = logging.getLogger(__name__)
+
+Done = Callable[[Rows | None, StoreUnavailable | None], None]
+"""Told the rows (None of a plain write), or why there are none. Called once, in any thread."""
+
+RETRY_EVERY = 1.0
+"""Seconds between attempts to connect."""
+CONNECT_TIMEOUT = 3.0
+PROTOCOL = 5
+
+
+class Host(NamedTuple):
+    """A node as the driver knows it."""
+
+    address: str
+    dc: str
+    up: bool
+
+
+class Driver:
+    """The cluster, as one process uses it. All methods may be called from any thread.
+
+    Args:
+        target: Where it is.
+        options: Timeouts, credentials and certificates.
+        verify: Called with the driver once connected; returns what is wrong with the schema, or None.
+        keyspace: False: connect without it (for making it).
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        options: CassandraOptions,
+        *,
+        verify: Callable[[Driver], str | None] = lambda _: None,
+        keyspace: bool = True,
+    ) -> None:
+        self.target = target
+        self._options = options
+        self._verify = verify
+        self._keyspace = keyspace
+        self._problem: str = "Cassandra has not been reached yet"
+        self._cluster: Cluster | None = None
+        self._session: Session | None = None
+        self._usable = False
+        self._prepared: dict[Statement, PreparedStatement] = {}
+        self._preparing = threading.Lock()
+        self._ready = threading.Event()
+        self._closed = threading.Event()
+        self.requests = 0
+        """How many requests were made; for tests and metrics, roughly right under threads."""
+        self._thread = threading.Thread(target=self._connect, name="queuey-cassandra", daemon=True)
+        self._thread.start()
+
+    # Connecting
+
+    def ready(self, timeout: float) -> bool:
+        """Waits until the connection stands; returns whether it does."""
+        return self._ready.wait(timeout)
+
+    def problem(self) -> str | None:
+        """Says why calls are refused now, None if they are not."""
+        return None if self._usable else self._problem
+
+    def _connect(self) -> None:
+        while not self._closed.is_set():
+            problem = self._attempt()
+            if problem is None:
+                return
+            if problem != self._problem:
+                log.warning("%s", problem)
+            self._problem = problem
+            self._closed.wait(RETRY_EVERY)
+
+    def _attempt(self) -> str | None:
+        """Makes one attempt; returns what was wrong."""
+        try:
+            if self._session is None:
+                self._open()
+            dcs = {host.dc for host in self.hosts()}
+            if self._options.local_dc is None and len(dcs) > 1:
+                return f"Cassandra has several data centres ({', '.join(sorted(dcs))}): say which one is local"
+            if self._options.local_dc is not None and self._options.local_dc not in dcs:
+                return f"Cassandra has no data centre {self._options.local_dc!r} (but {', '.join(sorted(dcs))})"
+            self._usable = True
+            problem = self._verify(self)
+        except DRIVER_ERRORS as error:
+            problem = str(translate(error, reads=True, attempts=0))
+        except StoreUnavailable as error:
+            problem = str(error)
+        except Exception as error:
+            log.exception("Connecting to Cassandra failed.")
+            problem = f"Connecting to Cassandra failed: {error}"
+        if problem is not None:
+            self._usable = False
+            return problem
+        self._ready.set()
+        return None
+
+    def _open(self) -> None:
+        cluster = self._make_cluster()
+        try:
+            session = cluster.connect(self.target.keyspace if self._keyspace else None)
+        except BaseException:
+            cluster.shutdown()
+            raise
+        session.use_client_timestamp = False
+        self._cluster, self._session = cluster, session
+
+    def _make_cluster(self) -> Cluster:
+        options = self._options
+        auth = None
+        if options.user is not None:
+            auth = PlainTextAuthProvider(options.user, options.password or "")
+        return Cluster(
+            self.target.hosts,
+            port=self.target.port,
+            protocol_version=PROTOCOL,
+            auth_provider=auth,
+            ssl_context=_tls(options),
+            # Without it a batch of 100 messages waits for a delayed acknowledgement of TCP: 48 times slower.
+            sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+            execution_profiles={EXEC_PROFILE_DEFAULT: policies.profile(options)},
+            connect_timeout=CONNECT_TIMEOUT,
+            control_connection_timeout=CONNECT_TIMEOUT,
+            reconnection_policy=ConstantReconnectionPolicy(RETRY_EVERY, max_attempts=None),
+            idle_heartbeat_interval=3,
+            idle_heartbeat_timeout=3,
+            compression=False,
+            application_name="queuey",
+        )
+
+    def close(self) -> None:
+        """Ends the connection. Idempotent; later calls raise ``StoreClosed``."""
+        self._closed.set()
+        self._usable = False
+        self._problem = "the store is closed"
+        self._thread.join(CONNECT_TIMEOUT * 2)
+        cluster, self._cluster, self._session = self._cluster, None, None
+        self._prepared.clear()
+        if cluster is not None:
+            cluster.shutdown()
+
+    # What is known of the cluster
+
+    def hosts(self) -> list[Host]:
+        """The nodes, those that are down included."""
+        cluster = self._cluster
+        if cluster is None:
+            return []
+        return [
+            Host(str(host.address), str(host.datacenter), up=bool(host.is_up)) for host in cluster.metadata.all_hosts()
+        ]
+
+    def replication(self) -> Mapping[str, int]:
+        """Copies by data centre; one entry under an empty name where the strategy knows no data centres.
+
+        Raises:
+            StoreUnavailable: Not connected.
+        """
+        cluster = self._cluster
+        keyspace = None if cluster is None else cluster.metadata.keyspaces.get(self.target.keyspace)
+        if keyspace is None:
+            raise self._refusal()
+        strategy = keyspace.replication_strategy
+        factors = getattr(strategy, "dc_replication_factors_info", None)
+        if factors is None:
+            return {"": int(strategy.replication_factor)}
+        return {str(dc): int(info.all_replicas) for dc, info in factors.items()}
+
+    def agrees(self) -> bool:
+        """Waits for the nodes to agree on the schema, up to the driver's limit; returns whether they do."""
+        cluster = self._cluster
+        return cluster is not None and bool(cluster.control_connection.wait_for_schema_agreement())
+
+    # Requests
+
+    def run(
+        self,
+        statement: Statement,
+        values: Sequence[Any] = (),
+        *,
+        consistency: str = "QUORUM",
+        serial: str | None = None,
+        timeout: float | None = None,
+        host: str | None = None,
+    ) -> Rows:
+        """Runs a statement and returns all its rows, as many pages as they take.
+
+        Args:
+            statement: What to run.
+            values: Python values in the order of its markers.
+            consistency: Of the read, the write or the commit of a conditional write.
+            serial: ``SERIAL`` or ``LOCAL_SERIAL`` for a conditional write.
+            timeout: Seconds for each page; the options' if None.
+            host: Address of the node to ask, and no other.
+
+        Raises:
+            StoreUnavailable: It failed; ``outcome`` says what became of a write (``InDoubt``: unknown).
+        """
+        session = self._open_session()
+        self.requests += 1
+        future: ResponseFuture | None = None
+        try:
+            request = requests.bound(self._prepare(session, statement), values, consistency, serial, pages=True)
+            future = session.execute_async(
+                request,
+                timeout=self._options.timeout if timeout is None else timeout,
+                host=self._host(host),
+            )
+            return _all_pages(future)
+        except DRIVER_ERRORS as error:
+            raise translate(error, reads=statement.reads, attempts=_attempts(future)) from error
+
+    def run_text(self, cql: str, *, timeout: float | None = None) -> Rows:
+        """Runs a statement that cannot be prepared (schema changes), or whose table may not be there."""
+        session = self._open_session()
+        try:
+            return _all_pages(session.execute_async(cql, timeout=timeout or self._options.timeout))
+        except DRIVER_ERRORS as error:
+            raise translate(error, reads=False) from error
+
+    def run_all(
+        self, calls: Sequence[Call], *, consistency: str = "QUORUM", timeout: float | None = None
+    ) -> list[Rows]:
+        """Runs statements side by side; returns the rows of each, in order (for small answers: one page each).
+
+        Raises:
+            StoreUnavailable: Any of them failed; ``InDoubt`` if any write is in doubt.
+        """
+        if not calls:
+            return []
+        results: list[Rows | None] = [None] * len(calls)
+        errors: list[StoreUnavailable] = []
+        left = threading.Semaphore(0)
+
+        def done_for(number: int) -> Done:
+            def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
+                if error is not None:
+                    errors.append(error)
+                results[number] = rows or []
+                left.release()
+
+            return done
+
+        for number, (statement, values) in enumerate(calls):
+            self.begin(statement, values, consistency=consistency, timeout=timeout, done=done_for(number))
+        for _ in calls:
+            left.acquire()
+        if errors:
+            raise max(errors, key=lambda error: error.outcome == "unknown")
+        return [rows or [] for rows in results]
+
+    def batch(
+        self,
+        calls: Sequence[Call],
+        *,
+        consistency: str = "QUORUM",
+        serial: str | None = None,
+        timeout: float | None = None,
+    ) -> Rows:
+        """Runs one unlogged batch, all of one Cassandra partition; with conditions in it, as one conditional write.
+
+        Raises:
+            StoreUnavailable: It failed (``InDoubt``: perhaps not).
+        """
+        session = self._open_session()
+        self.requests += 1
+        future: ResponseFuture | None = None
+        try:
+            prepared = [(self._prepare(session, statement), values) for statement, values in calls]
+            idempotent = all(statement.idempotent for statement, _ in calls)
+            request = requests.batch(prepared, consistency, serial, idempotent=idempotent)
+            future = session.execute_async(request, timeout=self._options.timeout if timeout is None else timeout)
+            return _all_pages(future)
+        except DRIVER_ERRORS as error:
+            raise translate(error, reads=False, attempts=_attempts(future)) from error
+
+    def begin(
+        self,
+        statement: Statement,
+        values: Sequence[Any],
+        *,
+        done: Done,
+        consistency: str = "QUORUM",
+        timeout: float | None = None,
+    ) -> None:
+        """Starts a statement whose answer is one page; never raises, all errors go to ``done``."""
+        try:
+            session = self._open_session()
+            self.requests += 1
+            request = requests.bound(self._prepare(session, statement), values, consistency, None, pages=False)
+            self._send(session, request, self._options.timeout if timeout is None else timeout, statement.reads, done)
+        except DRIVER_ERRORS as error:
+            done(None, translate(error, reads=statement.reads, attempts=0))
+        except StoreUnavailable as error:
+            done(None, error)
+
+    def begin_rows(
+        self,
+        statement: Statement,
+        rows: Sequence[Sequence[Any]],
+        *,
+        routing_key: bytes,
+        consistency: str,
+        timeout: float,
+        done: Done,
+    ) -> None:
+        """Starts an idempotent write of serialized rows of one Cassandra partition as one request; never raises.
+
+        Args:
+            statement: Writes one row.
+            rows: Serialized values of each row.
+            routing_key: See :func:`routing_key`.
+            consistency: Of the write.
+            timeout: Seconds.
+            done: Told of the end.
+        """
+        try:
+            session = self._open_session()
+            self.requests += 1
+            prepared = self._prepare(session, statement)
+            request = requests.raw(prepared, rows, routing_key, requests.level(consistency), self.target.keyspace)
+            self._send(session, request, timeout, reads=False, done=done)
+        except DRIVER_ERRORS as error:
+            done(None, translate(error, reads=False, attempts=0))
+        except StoreUnavailable as error:
+            done(None, error)
+
+    def _send(self, session: Session, request: Any, timeout: float, reads: bool, done: Done) -> None:  # noqa: ANN401, FBT001
+        future = session.execute_async(request, timeout=timeout)
+
+        def failed(error: BaseException) -> None:
+            done(None, translate(error, reads=reads, attempts=_attempts(future)))
+
+        future.add_callbacks(lambda rows: done(rows, None), failed)
+
+    def _open_session(self) -> Session:
+        session = self._session
+        if session is None or not self._usable:
+            raise self._refusal()
+        return session
+
+    def _refusal(self) -> StoreUnavailable:
+        if self._closed.is_set():
+            return StoreClosed("the store is closed")
+        return StoreUnavailable(self._problem)
+
+    def _prepare(self, session: Session, statement: Statement) -> PreparedStatement:
+        prepared = self._prepared.get(statement)
+        if prepared is None:
+            # One at a time, or a burst at the start would prepare the same statement many times over.
+            with self._preparing:
+                prepared = self._prepared.get(statement)
+                if prepared is None:
+                    prepared = session.prepare(statement.cql)
+                    prepared.is_idempotent = statement.idempotent
+                    self._prepared[statement] = prepared
+        return prepared
+
+    def _host(self, address: str | None) -> Any:  # noqa: ANN401 - the driver's host
+        if address is None:
+            return None
+        cluster = self._cluster
+        hosts = [] if cluster is None else cluster.metadata.all_hosts()
+        for host in hosts:
+            if str(host.address) == address:
+                return host
+        raise StoreUnavailable(f"Cassandra has no node {address}")
+
+
+def routing_key(parts: Sequence[bytes]) -> bytes:
+    """Returns the composite partition key of serialized parts, as Cassandra hashes it for token-aware routing."""
+    return b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in parts)
+
+
+def _attempts(future: ResponseFuture | None) -> int:
+    return 0 if future is None else len(future.attempted_hosts)
+
+
+def _all_pages(future: ResponseFuture) -> Rows:
+    result = future.result()
+    if not result.column_names:
+        return []
+    return list(result)
+
+
+def _tls(options: CassandraOptions) -> ssl.SSLContext | None:
+    if not (options.tls or options.tls_ca or options.tls_cert):
+        return None
+    context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
+    context.check_hostname = options.tls_hostname  # The name is the node's address: the driver connects by it.
+    if options.tls_cert is not None and options.tls_key is not None:
+        context.load_cert_chain(options.tls_cert, options.tls_key)
+    return context

@@ -1,0 +1,188 @@
+"""Options of the Cassandra store and what its consistency levels mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
+
+from queuey.errors import SettingsError
+
+WRITE_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL")
+READ_LEVELS = ("ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL")
+DEFAULT_PORT = 9042
+MOST_BODY = 4 << 20
+"""Bytes of a body that Cassandra takes with its default settings: well under half a commit log segment."""
+
+_KEYSPACE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a queue's consistency level means.
+
+    Attributes:
+        write: Cassandra's consistency level of writes; None: QUORUM, or LOCAL_QUORUM with several data centres.
+        read: The same of reads.
+        delay: Seconds that range reads stay behind the clock (D).
+        deadline: Seconds within which a write must have returned to be acknowledged (W).
+        safe: G1 and G2 are promised, so the levels must overlap and ``delay >= deadline + clock_difference``.
+    """
+
+    write: str | None
+    read: str | None
+    delay: float
+    deadline: float = 3.0
+    safe: bool = True
+
+
+WEAK = Level("ONE", "ONE", delay=1.0, safe=False)
+STRONG = Level(None, None, delay=5.0)
+VERY_STRONG = Level("EACH_QUORUM", None, delay=5.0)
+
+
+@dataclass(frozen=True)
+class CassandraOptions:
+    """How the Cassandra store works.
+
+    Attributes:
+        user, password: Of Cassandra's own authentication; None: none.
+        tls: Encrypt connections; implied by the three files.
+        tls_ca, tls_cert, tls_key: Trusted certificates, and the client's own certificate and key (PEM).
+        tls_hostname: Check that a node's certificate names its address.
+        local_dc: Data centre of this process; must be given when there are several.
+        timeout: Seconds of one request to Cassandra (reads, catalogue).
+        deadline: Seconds after which a call to the store gives up, whatever it waits for.
+        speculative: Seconds after which an idempotent request is also sent to a second node.
+        clock_difference: Largest difference between the clocks of two web processes in seconds (S).
+        row_age: Seconds for which a queue's row and its segments may be used unread (C); changes of a queue answer
+            after it.
+        levels: What ``weak``, ``strong`` and ``very_strong`` mean.
+        default_ttl: Seconds a message lives when neither it nor its queue says.
+        cached_queues: Queue rows kept in memory at most, and partitions' segments as well.
+        most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
+        catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
+        heartbeat: Seconds between looks at the coordinators' clocks.
+        reap_interval: Seconds between looks for what purges and deletes left; None: only when told.
+        reap_after: Seconds for which that is left alone.
+    """
+
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    tls: bool = False
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    tls_hostname: bool = True
+    local_dc: str | None = None
+    timeout: float = 4.0
+    deadline: float = 15.0
+    speculative: float = 0.5
+    clock_difference: float = 1.0
+    row_age: float = 1.0
+    levels: Mapping[str, Level] = field(
+        default_factory=lambda: MappingProxyType({"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG})
+    )
+    default_ttl: int = 259_200
+    cached_queues: int = 100_000
+    most_pending: int = 50_000
+    catalogue_deadline: float = 10.0
+    heartbeat: float = 1.0
+    reap_interval: float | None = 60.0
+    reap_after: float = 600.0
+
+    def __post_init__(self) -> None:
+        """Refuses what would break a promise.
+
+        Raises:
+            SettingsError: Says which values do not go together.
+        """
+        if self.clock_difference <= 0 or self.row_age <= 0:
+            raise SettingsError("clock_difference and the age of a queue row must be above 0.")
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise SettingsError("A client certificate and its key must be given together.")
+        for name, level in self.levels.items():
+            _check_level(name, level, self.clock_difference, self.row_age)
+
+
+def _check_level(name: str, level: Level, difference: float, row_age: float) -> None:
+    if level.write is not None and level.write not in WRITE_LEVELS:
+        raise SettingsError(f"{name}: {level.write!r} is no level to write at (one of {', '.join(WRITE_LEVELS)}).")
+    if level.read is not None and level.read not in READ_LEVELS:
+        raise SettingsError(f"{name}: {level.read!r} is no level to read at (one of {', '.join(READ_LEVELS)}).")
+    if not level.safe:
+        return
+    if level.delay < level.deadline + difference:
+        raise SettingsError(
+            f"{name}: a read delay of {level.delay:g} s is shorter than the write deadline ({level.deadline:g} s) "
+            f"and the clock difference ({difference:g} s) together; readers would miss messages."
+        )
+    if row_age > level.delay - difference:
+        raise SettingsError(
+            f"{name}: queue rows may be used for {row_age:g} s, which must not be longer than the read delay less "
+            f"the clock difference ({level.delay - difference:g} s)."
+        )
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a Cassandra store is: the nodes to ask first, their port, and the keyspace."""
+
+    hosts: tuple[str, ...]
+    keyspace: str
+    port: int = DEFAULT_PORT
+
+    @property
+    def url(self) -> str:
+        """The URL that names it, without any password."""
+        hosts = ",".join(f"[{host}]" if ":" in host else host for host in self.hosts)
+        return f"cassandra://{hosts}{'' if self.port == DEFAULT_PORT else f':{self.port}'}/{self.keyspace}"
+
+
+def is_cassandra(store: str) -> bool:
+    """Tells whether a ``store`` setting names a Cassandra keyspace."""
+    return store.startswith("cassandra:")
+
+
+def parse_url(text: str) -> Target:
+    """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port.
+
+    Raises:
+        SettingsError: It is not such a URL, or holds a user or password, which have settings of their own.
+    """
+    parts = urlsplit(text)
+    if parts.scheme != "cassandra" or parts.query or parts.fragment:
+        raise SettingsError(f"{_without_password(text)!r} is not cassandra://host1,host2/keyspace.")
+    if "@" in parts.netloc:
+        raise SettingsError("A store URL holds no user and password: they have settings of their own.")
+    hosts, ports = [], set()
+    for item in parts.netloc.split(","):
+        host, port = _host_and_port(item)
+        hosts.append(host)
+        if port is not None:
+            ports.add(port)
+    if len(ports) > 1:
+        raise SettingsError(f"{text!r} names several ports; all nodes of a cluster have the same.")
+    keyspace = unquote(parts.path.removeprefix("/"))
+    if not _KEYSPACE.fullmatch(keyspace):
+        raise SettingsError(
+            f"{keyspace!r} is no keyspace: a letter, then up to 47 letters, digits and underscores are."
+        )
+    return Target(tuple(hosts), keyspace.lower(), ports.pop() if ports else DEFAULT_PORT)
+
+
+def _host_and_port(text: str) -> tuple[str, int | None]:
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?", text)
+    if match is None:
+        raise SettingsError(f"{text!r} is no host to find Cassandra at.")
+    port = int(match[3]) if match[3] else None
+    if port is not None and not 0 < port < 1 << 16:
+        raise SettingsError(f"{port} is no TCP port.")
+    return match[1] or match[2], port
+
+
+def _without_password(text: str) -> str:
+    return re.sub(r"(?<=://)([^/@:]*):[^/@]*@", r"\1:***@", text)

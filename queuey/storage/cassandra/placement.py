@@ -1,0 +1,110 @@
+"""Where a message lies: retention classes, bucket levels, and which places a range of ids is to be looked for in.
+
+A **class** is a table; the smallest one that covers a message's lifetime holds it, so that whole files expire at once.
+A **bucket** is a Cassandra partition of one queue partition: a level and a number. Level 0 is as wide as the class, so
+a queue with few messages has its live ones in the present bucket and the one before. Levels 1 to 4 are narrow, for
+partitions that get many messages. Level 5 is as wide as level 0 and holds messages written under ids that are not in
+the future (``put``): all other places only ever grow at ids that no reader's horizon has passed.
+
+A **place** is class and bucket. Level 0 of a queue's own class is looked at without being told; every other place is
+recorded in ``segments`` before a message is written to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from queuey.ids import TICKS_PER_SECOND
+
+HOUR = 3600
+DAY = 24 * HOUR
+
+CLASSES = (6 * HOUR, 4 * DAY, 32 * DAY, 400 * DAY)
+"""Seconds that the messages of each class live at most."""
+NAMES = ("6h", "4d", "32d", "400d")
+"""What the tables are called: ``messages_6h`` and so on."""
+
+HOME = 0
+NARROWEST = 4
+PUT = 5
+_NARROW = (0, 6 * HOUR, 15 * 60, 60, 5)
+"""Seconds of levels 1 to 4."""
+
+
+class Place(NamedTuple):
+    """A Cassandra partition of one queue partition."""
+
+    kind: int
+    """The class, 0 to 3."""
+    bucket: int
+
+    @property
+    def level(self) -> int:
+        """Its level, 0 to 5."""
+        return self.bucket & 7
+
+    @property
+    def start(self) -> int:
+        """The first tick of its ids."""
+        return (self.bucket >> 3) * width(self.kind, self.bucket & 7)
+
+    @property
+    def end(self) -> int:
+        """The tick after the last of its ids."""
+        return self.start + width(self.kind, self.bucket & 7)
+
+
+def class_of(seconds: float) -> int:
+    """Returns the smallest class for messages that live so long, the largest if none is large enough."""
+    for number, longest in enumerate(CLASSES):
+        if seconds <= longest:
+            return number
+    return len(CLASSES) - 1
+
+
+def width(kind: int, level: int) -> int:
+    """Returns the width of a bucket in ticks."""
+    seconds = CLASSES[kind] if level in {HOME, PUT} else _NARROW[level]
+    return seconds * TICKS_PER_SECOND
+
+
+def place_of(ticks: int, kind: int, level: int) -> Place:
+    """Returns the place of an id time at a level."""
+    return Place(kind, (ticks // width(kind, level)) << 3 | level)
+
+
+def narrower(kind: int, level: int) -> int:
+    """Returns the next narrower level, or the same if there is none."""
+    if level >= NARROWEST:
+        return level
+    following = level + 1
+    return following if width(kind, following) < width(kind, level) else following + 1
+
+
+def wider(kind: int, level: int) -> int:
+    """Returns the next wider level, or the same if there is none."""
+    if level == HOME:
+        return level
+    previous = level - 1
+    return previous if width(kind, previous) > width(kind, level) else previous - 1
+
+
+def own_places(kind: int, lower: int, upper: int) -> list[Place]:
+    """Returns the places of level 0 of a class that hold ids in ``[lower, upper)`` (ticks), in time order."""
+    size = width(kind, HOME)
+    return [
+        Place(kind, index << 3 | HOME) for index in range(max(0, lower) // size, (max(lower, upper - 1)) // size + 1)
+    ]
+
+
+def is_recorded(place: Place, home: int) -> bool:
+    """Tells whether a place has to be in ``segments`` before it is written to."""
+    return place.kind != home or place.level != HOME
+
+
+def overlapping(places: Iterable[Place], lower: int, upper: int) -> list[Place]:
+    """Returns those that may hold ids in ``[lower, upper)`` (ticks), by start, wider ones first."""
+    found = [place for place in places if place.start < upper and place.end > lower]
+    found.sort(key=lambda place: (place.start, -place.end))
+    return found
