@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from queuey import ids
-from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
+from queuey.errors import ApplicationNotFound, QueueExists, QueueNotFound
 from queuey.messages import Queue, QueueSpec
-from queuey.storage import Catalogue
+from queuey.storage import Catalogue, specs
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.transaction import Transaction
 
-_FIELDS = ("partitions", "type", "consistency", "principals", "ttl", "read_delay")
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Queue)}
 _INSERT = f"INSERT INTO queues ({rows.QUEUE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
 _LIST = (
     f"SELECT {rows.QUEUE_COLUMNS} FROM queues "  # noqa: S608 - constants
     "WHERE application = ? AND name >= ? ORDER BY name LIMIT ?"
 )
-
-
-def given(spec: QueueSpec) -> dict[str, Any]:
-    """Returns the fields that a spec gives."""
-    values = ((name, getattr(spec, name)) for name in _FIELDS)
-    return {name: value for name, value in values if value is not None}
 
 
 class SqliteCatalogue(Catalogue):
@@ -37,14 +28,13 @@ class SqliteCatalogue(Catalogue):
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         """See the contract."""
-        fields = given(spec)
+        fields = specs.given(spec)
 
         def work(transaction: Transaction) -> tuple[Queue, bool]:
             connection = transaction.connection
             present = rows.find_queue(connection, application, name, transaction.catalogue)
             if present is not None:
-                differing = [field for field, value in fields.items() if getattr(present, field) != value]
-                if differing:
+                if differing := specs.differing(present, spec):
                     raise QueueExists(present, differing)
                 return present, False
             if not rows.has_application(connection, application):
@@ -88,9 +78,7 @@ class SqliteCatalogue(Catalogue):
 
     def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
         """See the contract."""
-        fields = {name: _DEFAULTS[name] for name in clear if name in _FIELDS} | given(changes)
-        if fields.get("partitions", queue.partitions) < queue.partitions:
-            raise InvalidRequest({"InvalidUpdate": "Partitions can only be increased."}, code="InvalidUpdate")
+        fields = specs.changed(queue, changes, clear)
 
         def work(transaction: Transaction) -> Queue:
             transaction.verify(queue)

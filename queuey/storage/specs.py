@@ -1,0 +1,39 @@
+"""What a :class:`~queuey.messages.QueueSpec` asks for, compared with a queue as it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from queuey.errors import InvalidRequest
+from queuey.messages import Queue, QueueSpec
+
+FIELDS = ("partitions", "type", "consistency", "principals", "ttl", "read_delay")
+"""What a caller may choose about a queue."""
+
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Queue)}
+
+
+def given(spec: QueueSpec) -> dict[str, Any]:
+    """Returns the fields that a spec gives."""
+    values = ((name, getattr(spec, name)) for name in FIELDS)
+    return {name: value for name, value in values if value is not None}
+
+
+def differing(queue: Queue, spec: QueueSpec) -> list[str]:
+    """Returns the names of the given fields that a queue has other values of."""
+    return [name for name, value in given(spec).items() if getattr(queue, name) != value]
+
+
+def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str, Any]:
+    """Returns the fields that an update sets: those given, and the defaults of those to be cleared.
+
+    Raises:
+        InvalidRequest: It would lower the number of partitions (code ``InvalidUpdate``).
+    """
+    fields = {name: _DEFAULTS[name] for name in clear if name in FIELDS} | given(changes)
+    if fields.get("partitions", queue.partitions) < queue.partitions:
+        raise InvalidRequest({"InvalidUpdate": "Partitions can only be increased."}, code="InvalidUpdate")
+    return fields
