@@ -1,0 +1,185 @@
+"""Lightweight transactions, and what to do when one is in doubt.
+
+A transaction whose answer was lost, or that timed out, may have been applied, may be applied by the next one that
+comes by, or may never be. One read cannot tell. What does tell is the same statement sent again until Cassandra says
+that it was applied or refused: after that nothing sent before can take effect any more. Each change therefore writes a
+fresh random token (``ver``) and demands the one it has seen, so that sending it again does no harm, and a refusal that
+shows our own token means that it was applied before::
+
+    send ──applied──────────────────────────────► DONE
+     ▲ │ └─refused, shows our token─────────────► DONE
+     │ ├───refused, nothing in doubt────────────► REFUSED
+     │ ├───refused by another, ours in doubt────► UNCLEAR   (ours may have been applied and then changed by another)
+     │ ├───error, nothing sent is in doubt──────► StoreUnavailable, outcome none
+     │ ├───error, deadline over or closing──────► StoreUnavailable, outcome unknown
+     └─┴───error, in doubt: a pause
+
+Tables written in this way must be written in no other: a plain write stamped ahead of a later transaction would make
+that one say "applied" and change nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+import secrets
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.options import CassandraOptions
+
+Call = tuple[Statement, Sequence[Any]]
+
+FIRST_PAUSE = 0.02
+LONGEST_PAUSE = 0.5
+_TURNS = 64
+
+
+class Conclusion(enum.Enum):
+    """What became of a change that carries a token."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    UNCLEAR = "unclear"
+
+
+class Verdict(NamedTuple):
+    """Cassandra's last word on a lightweight transaction.
+
+    Attributes:
+        applied: The last time it was sent it was applied.
+        seen: The columns that the conditions are about, as they were found; empty if there is no row. The token's
+            column comes last.
+        doubted: It was sent before without an answer.
+    """
+
+    applied: bool
+    seen: tuple[Any, ...] = ()
+    doubted: bool = False
+
+    def conclude(self, token: int) -> Conclusion:
+        """Says what became of a change that writes this token."""
+        if self.applied or (self.seen and self.seen[-1] == token):
+            return Conclusion.DONE
+        return Conclusion.UNCLEAR if self.doubted else Conclusion.REFUSED
+
+
+def new_number() -> int:
+    """Returns a random positive number of 62 bits: a token, or a number of a queue."""
+    return secrets.randbits(62) or 1
+
+
+def read_verdict(rows: Rows, *, doubted: bool) -> Verdict:
+    """Reads the answer to a lightweight transaction: the first column says whether it was applied."""
+    first = rows[0]
+    return Verdict(bool(first[0]), tuple(first[1:]), doubted)
+
+
+def judge(error: StoreUnavailable, *, doubted: bool, left: float) -> StoreUnavailable | None:
+    """Decides what an error means for a transaction.
+
+    Args:
+        error: What sending it gave.
+        doubted: It was sent before without an answer.
+        left: Seconds until the deadline.
+
+    Returns:
+        What to raise, None to send it again.
+    """
+    if not doubted and error.outcome == "none":
+        return error
+    if isinstance(error, StoreClosed):
+        return StoreClosed(str(error), outcome="unknown")
+    if left <= 0:
+        return StoreUnavailable(f"a change is in doubt: {error}", outcome="unknown", retry_after=error.retry_after)
+    return None
+
+
+class Cas:
+    """Sends lightweight transactions until they are decided. All methods may be called from any thread.
+
+    Args:
+        driver: Where to.
+        options: ``catalogue_write``, ``catalogue_serial``, ``catalogue_deadline``, ``timeout``.
+        clock: For the deadline.
+        closing: Set when the store is being closed; ends all waiting here.
+    """
+
+    def __init__(self, driver: Driver, options: CassandraOptions, clock: Clock, closing: threading.Event) -> None:
+        self._driver = driver
+        self._options = options
+        self._clock = clock
+        self._closing = closing
+        self._turns = tuple(threading.Lock() for _ in range(_TURNS))
+        self.doubts = 0
+        """How many answers were in doubt; for metrics, roughly right under threads."""
+
+    def run(self, statement: Statement, values: Sequence[Any]) -> Verdict:
+        """Runs one conditional statement.
+
+        Raises:
+            StoreUnavailable: With outcome ``none``: nothing was or will be changed; ``unknown``: perhaps.
+        """
+        return self._settle(
+            lambda timeout: self._driver.run(
+                statement,
+                values,
+                consistency=self._options.catalogue_write,
+                serial=self._options.catalogue_serial,
+                timeout=timeout,
+            )
+        )
+
+    def batch(self, calls: Sequence[Call]) -> Verdict:
+        """Runs statements of one Cassandra partition as one, of which one has a condition; raises like :meth:`run`."""
+        return self._settle(
+            lambda timeout: self._driver.batch(
+                calls,
+                consistency=self._options.catalogue_write,
+                serial=self._options.catalogue_serial,
+                timeout=timeout,
+            )
+        )
+
+    def _settle(self, send: Callable[[float], Rows]) -> Verdict:
+        until = self._clock.boottime() + self._options.catalogue_deadline
+        pause = FIRST_PAUSE
+        doubted = False
+        while True:
+            left = until - self._clock.boottime()
+            try:
+                return read_verdict(send(max(0.1, min(self._options.timeout, left))), doubted=doubted)
+            except StoreUnavailable as error:
+                final = judge(error, doubted=doubted, left=until - self._clock.boottime())
+                if final is not None:
+                    raise final from error
+            doubted = True
+            self.doubts += 1
+            if self._closing.wait(pause * (0.5 + random.random())):  # noqa: S311 - spreads callers, guards nothing
+                raise StoreClosed("the store is closing; a change is in doubt", outcome="unknown")
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    @contextmanager
+    def turn(self, key: Hashable) -> Iterator[None]:
+        """Lets callers of this process change one thing after another: transactions that meet hinder each other.
+
+        Raises:
+            StoreBusy: The others take too long.
+        """
+        lock = self._turns[hash(key) % _TURNS]
+        if not lock.acquire(timeout=self._options.catalogue_deadline):
+            raise StoreBusy("other changes of this are waiting for Cassandra")
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+def unclear(what: str) -> StoreUnavailable:
+    """Returns the error for a change that may have been made, but was then changed by somebody else."""
+    return StoreUnavailable(f"{what} was changed by others while a change of ours was in doubt", outcome="unknown")

@@ -1,0 +1,209 @@
+"""Queues in Cassandra."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import ApplicationNotFound, QueueChanged, QueueExists, QueueNotFound, StoreClosed
+from queuey.messages import Queue, QueueSpec
+from queuey.storage import Applications, Catalogue, specs
+from queuey.storage.cassandra import placement
+from queuey.storage.cassandra.cas import Cas, Conclusion, Verdict, new_number, unclear
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.graves import Graves
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.queue_index import Entry, QueueIndex
+from queuey.storage.cassandra.queue_rows import COLUMNS, FIND, QueueRows, Row, fields_of, row_of
+
+_INSERT = Statement(
+    f"INSERT INTO queues (application, name, {COLUMNS}) "  # noqa: S608 - constants
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
+    idempotent=False,
+)
+_UPDATE = Statement(
+    "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, ver = ? "
+    "WHERE application = ? AND name = ? IF ver = ?",
+    idempotent=False,
+)
+_PURGE = Statement(
+    "UPDATE queues SET qid = ?, home = ?, reach = ?, ver = ? WHERE application = ? AND name = ? IF ver = ?",
+    idempotent=False,
+)
+_DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF ver = ?", idempotent=False)
+_AT_ONCE = 200
+"""Rows that a listing reads side by side."""
+
+
+class CassandraCatalogue(Catalogue, Applications):
+    """The catalogue contract on Cassandra.
+
+    Every change of a queue is one lightweight transaction on its row, and is answered when no process can be using
+    the row of before (see :mod:`queuey.storage.cassandra.queue_rows`).
+    """
+
+    _driver: Driver
+    _options: CassandraOptions
+    _clock: Clock
+    _closing: threading.Event
+    """Set when the store is being closed: waiting ends, and nothing is answered from memory."""
+    _cas: Cas
+    _rows: QueueRows
+    _index: QueueIndex
+    _graves: Graves
+
+    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+        """See the contract."""
+        row, created = self._find(application, name), False
+        if row is None:
+            if not self.has_application(application):
+                raise ApplicationNotFound(application)
+            with self._cas.turn(("queue", application, name)):
+                row, created = self._create(application, name, spec)
+        if differing := specs.differing(row.queue, spec):
+            raise QueueExists(row.queue, differing)
+        return row.queue, created
+
+    def _create(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
+        """Makes a queue that was not there, unless somebody else is quicker."""
+        while True:
+            row = self._new_row(application, name, spec)
+            queue = row.queue
+            self._index.add(application, name, queue.uid)
+            verdict = self._insert(row)
+            if verdict.applied:
+                self._rows.put(row)
+                return row, True
+            present = self._find(application, name)
+            if present is not None and present.queue.uid == queue.uid:
+                return present, True  # Applied before, when the answer was lost.
+            self._index.remove(application, name, queue.uid)
+            if present is not None:
+                return present, False
+            # Whoever was quicker has deleted it again.
+
+    def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
+        now, read_at = self._clock.both()
+        queue = Queue(
+            application=application,
+            name=name,
+            uid=new_number(),
+            qid=new_number(),
+            created=ids.ticks_to_seconds(now),
+            version=new_number(),
+            **specs.given(spec),
+        )
+        reach = self._reach(queue)
+        return Row(queue=queue, home=placement.class_of(reach), reach=reach, read_at=read_at)
+
+    def _insert(self, row: Row) -> Verdict:
+        queue = row.queue
+        numbers = queue.uid, queue.qid, row.home, row.reach
+        return self._cas.run(
+            _INSERT, (queue.application, queue.name, *numbers, *fields_of(queue), queue.created, queue.version)
+        )
+
+    def _reach(self, queue: Queue) -> int:
+        return self._options.default_ttl if queue.ttl is None else queue.ttl
+
+    def _find(self, application: str, name: str) -> Row | None:
+        try:
+            return self._rows.read(application, name)
+        except QueueNotFound:
+            return None
+
+    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        """See the contract."""
+        row = None if fresh else self._rows.get(application, name)
+        return (row or self._rows.read(application, name)).queue
+
+    def cached_queue(self, application: str, name: str) -> Queue | None:
+        """See the contract."""
+        row = self._rows.get(application, name)
+        return None if row is None else row.queue
+
+    def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+        """See the contract."""
+        fields = specs.changed(queue, changes, clear)
+        updated = msgspec.structs.replace(queue, **fields, version=new_number())
+        self._change(
+            queue,
+            _UPDATE,
+            (*fields_of(updated), updated.version, queue.application, queue.name, queue.version),
+            updated.version,
+        )
+        self._wait_for_others()
+        return updated
+
+    def purge_queue(self, queue: Queue) -> Queue:
+        """See the contract."""
+        purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
+        reach = self._reach(queue)
+        self._dig(queue, deleted=False)
+        numbers = purged.qid, placement.class_of(reach), reach, purged.version
+        self._change(queue, _PURGE, (*numbers, queue.application, queue.name, queue.version), purged.version)
+        self._wait_for_others()
+        return purged
+
+    def delete_queue(self, queue: Queue) -> None:
+        """See the contract."""
+        self._dig(queue, deleted=True)
+        with self._cas.turn(("queue", queue.application, queue.name)):
+            self._rows.forget(queue.application, queue.name)
+            verdict = self._cas.run(_DELETE, (queue.application, queue.name, queue.version))
+            self._rows.forget(queue.application, queue.name)
+            if not verdict.applied and not (verdict.doubted and self._is_gone(queue)):
+                raise QueueChanged(queue.name)
+        self._wait_for_others()
+        self._index.remove(queue.application, queue.name, queue.uid)
+
+    def _is_gone(self, queue: Queue) -> bool:
+        """Tells whether a queue was deleted; by whom cannot be told, and does not matter."""
+        row = self._find(queue.application, queue.name)
+        return row is None or row.queue.uid != queue.uid
+
+    def _dig(self, queue: Queue, *, deleted: bool) -> None:
+        row = self._rows.current(queue, since=self._clock.boottime())
+        self._graves.dig(row, self._clock.now(), deleted=deleted)
+
+    def _change(self, queue: Queue, statement: Statement, values: tuple[object, ...], token: int) -> None:
+        with self._cas.turn(("queue", queue.application, queue.name)):
+            self._rows.forget(queue.application, queue.name)
+            conclusion = self._cas.run(statement, values).conclude(token)
+            self._rows.forget(queue.application, queue.name)
+        if conclusion is Conclusion.REFUSED:
+            raise QueueChanged(queue.name)
+        if conclusion is Conclusion.UNCLEAR:
+            raise unclear(f"queue {queue.name!r}")
+
+    def _wait_for_others(self) -> None:
+        """Waits until no process can be using a row that was read before now."""
+        until = self._clock.boottime() + self._options.row_age
+        while (left := until - self._clock.boottime()) > 0:
+            if self._closing.wait(left):
+                raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
+
+    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+        """See the contract. The order is that of UTF-8 bytes."""
+        found: list[Queue] = []
+        scan = self._index.scan(application, start)
+        while len(found) < limit and (entries := scan.take(min(limit - len(found), _AT_ONCE))):
+            found += self._existing(application, entries)
+        return found
+
+    def _existing(self, application: str, entries: list[Entry]) -> list[Queue]:
+        """Returns the queues of those entries that stand for one."""
+        calls = [(FIND, (application, entry.name)) for entry in entries]
+        read_at = self._clock.boottime()
+        found = self._driver.run_all(calls, consistency=self._options.catalogue_read)
+        rows = [
+            row_of(application, entry.name, values[0], read_at)
+            for entry, values in zip(entries, found, strict=True)
+            if values
+        ]
+        by_uid = {row.queue.uid: row.queue for row in rows}
+        return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]

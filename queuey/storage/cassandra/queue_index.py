@@ -1,0 +1,120 @@
+"""The names of an application's queues, in order, from 16 shards.
+
+A row is here before its queue exists and after it has ceased to: what this gives are candidates, by name and uid.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import zlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.options import CassandraOptions
+
+SHARDS = 16
+
+_ADD = Statement("INSERT INTO queue_index (application, shard, name, uid) VALUES (?, ?, ?, ?)")
+_REMOVE = Statement("DELETE FROM queue_index WHERE application = ? AND shard = ? AND name = ? AND uid = ?")
+_SLICE = Statement(
+    "SELECT name, uid FROM queue_index WHERE application = ? AND shard = ? AND (name, uid) > (?, ?) LIMIT ?"
+)
+
+
+class Entry(NamedTuple):
+    """A queue that may exist. Entries compare like UTF-8 names do in Cassandra: Python compares by code point."""
+
+    name: str
+    uid: int
+
+
+def shard_of(name: str) -> int:
+    """Returns the shard of a name."""
+    return zlib.crc32(name.encode()) % SHARDS
+
+
+def share_of(wanted: int) -> int:
+    """Returns how many entries to ask each shard for, so that one round nearly always gives the first ``wanted``."""
+    mean = wanted / SHARDS
+    return math.ceil(mean + 3 * math.sqrt(mean)) + 1
+
+
+class QueueIndex:
+    """Where queues are noted down to be listed.
+
+    Args:
+        driver: Where to.
+        options: ``catalogue_write``, ``catalogue_read``.
+    """
+
+    def __init__(self, driver: Driver, options: CassandraOptions) -> None:
+        self._driver = driver
+        self._options = options
+
+    def add(self, application: str, name: str, uid: int) -> None:
+        """Notes a queue down; to be done before it is made."""
+        values = application, shard_of(name), name, uid
+        self._driver.run(_ADD, values, consistency=self._options.catalogue_write)
+
+    def remove(self, application: str, name: str, uid: int) -> None:
+        """Strikes a queue out; to be done when it is certain that it is not and will not be."""
+        values = application, shard_of(name), name, uid
+        self._driver.run(_REMOVE, values, consistency=self._options.catalogue_write)
+
+    def scan(self, application: str, start: str) -> Scan:
+        """Begins to list at a name, inclusive."""
+        return Scan(self, application, start)
+
+    def slices(self, application: str, after: Sequence[tuple[int, Entry]], limit: int) -> list[list[Entry]]:
+        """Returns the next entries of some shards, at most ``limit`` of each.
+
+        Args:
+            application: Whose.
+            after: Shards and the entry to go on after.
+            limit: Of each.
+        """
+        calls = [(_SLICE, (application, shard, entry.name, entry.uid, limit)) for shard, entry in after]
+        found = self._driver.run_all(calls, consistency=self._options.catalogue_read)
+        return [[Entry(*row) for row in rows] for rows in found]
+
+
+class Scan:
+    """One listing: merges the shards, which are read side by side and no further than asked for."""
+
+    def __init__(self, index: QueueIndex, application: str, start: str) -> None:
+        self._index = index
+        self._application = application
+        self._ends = dict.fromkeys(range(SHARDS), Entry(start, 0))
+        """The last entry read of every shard that may have more."""
+        self._left = [0] * SHARDS
+        """How many entries of each shard are in the heap."""
+        self._heap: list[tuple[Entry, int]] = []
+
+    def take(self, wanted: int) -> list[Entry]:
+        """Returns the next entries in order, at most so many; none only at the end."""
+        found: list[Entry] = []
+        while len(found) < wanted:
+            self._fill(share_of(wanted - len(found)))
+            if not self._heap:
+                break
+            while self._heap and len(found) < wanted:
+                entry, shard = heapq.heappop(self._heap)
+                found.append(entry)
+                self._left[shard] -= 1
+                if not self._left[shard] and shard in self._ends:
+                    break  # What comes next may be in this shard.
+        return found
+
+    def _fill(self, share: int) -> None:
+        """Reads on in every shard of which nothing is at hand."""
+        empty = [(shard, end) for shard, end in self._ends.items() if not self._left[shard]]
+        for (shard, _), entries in zip(empty, self._index.slices(self._application, empty, share), strict=True):
+            if len(entries) < share:
+                del self._ends[shard]
+            else:
+                self._ends[shard] = entries[-1]
+            self._left[shard] = len(entries)
+            for entry in entries:
+                heapq.heappush(self._heap, (entry, shard))
