@@ -1,26 +1,25 @@
-"""``queuey app``: applications and their keys, straight on the store of ``--data``.
+"""``queuey app``: applications and their keys, straight on the store of ``--data`` or ``--store``.
 
-Whoever can write the data directory may do this; no key and no running service is needed. A running service takes a
-change up within ten seconds. A key is shown once, when it is made: the store keeps only its SHA-256.
+Whoever can write the data directory, or Cassandra's keyspace, may do this; no key and no running service is needed.
+A running service takes a change up within ten seconds. A key is shown once, when it is made: the store keeps only its
+SHA-256.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from queuey.cli import instants, output
+from queuey.cli.configured import Place, on_store
 from queuey.cli.output import Json, Yes
 
 if TYPE_CHECKING:
     from queuey.messages import Key
-    from queuey.settings import Settings
     from queuey.storage import Store
 
 app = typer.Typer(
@@ -28,7 +27,6 @@ app = typer.Typer(
 )
 
 Name = Annotated[str, typer.Argument(help="Name of the application.", show_default=False)]
-Data = Annotated[Path | None, typer.Option("--data", help="Directory of the store.", show_default="the setting data")]
 Note = Annotated[str, typer.Option("--note", help="What the key is for.")]
 Expires = Annotated[
     str | None, typer.Option("--expires", help="The key ends after this time, such as 30d.", show_default="never")
@@ -36,19 +34,21 @@ Expires = Annotated[
 
 
 @app.command("create")
-def create(name: Name, data: Data = None, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+@on_store
+def create(place: Place, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
     """Create an application and its first key."""
     _check_name(name)
-    with _store(data) as store:
+    with place.open() as store:
         end = _end(expires)
         store.create_application(name)
         _show_new(name, *_new_key(store, name, end, note), json=json)
 
 
 @app.command("list")
-def list_applications(data: Data = None, json: Json = False) -> None:
+@on_store
+def list_applications(place: Place, json: Json = False) -> None:
     """List the applications."""
-    with _store(data) as store:
+    with place.open() as store:
         names = {name: len([key for key in store.keys(name) if not _over(key)]) for name in store.applications()}
     if json:
         output.emit([{"application": name, "keys": count} for name, count in names.items()])
@@ -57,9 +57,10 @@ def list_applications(data: Data = None, json: Json = False) -> None:
 
 
 @app.command("keys")
-def keys(name: Name, data: Data = None, json: Json = False) -> None:
+@on_store
+def keys(place: Place, name: Name, json: Json = False) -> None:
     """List an application's keys, oldest first. The keys themselves are not kept."""
-    with _store(data) as store:
+    with place.open() as store:
         _existing(store, name)
         found = store.keys(name)
     if json:
@@ -72,17 +73,19 @@ def keys(name: Name, data: Data = None, json: Json = False) -> None:
 
 
 @app.command("key-add")
-def key_add(name: Name, data: Data = None, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+@on_store
+def key_add(place: Place, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
     """Make a further key; the others stay as they are."""
-    with _store(data) as store:
+    with place.open() as store:
         _existing(store, name)
         _show_new(name, *_new_key(store, name, _end(expires), note), json=json)
 
 
 @app.command("rotate")
+@on_store
 def rotate(
+    place: Place,
     name: Name,
-    data: Data = None,
     grace: Annotated[str, typer.Option(help="How long the old keys still work, such as 1h.")] = "1d",
     key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
     note: Note = "",
@@ -95,7 +98,7 @@ def rotate(
     from queuey.cli import first_start
 
     seconds = _duration(grace)
-    with _store(data) as store:
+    with place.open() as store:
         _existing(store, name)
         old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
         if key is not None and not old:
@@ -107,23 +110,23 @@ def rotate(
             if found.id != new.id and (found.expires is None or found.expires > end):
                 store.expire_key(name, found.id, end)
     output.note(f"{len(old)} older key(s) of {name} end in {instants.length(seconds)}.")
-    path = _settings(data).profile
-    profile = first_start.replace_key(name, {found.id for found in old}, secret, path)
+    profile = first_start.replace_key(name, {found.id for found in old}, secret, place.settings.profile)
     if profile is not None:
         output.note(f"{profile} has the new key.")
     _show_new(name, secret, new, json=json)
 
 
 @app.command("revoke")
+@on_store
 def revoke(
+    place: Place,
     name: Name,
     key: Annotated[str, typer.Argument(help="Id of the key, from queuey app keys.", show_default=False)],
-    data: Data = None,
     yes: Yes = False,
     json: Json = False,
 ) -> None:
     """End a key now."""
-    with _store(data) as store:
+    with place.open() as store:
         _existing(store, name)
         output.confirm(f"Revoke key {key} of {name}?", yes=yes)
         store.revoke_key(name, key)
@@ -131,7 +134,8 @@ def revoke(
 
 
 @app.command("key-import")
-def key_import(name: Name, data: Data = None, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+@on_store
+def key_import(place: Place, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
     """Take an existing key from standard input; makes the application if it is not there."""
     from queuey.cli import first_start
     from queuey.errors import ApplicationExists
@@ -143,35 +147,11 @@ def key_import(name: Name, data: Data = None, note: Note = "", expires: Expires 
     if not secret or not secret.isascii() or not secret.isprintable() or set(secret) & set(" ;,"):
         output.note("queuey: a key is one line of printable ASCII without spaces, commas and semicolons")
         raise typer.Exit(1)
-    with _store(data) as store:
+    with place.open() as store:
         with suppress(ApplicationExists):
             store.create_application(name)
         added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note)
     _done(_described(added), f"Key {added.id} now belongs to {name}.", json=json)
-
-
-def _settings(data: Path | None) -> Settings:
-    import os
-
-    from queuey import settings as table
-
-    return table.load({"data": None if data is None else str(data)}, os.environ).settings
-
-
-@contextmanager
-def _store(data: Path | None) -> Iterator[Store]:
-    """Opens the store of a directory, which must be there: a typing error must not make a new one."""
-    from queuey.cli import first_start
-
-    settings = _settings(data)
-    if not settings.data.is_dir():
-        output.note(f"queuey: there is no store at {settings.data}; queuey serve makes one")
-        raise typer.Exit(1)
-    store = first_start.open_store(settings)
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def _existing(store: Store, name: str) -> None:

@@ -1,5 +1,7 @@
 """What a start of the service sets up: the application, its first key, and the profile that holds it.
 
+On Cassandra nothing is set up: its store belongs to many machines, each of which would add a key of its own.
+
 The store keeps only hashes of keys, so a profile that is overwritten takes its key with it for ever. Hence the rule:
 a profile whose key this store does not know belongs to another server and is never touched; ours then goes beside it.
 """
@@ -17,8 +19,8 @@ from urllib.parse import urlsplit
 
 from queuey.client.errors import ProfileError, ProfileInvalid, ProfileNotFound
 from queuey.client.profile import Profile, default_path, read_profile, write_profile
-from queuey.errors import ApplicationExists, StoreUnavailable
-from queuey.settings import Settings, part
+from queuey.errors import ApplicationExists
+from queuey.settings import Settings
 from queuey.storage import Store
 
 APPLICATION = "queuey"
@@ -126,23 +128,6 @@ def replace_key(application: str, old: set[str], secret: str, profile_path: Path
     if profile.application != application or not digest(profile.key).hex().startswith(tuple(old)):
         return None
     return write_profile(Profile(url=profile.url, application=application, key=secret), path)
-
-
-def open_store(settings: Settings) -> Store:
-    """Opens the store that the settings name.
-
-    Raises:
-        StoreUnavailable: It cannot be used now; the message says why.
-        StoreIncompatible: A newer version has written it.
-    """
-    from queuey.storage.sqlite import open_store as open_sqlite
-    from queuey.storage.sqlite.options import SqliteOptions
-
-    options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__), sweep_interval=None)
-    try:
-        return open_sqlite(settings.data, options=options)
-    except OSError as error:
-        raise StoreUnavailable(f"the data directory {settings.data} cannot be used: {error.strerror}") from error
 
 
 def new_secret() -> str:

@@ -6,34 +6,41 @@ written by a newer version, 6 the TLS files cannot be used.
 
 from __future__ import annotations
 
-import inspect
-import os
+import shlex
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
 
 from queuey.cli import output
+from queuey.cli.configured import Config, load, with_settings
 from queuey.cli.output import Json
 
 if TYPE_CHECKING:
-    from queuey.cli.first_start import Plan
     from queuey.messages import Acknowledgement
-    from queuey.settings import Loaded, Settings
+    from queuey.settings import Settings
 
-BAD_SETTINGS, BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 2, 3, 4, 5, 6
+BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
+LOOK_FOR = 5.0
+"""Seconds for which a start waits for Cassandra before it serves without."""
 
-Config = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG")
-]
+
+class Start(NamedTuple):
+    """What a start has to say: facts for the one line on standard output, further notes beside it."""
+
+    facts: str
+    notes: tuple[str, ...] = ()
+
+
+class Refused(Exception):
+    """The service cannot start: the exit code and the reason."""
 
 
 def serve(config: Config = None, **options: str | None) -> None:
     """Serve. Needs nothing: the first start makes the store, an application, its key and a profile for the client."""
-    settings = _load(options, config).settings
+    settings = load(options, config).settings
     code = _serve(settings)
     raise typer.Exit(code)
 
@@ -41,14 +48,15 @@ def serve(config: Config = None, **options: str | None) -> None:
 def show_settings(config: Config = None, json: Json = False, **options: str | None) -> None:
     """Show every setting, its value and where that comes from."""
     from queuey import settings as table
+    from queuey.settings import SecretName
 
-    loaded = _load(options, config)
+    loaded = load(options, config, check=False)
     rows = [(line.name, getattr(loaded.settings, line.name), loaded.sources[line.name]) for line in table.table()]
     if json:
         output.emit(
             {
                 name: {
-                    "value": table.shown(name, value) if isinstance(value, str | Path) else value,
+                    "value": table.shown(name, value) if isinstance(value, str | Path | SecretName) else value,
                     "source": source,
                 }
                 for name, value, source in rows
@@ -60,8 +68,7 @@ def show_settings(config: Config = None, json: Json = False, **options: str | No
 
 def _serve(settings: Settings) -> int:
     """Checks everything that can be checked, sets up what is missing, serves. Returns the exit code."""
-    from queuey.cli import first_start
-    from queuey.errors import StoreIncompatible, StoreUnavailable
+    from queuey.storage import opening
     from queuey.web import serve as server
 
     try:
@@ -72,70 +79,74 @@ def _serve(settings: Settings) -> int:
         address = server.find_address(settings)
     except OSError as error:
         return _refuse(BAD_ADDRESS, f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}")
+    url = server.url_of(settings, address[1])
+    try:
+        start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
+    except Refused as refused:
+        return _refuse(*refused.args)
+    return server.run(settings, address, lambda: _announce(url, start), server.open_service)
+
+
+def _prepare_sqlite(settings: Settings, url: str) -> Start:
+    """Makes the store, the application, its key and the profile where they are missing.
+
+    Raises:
+        Refused: The store cannot be used.
+    """
+    from queuey.cli import first_start
+    from queuey.errors import StoreIncompatible, StoreUnavailable
+    from queuey.storage import opening
+
     try:
         settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        store = first_start.open_store(settings)
+        store = opening.open_store(settings, jobs=False)
     except StoreIncompatible as error:
-        return _refuse(NEWER_STORE, f"the data directory {settings.data} cannot be used: {error}")
+        raise Refused(NEWER_STORE, f"the data directory {settings.data} cannot be used: {error}") from error
     except (StoreUnavailable, OSError) as error:
-        return _refuse(BAD_STORE, f"the data directory {settings.data} cannot be used: {_reason(error)}")
+        raise Refused(BAD_STORE, f"the data directory {settings.data} cannot be used: {_reason(error)}") from error
     try:
-        made = first_start.prepare(store, settings, server.url_of(settings, address[1]), answers=_answers)
+        made = first_start.prepare(store, settings, url, answers=_answers)
         promise = store.acknowledgement()
     except StoreUnavailable as error:
-        return _refuse(BAD_STORE, str(error))
+        raise Refused(BAD_STORE, str(error)) from error
     finally:
         store.close()
-    return server.run(settings, address, lambda: _announce(settings, made, promise), server.open_service)
+    return Start(f"data {settings.data}, profile {made.path}, {_meaning(promise)}", made.notes)
 
 
-def _announce(settings: Settings, made: Plan, promise: Acknowledgement) -> None:
-    """Says that the service is up: one line on standard output, further notes beside it."""
-    url = made.profile.url if made.profile is not None else ""
-    facts = f"data {settings.data}, profile {made.path}, acknowledged means {promise.level}: {promise.text}"
-    print(f"Queuey serves at {url}: {facts}", flush=True)
-    for text in made.notes:
-        output.note(text)
+def _look_at_cassandra(settings: Settings) -> Start:
+    """Says what the store promises, or why it cannot be used yet, which is no reason not to start: it may come back."""
+    from queuey.cli.configured import be_quiet
+    from queuey.errors import StoreUnavailable
+    from queuey.storage import opening
 
-
-def _load(options: dict[str, str | None], config: Path | None) -> Loaded:
-    from queuey import settings as table
-    from queuey.errors import SettingsError
-
+    be_quiet()  # The workers log the same.
+    place = f"store {settings.store}"
+    store = opening.open_store(settings, jobs=False)
     try:
-        return table.load(options, os.environ, config=config)
-    except SettingsError as error:
-        raise typer.Exit(_refuse(BAD_SETTINGS, str(error))) from error
+        applications = opening.patiently(store.applications, LOOK_FOR)
+        promise = store.acknowledgement()
+    except StoreUnavailable as error:
+        waiting = f"The store cannot be used yet; until it can, requests get 503: {output.printable(str(error))}"
+        return Start(place, (waiting,))
+    finally:
+        store.close()
+    facts = f"{place}, {_meaning(promise)}"
+    if applications:
+        return Start(facts)
+    make = f"queuey app create NAME --store {shlex.quote(settings.store)}"
+    return Start(facts, (f"There is no application yet. This makes one and its key: {make}",))
 
 
-def _with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command an option for each setting; values stay texts, for the settings to check."""
-    from queuey import settings as table
-
-    signature = inspect.signature(command, eval_str=True)
-    config, *own = (
-        parameter.replace(kind=parameter.KEYWORD_ONLY)
-        for parameter in signature.parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    )
-    parameters = [config, *(_option(line) for line in table.table()), *own]
-
-    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        command(**values)
-
-    run.__doc__ = command.__doc__
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return run
+def _meaning(promise: Acknowledgement) -> str:
+    return f"acknowledged means {promise.level}: {promise.text}"
 
 
-def _option(line: Any) -> inspect.Parameter:  # noqa: ANN401 - a line of the table, imported when needed
-    shown = line.default.replace("`", "") or "none"
-    option = typer.Option(
-        line.option, help=f"{line.help.replace('`', '')}", metavar=line.name.upper(), show_default=shown
-    )
-    return inspect.Parameter(
-        line.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+def _announce(url: str, start: Start) -> None:
+    """Says that the service is up."""
+    print(f"Queuey serves at {url}: {start.facts}", flush=True)
+    for text in start.notes:
+        output.note(text)
 
 
 def _refuse(code: int, reason: str) -> int:
@@ -161,6 +172,6 @@ def _answers(url: str) -> bool:
 
 
 serve_app = typer.Typer(add_completion=False)
-serve_app.command()(_with_settings(serve))
+serve_app.command()(with_settings(serve))
 settings_app = typer.Typer(add_completion=False)
-settings_app.command()(_with_settings(show_settings))
+settings_app.command()(with_settings(show_settings))

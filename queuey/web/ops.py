@@ -18,7 +18,7 @@ class OpsViews:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._exposition = metrics.exposition(service.metrics, service.store.statistics)
+        self._exposition = metrics.exposition(service.metrics, self._statistics)
 
     def heartbeat(self, environ: Environ, match: Match) -> Answer:
         """Says whether the store can write and read, and why not."""
@@ -45,6 +45,13 @@ class OpsViews:
     def metrics(self, environ: Environ, match: Match) -> Answer:
         """Writes what this process has done, for Prometheus."""
         return Answer(200, self._exposition(), ("Content-Type", metrics.CONTENT_TYPE))
+
+    def _statistics(self) -> dict[str, float]:
+        """Returns the store's numbers; what this process counted must be readable while the store is not."""
+        try:
+            return self._service.store.statistics()
+        except StoreUnavailable:
+            return {}
 
 
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types

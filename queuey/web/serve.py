@@ -43,7 +43,7 @@ from queuey.errors import QueueyError
 from queuey.service import Limits
 from queuey.settings import Settings, part
 from queuey.storage import Store
-from queuey.storage.sqlite import SqliteOptions, open_store
+from queuey.storage.opening import open_store
 from queuey.web import logs
 
 logger = logging.getLogger(__name__)
@@ -73,14 +73,15 @@ Opener = Callable[[Settings], Opened]
 def open_service(settings: Settings) -> Opened:
     """Opens the store and builds the application, in the process that serves it.
 
+    A Cassandra store need not be reachable: requests get 503 until it is.
+
     Raises:
-        StoreUnavailable, StoreIncompatible: The store cannot be used.
+        StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
     """
     from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
 
-    options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__))
     limits = Limits(**part(settings, Limits.__struct_fields__))
-    store = open_store(settings.data, options=options)
+    store = open_store(settings)
     stopping = threading.Event()
     app = make_app(store, limits=limits, stopping=stopping, publish_metrics=settings.metrics)
     return Opened(app, store, stopping.set)
@@ -174,12 +175,13 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     settings: Settings = loader.args[0]
     logs.configure(settings.log_level, settings.log_format)
-    _clear_environment()
     try:
         opened = loader()
     except QueueyError as error:
         logger.error("The worker cannot start: %s", error)  # noqa: TRY400 - the reason is in the message
         raise SystemExit(1) from error
+    # Only now: the store's password may have been in a variable.
+    _clear_environment()
     done = threading.Event()
     stop = WorkerSignal()
     # The thread below takes the signals; granian's loop only needs something to listen to.

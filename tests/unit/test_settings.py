@@ -10,9 +10,11 @@ import pytest
 from queuey import settings
 from queuey.errors import SettingsError
 from queuey.service.limits import Limits
+from queuey.settings import SecretName
 from queuey.storage.sqlite.options import SqliteOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
+CASSANDRA = {"QUEUEY_STORE": "cassandra://host/space"}
 
 
 def write(path: Path, text: str) -> Path:
@@ -58,8 +60,17 @@ def test_variables_of_the_client_are_no_settings() -> None:
         ({"QUEUEY_SYNC": "never"}, ["sync", "QUEUEY_SYNC", "never"]),
         ({"QUEUEY_METRICS": "2"}, ["metrics", "QUEUEY_METRICS"]),
         ({"QUEUEY_MAX_WAIT": "nan"}, ["max_wait", "nan"]),
-        ({"QUEUEY_STORE": "cassandra://host"}, ["store", "cassandra", "QUEUEY_STORE"]),
+        ({"QUEUEY_STORE": "postgres://host"}, ["store", "postgres", "QUEUEY_STORE"]),
         ({"QUEUEY_STORE": "sqlite:///x"}, ["store", "data"]),
+        ({"QUEUEY_STORE": "cassandra://me@host/k"}, ["store", "cassandra_user", "QUEUEY_STORE"]),
+        ({"QUEUEY_CASSANDRA_TIMEOUT": "1"}, ["cassandra_timeout", "QUEUEY_CASSANDRA_TIMEOUT", "sqlite", "default"]),
+        (CASSANDRA | {"QUEUEY_DATA": "x"}, ["data", "QUEUEY_DATA", "QUEUEY_STORE"]),
+        (CASSANDRA | {"QUEUEY_SYNC": "full"}, ["sync", "QUEUEY_SYNC", "cassandra"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_USER": "u"}, ["cassandra_user", "cassandra_password"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "env:P"}, ["cassandra_password", "cassandra_user"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_STRONG_WRITE": "most"}, ["cassandra_strong_write", "most", "EACH_QUORUM"]),
+        (CASSANDRA | {"QUEUEY_DEADLINE": "4"}, ["deadline", "cassandra_timeout"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_WEAK_DEADLINE": "15"}, ["deadline", "cassandra_weak_deadline"]),
         ({"QUEUEY_TLS_CERT": "c.pem"}, ["tls_cert", "tls_key"]),
         ({"QUEUEY_TLS_KEY": "k.pem"}, ["tls_cert", "tls_key"]),
         ({"QUEUEY_CONNECTIONS": "7"}, ["connections", "threads", "default"]),
@@ -97,12 +108,54 @@ def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
     assert [word for word in [str(file), *words] if word not in str(caught.value)] == []
 
 
-def test_passwords_are_not_printed() -> None:
-    """Neither an error nor the list of settings shows the password of a store's URL."""
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"QUEUEY_STORE": "cassandra://me:hunter2@host"},
+        {"QUEUEY_STORE": "postgres://me:hunter2@host"},
+        CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "hunter2"},
+        CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "hunter2", "QUEUEY_CASSANDRA_USER": "u"},
+        CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "env:hunter2!"},
+    ],
+)
+def test_passwords_are_not_printed(environ: dict[str, str]) -> None:
+    """A password that was put where only its place's name belongs is refused and not repeated."""
     with pytest.raises(SettingsError) as caught:
-        settings.load({}, {"QUEUEY_STORE": "cassandra://me:secret@host"})
-    assert "secret" not in str(caught.value)
-    assert settings.shown("store", "cassandra://me:secret@host/space") == "cassandra://me:***@host/space"
+        settings.load({}, environ)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_lists_of_settings_show_no_password() -> None:
+    """Neither a store's URL nor a text given as the password is listed as it is; the name of its place is."""
+    assert settings.shown("store", "cassandra://me:hunter2@host/space") == "cassandra://me:***@host/space"
+    assert settings.shown("cassandra_password", "hunter2") == "***"
+    assert settings.shown("cassandra_password", SecretName("env", "P")) == "env:P"
+
+
+def test_a_secret_is_read_from_its_place(tmp_path: Path) -> None:
+    """A variable gives its value, a file its first line; the file is found beside the settings that name it."""
+    (tmp_path / "password").write_text("from file\r\nand more\n")
+    file = write(
+        tmp_path / "q.toml", 'store = "cassandra://h/k"\ncassandra_user = "u"\ncassandra_password = "file:password"'
+    )
+    named = settings.load({}, {}, config=file).settings.cassandra_password
+    assert named is not None
+    assert named.read({}) == "from file"
+    assert SecretName("env", "P").read({"P": "from variable"}) == "from variable"
+
+
+@pytest.mark.parametrize("text", ["env:P", "file:/nowhere/password"])
+def test_a_missing_secret_is_named(text: str) -> None:
+    """A place with no secret in it is an error that names the place."""
+    with pytest.raises(SettingsError, match=text):
+        SecretName.parse(text).read({})
+
+
+def test_a_secret_may_be_in_a_variable_of_our_prefix() -> None:
+    """A variable that only holds the named secret is no unknown setting."""
+    environ = CASSANDRA | {"QUEUEY_CASSANDRA_USER": "u", "QUEUEY_CASSANDRA_PASSWORD": "env:QUEUEY_DB_SECRET"}
+    found = settings.load({}, environ | {"QUEUEY_DB_SECRET": "s"}).settings.cassandra_password
+    assert found == SecretName("env", "QUEUEY_DB_SECRET")
 
 
 def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:

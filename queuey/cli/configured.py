@@ -1,0 +1,161 @@
+"""Commands that take settings as options: those that serve, and those that open the store themselves."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import output
+
+if TYPE_CHECKING:
+    from queuey.settings import Loaded, Setting, Settings
+    from queuey.storage import Store
+
+BAD_SETTINGS = 2
+READY_WITHIN = 10.0
+"""Seconds for which a command waits for a store that has to be connected to."""
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG")
+]
+
+_PANEL = "Which store"
+_SHOWN = frozenset({"store", "data"})
+_STORE = frozenset({*_SHOWN, "sync", "busy_timeout", "deadline", "readers", "profile"})
+
+
+class Place:
+    """Where the store of a command is."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        """Opens the store, which must be there: a typing error must not make a new one.
+
+        Raises:
+            StoreUnavailable: It cannot be used or, on another machine, does not answer.
+            typer.Exit: There is none.
+        """
+        from queuey.storage import opening
+
+        settings = self.settings
+        remote = opening.is_cassandra(settings)
+        if not remote and not settings.data.is_dir():
+            output.note(f"queuey: there is no store at {settings.data}; queuey serve makes one")
+            raise typer.Exit(1)
+        be_quiet()
+        store = opening.open_store(settings, jobs=False)
+        try:
+            if remote:
+                opening.patiently(store.applications, READY_WITHIN)
+            yield store
+        finally:
+            store.close()
+
+
+def load(options: dict[str, str | None], config: Path | None, *, check: bool = True) -> Loaded:
+    """Reads the settings.
+
+    Args:
+        options: Values of the command line by setting name.
+        config: The settings file that it names.
+        check: Also have the store look at them, which reads the secrets that they name.
+
+    Raises:
+        typer.Exit: They cannot be used; the reason has been printed.
+    """
+    from queuey import settings as table
+    from queuey.errors import SettingsError
+    from queuey.storage import opening
+
+    try:
+        loaded = table.load(options, os.environ, config=config)
+        if check:
+            opening.check(loaded)
+    except SettingsError as error:
+        output.note(f"queuey: {output.printable(str(error))}")
+        raise typer.Exit(BAD_SETTINGS) from error
+    return loaded
+
+
+def be_quiet() -> None:
+    """Keeps log records off the terminal of a command that reports what went wrong by itself."""
+    logging.getLogger().addHandler(logging.NullHandler())
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each setting; values stay texts, for the settings to check."""
+    from queuey import settings as table
+
+    signature = inspect.signature(command, eval_str=True)
+    config, *own = (
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    )
+    options = [_option(line, panel=_panel(line.name)) for line in table.table()]
+
+    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+        command(**values)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = signature.replace(parameters=[config, *options, *own])  # type: ignore[attr-defined]
+    return run
+
+
+def on_store(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command, whose first parameter is a :class:`Place`, the options that say where that is.
+
+    Every setting of a store is an option; ``--help`` shows those that are commonly given so.
+    """
+    from queuey import settings as table
+
+    signature = inspect.signature(command, eval_str=True)
+    place, *own = signature.parameters.values()
+    lines = [line for line in table.table() if line.name in _STORE or line.name.startswith("cassandra_")]
+    annotation = Annotated[
+        Path | None,
+        typer.Option(
+            "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
+        ),
+    ]
+    config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    options = [_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines]
+
+    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+        chosen = {line.name: values.pop(line.name) for line in lines}
+        settings = load(chosen, values.pop("config")).settings
+        command(**{place.name: Place(settings)}, **values)
+
+    run.__doc__ = command.__doc__
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    run.__signature__ = signature.replace(parameters=[*keyword, *options, config])  # type: ignore[attr-defined]
+    return run
+
+
+def _panel(name: str) -> str:
+    return "Options for Cassandra" if name.startswith("cassandra_") else "Options"
+
+
+def _option(line: Setting, *, panel: str, hidden: bool = False) -> inspect.Parameter:
+    shown = line.default.replace("`", "") or "none"
+    option = typer.Option(
+        line.option,
+        help=line.help.replace("`", ""),
+        metavar=line.name.upper(),
+        show_default=shown,
+        rich_help_panel=panel,
+        hidden=hidden,
+    )
+    return inspect.Parameter(
+        line.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
+    )

@@ -1,0 +1,29 @@
+"""The settings: one table, read once at start-up.
+
+A value comes from the first of these that has it: the command line (``--max-body``), the environment
+(``QUEUEY_MAX_BODY``), the TOML file (``max_body``) that ``--config`` or ``QUEUEY_CONFIG`` names, the default.
+A key that is not in the table, a value that does not fit its type and values that contradict each other
+refuse to start. What only the chosen store can judge is checked by :mod:`queuey.storage.opening`.
+"""
+
+from queuey.settings.definitions import AUTO, Settings, data_directory, part
+from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
+from queuey.settings.reference import as_markdown
+from queuey.settings.secret_names import SecretName
+from queuey.settings.table import DEFAULT_SOURCE, Setting, shown, table
+
+__all__ = [
+    "AUTO",
+    "DEFAULT_SOURCE",
+    "OTHER_VARIABLES",
+    "Loaded",
+    "SecretName",
+    "Setting",
+    "Settings",
+    "as_markdown",
+    "data_directory",
+    "load",
+    "part",
+    "shown",
+    "table",
+]

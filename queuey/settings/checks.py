@@ -1,0 +1,60 @@
+"""Which values contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from queuey.errors import SettingsError
+from queuey.settings.definitions import Settings
+from queuey.settings.table import DEFAULT_SOURCE
+
+_SQLITE = frozenset({"data", "sync", "busy_timeout", "readers"})
+_CASSANDRA = "cassandra_"
+"""What the names of settings begin with that only a Cassandra store has."""
+
+
+def check(settings: Settings, sources: Mapping[str, str]) -> None:
+    """Refuses values that contradict each other."""
+
+    def refuse(message: str, *names: str) -> None:
+        where = ", ".join(f"{name} from {sources[name]}" for name in names)
+        raise SettingsError(f"{message} ({where})")
+
+    _check_store(settings, sources, refuse)
+    if (settings.tls_cert is None) != (settings.tls_key is None):
+        missing = "tls_key" if settings.tls_key is None else "tls_cert"
+        given = "tls_cert" if settings.tls_key is None else "tls_key"
+        refuse(f"Setting {given} needs {missing} beside it.", given)
+    if settings.connections < settings.threads:
+        refuse("Setting connections must not be below threads.", "connections", "threads")
+    if settings.max_batch_bytes < settings.max_body:
+        refuse("Setting max_batch_bytes must not be below max_body.", "max_batch_bytes", "max_body")
+    if settings.max_limit < settings.default_limit:
+        refuse("Setting max_limit must not be below default_limit.", "max_limit", "default_limit")
+    if settings.max_list < settings.default_list:
+        refuse("Setting max_list must not be below default_list.", "max_list", "default_list")
+
+
+def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callable[..., None]) -> None:
+    """Refuses what does not go together with the kind of store, as far as that can be said without the store."""
+    kind = settings.store.partition(":")[0]
+    if settings.store != "sqlite" and kind != "cassandra":
+        reason = "SQLite takes its directory from data" if kind == "sqlite" else f"{kind!r} is not known"
+        refuse(f"Setting store can be 'sqlite' or 'cassandra://host1,host2/keyspace': {reason}.", "store")
+    if "@" in settings.store:
+        refuse("Setting store must not hold a user: see cassandra_user and cassandra_password.", "store")
+    for name, source in sources.items():
+        if source != DEFAULT_SOURCE and (name.startswith(_CASSANDRA) if kind == "sqlite" else name in _SQLITE):
+            other = "a Cassandra" if kind == "sqlite" else "the SQLite"
+            refuse(f"Setting {name} is one of {other} store, but store is {kind}.", name, "store")
+    if kind == "sqlite":
+        if settings.deadline <= settings.busy_timeout:
+            refuse("Setting deadline must be above busy_timeout.", "deadline", "busy_timeout")
+        return
+    if (settings.cassandra_user is None) != (settings.cassandra_password is None):
+        missing = "cassandra_user" if settings.cassandra_user is None else "cassandra_password"
+        given = "cassandra_password" if settings.cassandra_user is None else "cassandra_user"
+        refuse(f"Setting {given} needs {missing} beside it.", given)
+    for name in ("timeout", "weak_deadline", "strong_deadline", "very_strong_deadline"):
+        if settings.deadline <= getattr(settings, _CASSANDRA + name):
+            refuse(f"Setting deadline must be above {_CASSANDRA}{name}.", "deadline", _CASSANDRA + name)

@@ -1,0 +1,238 @@
+"""Every setting: its name, type, help and default, in the order they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from queuey.messages import DEFAULT_TTL, MAX_TTL
+from queuey.settings.secret_names import SecretName
+
+AUTO = "auto"
+"""As a consistency level: QUORUM, or LOCAL_QUORUM with several data centres."""
+WriteLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
+ReadLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL"]
+
+
+def data_directory() -> Path:
+    """Returns where the data is kept unless a setting says otherwise."""
+    import platformdirs  # noqa: PLC0415 - only a start without --data pays for it
+
+    return Path(platformdirs.user_data_dir("queuey", appauthor=False))
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """Every setting of the service: its name, type, help and default, in the order they are shown."""
+
+    data: Annotated[
+        Path,
+        Meta(
+            description="Directory of the SQLite store. Made at the first start.",
+            extra={"default": "`queuey` in the user's data directory"},
+        ),
+    ] = msgspec.field(default_factory=data_directory)
+    store: Annotated[
+        str,
+        Meta(
+            description="Where messages are kept: `sqlite`, a file in `data`; or "
+            "`cassandra://host1,host2:9042/keyspace`, where the port may be left out."
+        ),
+    ] = "sqlite"
+    sync: Annotated[
+        Literal["full", "normal"],
+        Meta(
+            description="What an acknowledgement means on SQLite. `full`: the message is on the disk and survives a "
+            "power cut; `normal`, faster: a power cut may take the last moments, a crash of the service none."
+        ),
+    ] = "full"
+    busy_timeout: Annotated[
+        float, Meta(description="Seconds to wait for another process's write lock on SQLite.", ge=0.1, le=60)
+    ] = 5.0
+    deadline: Annotated[float, Meta(description="Seconds after which a call to the store gives up.", ge=1, le=120)] = (
+        15.0
+    )
+    readers: Annotated[
+        int, Meta(description="Connections of a worker for reading SQLite; more reads wait.", ge=1, le=64)
+    ] = 4
+    profile: Annotated[
+        Path | None,
+        Meta(
+            description="File with the URL and the key, for the command line and the client; mode 0600.",
+            extra={"default": "`queuey/profile.toml` in the user's configuration directory"},
+        ),
+    ] = None
+
+    host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(description="TCP port; 0 takes a free one.", ge=0, le=65535)] = 5000
+    workers: Annotated[int, Meta(description="Worker processes, each with its own store.", ge=1, le=64)] = 1
+    threads: Annotated[
+        int,
+        Meta(
+            description="Requests that a worker handles at the same time in threads; small posts need none.",
+            ge=1,
+            le=1024,
+        ),
+    ] = 8
+    connections: Annotated[
+        int,
+        Meta(
+            description="Connections that a worker keeps open, idle ones included; further ones wait.",
+            ge=1,
+            le=65536,
+        ),
+    ] = 1024
+    tls_cert: Annotated[Path | None, Meta(description="Certificate chain (PEM). With `tls_key`: serve https.")] = None
+    tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `tls_cert`.")] = None
+    shutdown_timeout: Annotated[
+        float,
+        Meta(
+            description="Seconds that a stop may take; requests under way are finished within it.",
+            ge=1,
+            le=3600,
+        ),
+    ] = 10.0
+
+    max_body: Annotated[int, Meta(description="Largest message body in bytes.", ge=1, le=1 << 30)] = 262_144
+    max_batch: Annotated[int, Meta(description="Most messages in one batch.", ge=1, le=100_000)] = 1000
+    max_batch_bytes: Annotated[
+        int, Meta(description="Largest request with several messages in bytes.", ge=1, le=1 << 30)
+    ] = 8_388_608
+    max_ids: Annotated[int, Meta(description="Most message ids in one request.", ge=1, le=100_000)] = 1000
+    max_queue_name: Annotated[int, Meta(description="Longest queue name in characters.", ge=1, le=1_000)] = 50
+    max_message_key: Annotated[int, Meta(description="Longest message key in characters.", ge=1, le=4_096)] = 256
+    max_principals: Annotated[int, Meta(description="Most principals of one queue.", ge=0, le=10_000)] = 100
+    max_headers: Annotated[int, Meta(description="Most headers kept with one message.", ge=0, le=1_000)] = 16
+    max_header_bytes: Annotated[
+        int, Meta(description="Their names and values together, in bytes.", ge=0, le=1 << 20)
+    ] = 8192
+    max_content_type: Annotated[int, Meta(description="Longest content type in characters.", ge=1, le=4_096)] = 200
+    max_wait: Annotated[float, Meta(description="Longest long poll in seconds; 0 turns them off.", ge=0, le=300)] = 20.0
+    wait_slots: Annotated[
+        int,
+        Meta(
+            description="Long polls that a worker holds at the same time; further ones get 503.",
+            ge=0,
+            le=1_024,
+        ),
+    ] = 16
+    default_limit: Annotated[
+        int, Meta(description="Messages per partition when a read names no limit.", ge=1, le=100_000)
+    ] = 100
+    max_limit: Annotated[
+        int, Meta(description="Most messages per partition that a read may ask for.", ge=1, le=100_000)
+    ] = 1000
+    page_bytes: Annotated[
+        int, Meta(description="Bytes of message bodies after which an answer ends.", ge=1, le=1 << 30)
+    ] = 8_388_608
+    max_queues_per_read: Annotated[int, Meta(description="Most queues in one read.", ge=1, le=10_000)] = 100
+    default_list: Annotated[int, Meta(description="Queues in a listing that names no limit.", ge=1, le=100_000)] = 1000
+    max_list: Annotated[int, Meta(description="Most queues that a listing may ask for.", ge=1, le=100_000)] = 10_000
+    default_ttl: Annotated[
+        int, Meta(description="Seconds that a message lives when neither it nor its queue says.", ge=1, le=MAX_TTL)
+    ] = DEFAULT_TTL
+
+    cassandra_user: Annotated[
+        str | None, Meta(description="User, where Cassandra asks for one. Needs `cassandra_password`.", min_length=1)
+    ] = None
+    cassandra_password: Annotated[
+        SecretName | None,
+        Meta(description="Where its password is: `env:NAME` (a variable) or `file:PATH` (first line)."),
+    ] = None
+    cassandra_tls: Annotated[
+        bool, Meta(description="Encrypt connections to Cassandra; the three files below turn it on as well.")
+    ] = False
+    cassandra_tls_ca: Annotated[
+        Path | None, Meta(description="Certificates (PEM) that Cassandra's is checked with instead of the system's.")
+    ] = None
+    cassandra_tls_cert: Annotated[
+        Path | None, Meta(description="Certificate (PEM) of this client, where Cassandra asks for one.")
+    ] = None
+    cassandra_tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of it.")] = None
+    cassandra_tls_hostname: Annotated[
+        bool, Meta(description="Check that a node's certificate names the address it is reached by.")
+    ] = True
+    cassandra_local_dc: Annotated[
+        str | None, Meta(description="Data centre of this machine; needed when there are several.", min_length=1)
+    ] = None
+    cassandra_timeout: Annotated[
+        float, Meta(description="Seconds that one request to Cassandra may take.", ge=0.1, le=60)
+    ] = 4.0
+    cassandra_speculative: Annotated[
+        float,
+        Meta(
+            description="Seconds after which a request that may be repeated also goes to a second node; 0: never.",
+            ge=0,
+            le=60,
+        ),
+    ] = 0.5
+    cassandra_clock_difference: Annotated[
+        float,
+        Meta(
+            description="Seconds by which the clocks of two machines may differ. A service that is off by 0.4 of it "
+            "refuses to serve.",
+            ge=0.01,
+            le=60,
+        ),
+    ] = 1.0
+    cassandra_row_age: Annotated[
+        float,
+        Meta(
+            description="Seconds for which a service may use what it knows of a queue; changes of a queue answer "
+            "after them.",
+            ge=0.01,
+            le=60,
+        ),
+    ] = 1.0
+    cassandra_cached_queues: Annotated[
+        int, Meta(description="Queues whose rows a worker keeps in memory.", ge=100, le=10_000_000)
+    ] = 100_000
+    cassandra_weak_write: Annotated[
+        WriteLevel,
+        Meta(
+            description="Cassandra's consistency level for writes to `weak` queues. `auto`: `QUORUM`, or "
+            "`LOCAL_QUORUM` with several data centres."
+        ),
+    ] = "ONE"
+    cassandra_weak_read: Annotated[ReadLevel, Meta(description="For reads of them.")] = "ONE"
+    cassandra_weak_delay: Annotated[
+        float, Meta(description="Seconds that range reads of them stay behind the clock.", ge=0, le=3600)
+    ] = 1.0
+    cassandra_weak_deadline: Annotated[
+        float, Meta(description="Seconds within which a write to them must be done to be acknowledged.", ge=0.1, le=120)
+    ] = 3.0
+    cassandra_strong_write: Annotated[WriteLevel, Meta(description="For writes to `strong` queues.")] = "auto"
+    cassandra_strong_read: Annotated[ReadLevel, Meta(description="For reads of them.")] = "auto"
+    cassandra_strong_delay: Annotated[
+        float, Meta(description="Seconds that range reads of them stay behind the clock.", ge=0, le=3600)
+    ] = 5.0
+    cassandra_strong_deadline: Annotated[
+        float, Meta(description="Seconds within which a write to them must be done.", ge=0.1, le=120)
+    ] = 3.0
+    cassandra_very_strong_write: Annotated[WriteLevel, Meta(description="For writes to `very_strong` queues.")] = (
+        "EACH_QUORUM"
+    )
+    cassandra_very_strong_read: Annotated[ReadLevel, Meta(description="For reads of them.")] = "auto"
+    cassandra_very_strong_delay: Annotated[
+        float, Meta(description="Seconds that range reads of them stay behind the clock.", ge=0, le=3600)
+    ] = 5.0
+    cassandra_very_strong_deadline: Annotated[
+        float, Meta(description="Seconds within which a write to them must be done.", ge=0.1, le=120)
+    ] = 3.0
+
+    metrics: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log record to write.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"],
+        Meta(description="`text` for people; `json`: one object a line."),
+    ] = "text"
+
+
+def part(settings: Settings, names: Iterable[str]) -> dict[str, Any]:
+    """Returns those of ``names`` that are settings, with their values: what a part of the service is made with."""
+    return {name: getattr(settings, name) for name in names if name in settings.__struct_fields__}

@@ -1,0 +1,185 @@
+"""From settings to an open store: the one place that knows which stores there are.
+
+A store's package is imported when that store is opened, so that neither needs the other's driver.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from queuey.errors import SettingsError, StoreUnavailable
+from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, part
+from queuey.storage import Store
+
+if TYPE_CHECKING:
+    from queuey.storage.cassandra.options import CassandraOptions, Level, Target
+    from queuey.storage.sqlite.options import SqliteOptions
+
+T = TypeVar("T")
+
+LOOK_EVERY = 0.1
+
+
+def is_cassandra(settings: Settings) -> bool:
+    """Tells whether the settings name a Cassandra keyspace."""
+    return settings.store.startswith("cassandra:")
+
+
+def open_store(settings: Settings, *, jobs: bool = True) -> Store:
+    """Opens the store that the settings name.
+
+    A Cassandra store is also returned while Cassandra cannot be reached: its calls then raise ``StoreUnavailable``.
+
+    Args:
+        settings: The settings in force.
+        jobs: Run the jobs that remove what has expired or was deleted. Commands that come and go do not.
+
+    Raises:
+        StoreUnavailable: The SQLite store cannot be used now; the message says why.
+        StoreIncompatible: A newer version has written it.
+        SettingsError: See :func:`check`.
+    """
+    if is_cassandra(settings):
+        cassandra_target(settings)
+        from queuey.storage import cassandra  # noqa: PLC0415 - needs its driver, which may not be installed
+
+        options = cassandra_options(settings, jobs=jobs)
+        return cassandra.open_store(settings.store, options=options)
+    from queuey.storage import sqlite  # noqa: PLC0415 - only who uses it needs it
+
+    try:
+        return sqlite.open_store(settings.data, options=sqlite_options(settings, jobs=jobs))
+    except OSError as error:
+        raise StoreUnavailable(f"the data directory {settings.data} cannot be used: {error.strerror}") from error
+
+
+def check(loaded: Loaded) -> None:
+    """Refuses settings that the chosen store could not work with; reads the secrets and certificates they name.
+
+    Raises:
+        SettingsError: Says which settings do not go together and where they came from.
+    """
+    settings = loaded.settings
+    if not is_cassandra(settings):
+        return
+    try:
+        cassandra_target(settings)
+        options = cassandra_options(settings)
+        _check_files(options)
+        _check_body(settings)
+    except SettingsError as error:
+        given = [
+            f"{name} from {source}"
+            for name, source in loaded.sources.items()
+            if source != DEFAULT_SOURCE and (name.startswith("cassandra_") or name in {"store", "max_body"})
+        ]
+        raise SettingsError(f"{error} ({', '.join(given)})") from error
+
+
+def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
+    """Returns the SQLite store's part of the settings."""
+    from queuey.storage.sqlite.options import SqliteOptions  # noqa: PLC0415 - only who uses it needs it
+
+    options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__))
+    return options if jobs else replace(options, sweep_interval=None)
+
+
+def cassandra_target(settings: Settings) -> Target:
+    """Returns where the Cassandra store is.
+
+    Raises:
+        SettingsError: ``store`` is no proper URL, or the driver is not installed.
+    """
+    try:
+        from queuey.storage.cassandra.options import parse_url  # noqa: PLC0415 - needs the driver
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "cassandra":
+            raise
+        message = "Setting store names Cassandra, whose driver is not installed: pip install 'queuey[cassandra]'."
+        raise SettingsError(message) from error
+    return parse_url(settings.store)
+
+
+def cassandra_options(
+    settings: Settings, *, jobs: bool = True, environ: Mapping[str, str] | None = None
+) -> CassandraOptions:
+    """Returns the Cassandra store's part of the settings, with the password.
+
+    Args:
+        settings: The settings in force.
+        jobs: See :func:`open_store`.
+        environ: Where ``env:`` secrets are; None: this process's environment.
+
+    Raises:
+        SettingsError: Values contradict each other, or the password cannot be read.
+    """
+    from queuey.storage.cassandra.options import CassandraOptions  # noqa: PLC0415 - needs the driver
+
+    names = {name: f"cassandra_{name}" for name in CassandraOptions.__dataclass_fields__}
+    values = {name: getattr(settings, setting) for name, setting in names.items() if hasattr(settings, setting)}
+    password = settings.cassandra_password
+    values["password"] = None if password is None else password.read(os.environ if environ is None else environ)
+    options = CassandraOptions(
+        **values, levels=_levels(settings), deadline=settings.deadline, default_ttl=settings.default_ttl
+    )
+    return options if jobs else replace(options, reap_interval=None)
+
+
+def patiently(call: Callable[[], T], seconds: float) -> T:
+    """Repeats a read until the store answers: a Cassandra store connects in the background.
+
+    Raises:
+        StoreUnavailable: It does not answer within ``seconds``; the message says why.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except StoreUnavailable:
+            if time.monotonic() + LOOK_EVERY > until:
+                raise
+        time.sleep(LOOK_EVERY)
+
+
+def _levels(settings: Settings) -> dict[str, Level]:
+    from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK  # noqa: PLC0415 - needs the driver
+
+    levels = {}
+    for name, level in {"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG}.items():
+        write, read, delay, deadline = (
+            getattr(settings, f"cassandra_{name}_{field}") for field in ("write", "read", "delay", "deadline")
+        )
+        levels[name] = replace(
+            level,
+            write=None if write == AUTO else write,
+            read=None if read == AUTO else read,
+            delay=delay,
+            deadline=deadline,
+        )
+    return levels
+
+
+def _check_files(options: CassandraOptions) -> None:
+    """Loads the certificates as the driver will, which would only log every second that it cannot."""
+    try:
+        context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
+        if options.tls_cert is not None and options.tls_key is not None:
+            context.load_cert_chain(options.tls_cert, options.tls_key, password=_no_password)
+    except OSError as error:
+        raise SettingsError(f"The TLS files for Cassandra cannot be used: {error.strerror or error}.") from error
+
+
+def _check_body(settings: Settings) -> None:
+    from queuey.storage.cassandra.options import MOST_BODY  # noqa: PLC0415 - needs the driver
+
+    if settings.max_body > MOST_BODY:
+        raise SettingsError(f"Setting max_body can be {MOST_BODY} at most with Cassandra.")
+
+
+def _no_password() -> str:
+    raise ssl.SSLError("the key is encrypted with a password, which is not supported")
