@@ -3,8 +3,8 @@
 A **class** is a table; the smallest one that covers a message's lifetime holds it, so that whole files expire at once.
 A **bucket** is a Cassandra partition of one queue partition: a level and a number. Level 0 is as wide as the class, so
 a queue with few messages has its live ones in the present bucket and the one before. Levels 1 to 4 are narrow, for
-partitions that get many messages. Level 5 is as wide as level 0 and holds messages written under ids that are not in
-the future (``put``): all other places only ever grow at ids that no reader's horizon has passed.
+partitions that get many messages. Levels 5 to 7 hold messages written under given ids (``put``, bulk loads) that are
+not in the future: all other places only ever grow at ids that no reader's horizon has passed.
 
 A **place** is class and bucket. Level 0 of a queue's own class is looked at without being told; every other place is
 recorded in ``segments`` before a message is written to it.
@@ -28,8 +28,11 @@ NAMES = ("6h", "4d", "32d", "400d")
 HOME = 0
 NARROWEST = 4
 PUT = 5
-_NARROW = (0, 6 * HOUR, 15 * 60, 60, 5)
-"""Seconds of levels 1 to 4."""
+LOAD = 6
+DENSE_LOAD = 7
+LEVELS = range(8)
+_SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
+"""Widths of the levels; 0: that of the class."""
 
 
 class Place(NamedTuple):
@@ -41,8 +44,18 @@ class Place(NamedTuple):
 
     @property
     def level(self) -> int:
-        """Its level, 0 to 5."""
+        """Its level, 0 to 7."""
         return self.bucket & 7
+
+    @property
+    def minted(self) -> bool:
+        """Whether its rows were written under ids that were new then."""
+        return self.bucket & 7 < PUT
+
+    @property
+    def wide(self) -> bool:
+        """Whether it is as wide as its class."""
+        return not _SECONDS[self.bucket & 7]
 
     @property
     def start(self) -> int:
@@ -65,8 +78,7 @@ def class_of(seconds: float) -> int:
 
 def width(kind: int, level: int) -> int:
     """Returns the width of a bucket in ticks."""
-    seconds = CLASSES[kind] if level in {HOME, PUT} else _NARROW[level]
-    return seconds * TICKS_PER_SECOND
+    return (_SECONDS[level] or CLASSES[kind]) * TICKS_PER_SECOND
 
 
 def place_of(ticks: int, kind: int, level: int) -> Place:

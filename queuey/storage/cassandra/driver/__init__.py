@@ -3,8 +3,8 @@
 Nothing above it sees an exception, a consistency constant or a row type of the driver.
 """
 
-from queuey.storage.cassandra.driver.connection import Driver, Host
+from queuey.storage.cassandra.driver.connection import Driver, Host, routing_key
 from queuey.storage.cassandra.driver.errors import InDoubt
-from queuey.storage.cassandra.driver.requests import UNSET, Rows, Statement, Written
+from queuey.storage.cassandra.driver.requests import UNSET, Rows, Statement
 
-__all__ = ["UNSET", "Driver", "Host", "InDoubt", "Rows", "Statement", "Written"]
+__all__ = ["UNSET", "Driver", "Host", "InDoubt", "Rows", "Statement", "routing_key"]

@@ -315,13 +315,15 @@ class Driver:
         done: Done,
         consistency: str = "QUORUM",
         timeout: float | None = None,
+        host: str | None = None,
     ) -> None:
         """Starts a statement whose answer is one page; never raises, all errors go to ``done``."""
         try:
             session = self._open_session()
             self.requests += 1
             request = requests.bound(self._prepare(session, statement), values, consistency, None, pages=False)
-            self._send(session, request, self._options.timeout if timeout is None else timeout, statement.reads, done)
+            seconds = self._options.timeout if timeout is None else timeout
+            self._send(session, request, seconds, done, reads=statement.reads, host=host)
         except DRIVER_ERRORS as error:
             done(None, translate(error, reads=statement.reads, attempts=0))
         except StoreUnavailable as error:
@@ -352,14 +354,23 @@ class Driver:
             self.requests += 1
             prepared = self._prepare(session, statement)
             request = requests.raw(prepared, rows, routing_key, requests.level(consistency), self.target.keyspace)
-            self._send(session, request, timeout, reads=False, done=done)
+            self._send(session, request, timeout, done, reads=False)
         except DRIVER_ERRORS as error:
             done(None, translate(error, reads=False, attempts=0))
         except StoreUnavailable as error:
             done(None, error)
 
-    def _send(self, session: Session, request: Any, timeout: float, reads: bool, done: Done) -> None:  # noqa: ANN401, FBT001
-        future = session.execute_async(request, timeout=timeout)
+    def _send(
+        self,
+        session: Session,
+        request: Any,  # noqa: ANN401 - a statement of the driver
+        timeout: float,
+        done: Done,
+        *,
+        reads: bool,
+        host: str | None = None,
+    ) -> None:
+        future = session.execute_async(request, timeout=timeout, host=self._host(host))
 
         def failed(error: BaseException) -> None:
             done(None, translate(error, reads=reads, attempts=_attempts(future)))

@@ -36,16 +36,6 @@ class Statement(NamedTuple):
         return self.cql.lstrip()[:6].upper() == "SELECT"
 
 
-class Written(NamedTuple):
-    """The values of one row of a batch, in their serialized form (None: not given), and what they belong to.
-
-    Serializing a message's few fixed types here costs a third of what the driver's general way does.
-    """
-
-    statement: Statement
-    values: Sequence[Any]
-
-
 def level(name: str) -> int:
     """Returns the driver's number of a consistency level."""
     number: int = ConsistencyLevel.name_to_value[name]

@@ -1,0 +1,222 @@
+"""Undoing writes that failed, timed out or came late: fences.
+
+A fence is a DELETE of one id at the level of the write, stamped at least as high as the write, so that no hint and no
+slow replica brings the message back once a quorum has it. States::
+
+    trying ──(all confirmed before the deadline)──► answered: none
+       │──(deadline passed)──► answered: unknown ──► trying on in the background ──► settled
+       └──(an attempt failed)──► trying again, after longer and longer pauses
+
+One DELETE per id, never a range: ids of other processes lie in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from queuey.errors import Outcome, StoreUnavailable
+from queuey.storage.cassandra import rows
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver, Rows, routing_key
+from queuey.storage.cassandra.minting import fence_stamp
+
+log = logging.getLogger(__name__)
+
+ROWS = 100
+"""Deletes in one request."""
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+TIMEOUT = 1.5
+"""Seconds of one attempt."""
+KEPT = 100_000
+"""Deletes that are tried on in the background at most; the oldest are given up beyond."""
+
+Written = tuple[int, list[Any]]
+"""The class of a message and its serialized row, as it was written."""
+
+
+class _Chunk(NamedTuple):
+    """Messages of one Cassandra partition that are deleted by one request."""
+
+    kind: int
+    written: list[list[Any]]
+
+
+class Fence:
+    """One operation's messages to be undone."""
+
+    __slots__ = ("answer", "chunks", "consistency", "deadline", "due", "failed", "flying", "pause", "size")
+
+    def __init__(
+        self, written: Iterable[Written], consistency: str, deadline: float, answer: Callable[[Outcome], None]
+    ) -> None:
+        """Prepares a fence.
+
+        Args:
+            written: What was given to Cassandra.
+            consistency: The level it was written at.
+            deadline: Boot time until which the outcome is ``none`` if all is confirmed.
+            answer: Told the outcome once.
+        """
+        self.chunks = _chunks(written)
+        self.size = sum(len(chunk.written) for chunk in self.chunks)
+        self.consistency = consistency
+        self.deadline = deadline
+        self.answer: Callable[[Outcome], None] | None = answer
+        self.due = 0.0
+        self.pause = FIRST_PAUSE
+        self.flying = 0
+        self.failed: list[_Chunk] = []
+
+    def tell(self, outcome: Outcome) -> None:
+        """Answers, if nobody has."""
+        answer, self.answer = self.answer, None
+        if answer is not None:
+            answer(outcome)
+
+
+class Fencer:
+    """Tries fences until they hold, in a thread of its own.
+
+    Args:
+        driver: The way to Cassandra.
+        clock: Of deadlines and stamps.
+    """
+
+    def __init__(self, driver: Driver, clock: Clock) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._inbox: SimpleQueue[tuple[Fence, _Chunk | None, bool] | None] = SimpleQueue()
+        self._open: deque[Fence] = deque()
+        self._ended = False
+        self.confirmed = 0
+        """Messages whose fence holds."""
+        self.unknown = 0
+        """Messages that were answered with outcome ``unknown``."""
+        self.abandoned = 0
+        """Messages that nobody will undo any more."""
+        self.pending = 0
+        self._thread = threading.Thread(target=self._run, name="queuey-fences", daemon=True)
+        self._thread.start()
+
+    def undo(self, fence: Fence) -> None:
+        """Takes a fence on; never blocks."""
+        self._inbox.put((fence, None, True))
+
+    def close(self, timeout: float) -> None:
+        """Ends the thread when all fences hold, or after ``timeout`` seconds."""
+        deadline = self._clock.boottime() + timeout
+        pause = threading.Event()
+        while self.pending and self._clock.boottime() < deadline:
+            pause.wait(0.02)
+        self._ended = True
+        self._inbox.put(None)
+        self._thread.join(max(0.1, deadline - self._clock.boottime()))
+
+    def _run(self) -> None:
+        while not self._ended:
+            try:
+                item = self._inbox.get(timeout=self._until_next())
+            except Empty:
+                item = None
+            if item is not None:
+                self._handle(*item)
+            self._look()
+        for fence in self._open:
+            self._give_up(fence)
+
+    def _until_next(self) -> float:
+        """Seconds until something is to be done."""
+        if not self._open:
+            return 60.0
+        now = self._clock.boottime()
+        moments = [fence.deadline if fence.answer is not None else now + LONGEST_PAUSE for fence in self._open]
+        moments += [fence.due for fence in self._open if not fence.flying]
+        return max(0.005, min(moments) - now)
+
+    def _handle(self, fence: Fence, chunk: _Chunk | None, good: bool) -> None:  # noqa: FBT001
+        if chunk is None:
+            self._open.append(fence)
+            self.pending += fence.size
+            self._shed()
+            return
+        fence.flying -= 1
+        if not good:
+            fence.failed.append(chunk)
+        if fence.flying:
+            return
+        fence.chunks, fence.failed = fence.failed, []
+        if not fence.chunks:
+            self._settle(fence)
+            return
+        fence.due = self._clock.boottime() + fence.pause
+        fence.pause = min(LONGEST_PAUSE, fence.pause * 2)
+
+    def _settle(self, fence: Fence) -> None:
+        self._open.remove(fence)
+        self.pending -= fence.size
+        self.confirmed += fence.size
+        in_time = self._clock.boottime() <= fence.deadline
+        if fence.answer is not None and not in_time:
+            self.unknown += fence.size
+        fence.tell("none" if in_time else "unknown")
+
+    def _look(self) -> None:
+        """Sends what is due, and answers those whose deadline has passed."""
+        now = self._clock.boottime()
+        for fence in self._open:
+            if fence.answer is not None and now > fence.deadline:
+                self.unknown += fence.size
+                fence.tell("unknown")
+            if not fence.flying and now >= fence.due:
+                self._send(fence)
+
+    def _send(self, fence: Fence) -> None:
+        fence.flying = len(fence.chunks)
+        for chunk in fence.chunks:
+            now = self._clock.now()
+            deletes = [_delete(now, values) for values in chunk.written]
+            self._driver.begin_rows(
+                rows.DELETE[chunk.kind],
+                deletes,
+                routing_key=routing_key(chunk.written[0][:3]),
+                consistency=fence.consistency,
+                timeout=TIMEOUT,
+                done=self._taker(fence, chunk),
+            )
+
+    def _taker(self, fence: Fence, chunk: _Chunk) -> Callable[[Rows | None, StoreUnavailable | None], None]:
+        return lambda _, error: self._inbox.put((fence, chunk, error is None))
+
+    def _shed(self) -> None:
+        while self.pending > KEPT:
+            oldest = next((fence for fence in self._open if fence.answer is None and not fence.flying), None)
+            if oldest is None:
+                return
+            self._open.remove(oldest)
+            self.pending -= oldest.size
+            self._give_up(oldest)
+
+    def _give_up(self, fence: Fence) -> None:
+        self.abandoned += fence.size
+        fence.tell("unknown")
+
+
+def _chunks(written: Iterable[Written]) -> list[_Chunk]:
+    by_place: dict[tuple[int, bytes, bytes, bytes], list[list[Any]]] = {}
+    for kind, values in written:
+        by_place.setdefault((kind, values[0], values[1], values[2]), []).append(values)
+    return [
+        _Chunk(key[0], found[at : at + ROWS]) for key, found in by_place.items() for at in range(0, len(found), ROWS)
+    ]
+
+
+def _delete(now: int, values: list[Any]) -> list[bytes]:
+    """Returns the serialized values of the DELETE for a row that was written."""
+    ticks, _ = rows.position_of(values[3])
+    return [fence_stamp(now, ticks).to_bytes(8, "big", signed=True), *values[:4]]

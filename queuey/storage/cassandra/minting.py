@@ -1,0 +1,110 @@
+"""New ids and the timestamps of writes.
+
+Cassandra keeps, of two writes of one cell, the one with the higher timestamp (microseconds); of a write and a delete
+with equal ones, the delete. So every write carries one of ours: a new message the time of its id, a delete at least
+that of what it deletes, whatever the clocks of the processes say.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from queuey import ids
+from queuey.errors import InvalidRequest
+from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
+from queuey.storage.cassandra.clock import Clock
+
+TICKS_PER_MICROSECOND = 10
+
+
+class Generator:
+    """Ids of new messages: strictly ascending within the process, never below the clock.
+
+    Ids of other processes differ in ``low``, which is random; those of this process differ in time.
+    """
+
+    __slots__ = ("_clock", "_last", "_lock", "low")
+
+    def __init__(self, clock: Clock, low: int | None = None) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._last = 0
+        self.low = ids.random_low() if low is None else low
+
+    def admit(self, after: Position) -> None:
+        """Makes sure that ids may be put above a position.
+
+        Raises:
+            InvalidRequest: It is more than a second ahead of the clock and above every id minted before: a client
+                could push everybody's ids ahead with it.
+        """
+        if after[0] > self._clock.now() + TICKS_PER_SECOND and after > (self._last, self.low):
+            raise InvalidRequest({"X-After": "lies more than a second ahead of the clock"})
+
+    def mint(self, count: int, after: Position | None = None) -> int:
+        """Returns the ticks of the first of ``count`` ids; the others follow tick by tick.
+
+        Args:
+            count: At least 1.
+            after: All of them are above it (see :meth:`admit`).
+        """
+        with self._lock:
+            first = max(self._clock.now(), self._last + 1)
+            if after is not None and (first, self.low) <= after:
+                first = after[0] + 1
+            self._last = first + count - 1
+            return first
+
+    def next_time(self) -> int:
+        """Returns the lowest ticks that the next id may have."""
+        return max(self._clock.now(), self._last + 1)
+
+
+class Delayed:
+    """Ids of delayed messages of one call: the due time, and a ``low`` of their own, so that nothing is moved."""
+
+    __slots__ = ("_count", "_now", "low")
+
+    def __init__(self, now: int) -> None:
+        self.low = ids.random_low()
+        self._now = now
+        self._count = 0
+
+    def mint(self, delay: float) -> int:
+        """Returns the ticks of a message due in ``delay`` seconds; ascending for equal delays."""
+        self._count += 1
+        return self._now + round(delay * TICKS_PER_SECOND) + self._count
+
+
+class Stamps:
+    """Timestamps for writes and deletes by id: ascending within the process, and high enough to take effect.
+
+    A delete must lie above the timestamp of what it deletes. That is the time of its id, or, for what was delayed or
+    put, some process's clock, which is at most ``difference`` ahead of this one.
+    """
+
+    __slots__ = ("_ahead", "_clock", "_last", "_lock")
+
+    def __init__(self, clock: Clock, difference: float) -> None:
+        self._clock = clock
+        self._ahead = round(2 * difference * TICKS_PER_SECOND)
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def above(self, ticks: int) -> int:
+        """Returns the timestamp for writing or deleting the id with these ticks."""
+        now = self._clock.now()
+        wanted = stamp_of(max(now, min(ticks, now + self._ahead)))
+        with self._lock:
+            self._last = max(self._last + 1, wanted)
+            return self._last
+
+
+def stamp_of(ticks: int) -> int:
+    """Returns the timestamp of an instant: whole microseconds since 1970."""
+    return (ticks - EPOCH_TICKS) // TICKS_PER_MICROSECOND
+
+
+def fence_stamp(now: int, ticks: int) -> int:
+    """Returns the timestamp of a delete that undoes a new message's write."""
+    return stamp_of(max(now, ticks))

@@ -1,0 +1,233 @@
+"""Reading a slice of a partition out of the places it may lie in.
+
+A slice is read in rounds. A round looks at a window of time: all wide places that overlap it, and as many narrow ones
+as it is given; each is asked for at most what the page still lacks. If a place gave as much as it was asked for, there
+may be more behind its last row, so the round ends there and the next begins. The logic is a generator that yields
+probes and is sent their rows, so slices of several partitions share their round trips, and it runs without a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
+
+from queuey import ids
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Message, Page, Slice
+from queuey.storage.cassandra import rows
+from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.placement import Place
+
+ROUND = 256
+"""Rows that the first round of a page asks for at most; later ones know how large the bodies are."""
+MOST_NARROW = 16
+"""Narrow places in one round at most."""
+_END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
+
+
+class Probe(NamedTuple):
+    """One query: ids of a place in ``[lower, upper)``, ``limit`` of them from one end."""
+
+    place: Place
+    lower: Position
+    upper: Position
+    limit: int
+    descending: bool
+
+
+class Extent(NamedTuple):
+    """What is to be read of a partition.
+
+    Attributes:
+        places: Everything that may hold a message of it, in any order.
+        lower, upper: The bounds.
+        floor: In places of new ids nothing below it is alive.
+        complete: False: beyond the far bound there may be places that are not named here.
+    """
+
+    places: Sequence[Place]
+    lower: Position
+    upper: Position
+    floor: Position
+    complete: bool
+
+
+Rounds = Generator[list[Probe], list[Rows], "Gathered"]
+
+
+class Gathered(NamedTuple):
+    """What the rounds gave.
+
+    Attributes:
+        messages: Live ones, in the slice's order.
+        end: How far was read: ascending the lowest position not read, descending the highest.
+        more: The page is full; else everything up to the extent's far bound was read.
+    """
+
+    messages: list[Message]
+    end: Position
+    more: bool
+
+
+def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
+    """Reads upwards."""
+    places = sorted(extent.places, key=lambda place: place.start)
+    gathered: list[Message] = []
+    size, narrow, at = 0, 1, extent.lower
+    while at < extent.upper:
+        stop = min(extent.upper, _window_end(places, at[0], narrow))
+        limit = _share(wanted, len(gathered), size)
+        probes = [
+            Probe(place, low, high, limit, descending=False)
+            for place in places
+            if (low := max(at, extent.floor if place.minted else at, (place.start, LOW_MIN)))
+            < (high := min(stop, (place.end, LOW_MIN)))
+        ]
+        found = (yield probes) if probes else []
+        cut = stop
+        for answer in found:
+            if len(answer) >= limit:
+                cut = min(cut, ids.following(rows.position_of(answer[-1][0])))
+        for message in _merge(probes, found, wanted.partition, now):
+            if message.position >= cut:
+                break
+            gathered.append(message)
+            size += len(message.body)
+            if len(gathered) >= wanted.limit or size >= wanted.max_bytes:
+                return Gathered(gathered, ids.following(message.position), more=True)
+        at = cut
+        narrow = min(MOST_NARROW, narrow * 2)
+    return Gathered(gathered, extent.upper, more=False)
+
+
+def descend(wanted: Slice, extent: Extent, now: int) -> Rounds:
+    """Reads downwards."""
+    places = sorted(extent.places, key=lambda place: place.end, reverse=True)
+    gathered: list[Message] = []
+    size, narrow, at = 0, 1, extent.upper
+    while at > extent.lower:
+        stop = max(extent.lower, _window_start(places, at, narrow))
+        limit = _share(wanted, len(gathered), size)
+        probes = [
+            Probe(place, low, high, limit, descending=True)
+            for place in places
+            if (low := max(stop, extent.floor if place.minted else stop, (place.start, LOW_MIN)))
+            < (high := min(at, (place.end, LOW_MIN)))
+        ]
+        found = (yield probes) if probes else []
+        cut = stop
+        for answer in found:
+            if len(answer) >= limit:
+                cut = max(cut, rows.position_of(answer[-1][0]))
+        for message in reversed(_merge(probes, found, wanted.partition, now)):
+            if message.position < cut:
+                break
+            gathered.append(message)
+            size += len(message.body)
+            if len(gathered) >= wanted.limit or size >= wanted.max_bytes:
+                return Gathered(gathered, ids.preceding(message.position), more=True)
+        at = cut
+        narrow = min(MOST_NARROW, narrow * 2)
+    return Gathered(gathered, ids.preceding(extent.lower), more=False)
+
+
+def _window_end(places: Sequence[Place], at: int, narrow: int) -> Position:
+    """Returns where a window ends that begins at a tick and holds so many narrow places (more if they overlap)."""
+    ahead = [place for place in places if not place.wide and place.end > at]
+    return next(((place.start, LOW_MIN) for place in ahead[narrow:] if place.start > at), _END)
+
+
+def _window_start(places: Sequence[Place], at: Position, narrow: int) -> Position:
+    """The mirror image: where a window begins that ends below a position."""
+    below = [place for place in places if not place.wide and (place.start, LOW_MIN) < at]
+    return next(((place.end, LOW_MIN) for place in below[narrow:] if (place.end, LOW_MIN) < at), ids.FIRST)
+
+
+def _share(wanted: Slice, count: int, size: int) -> int:
+    """Returns how many rows to ask each place for: what is lacking, but no more than the page's bytes allow."""
+    lacking = wanted.limit - count
+    if not count:
+        return max(1, min(lacking, ROUND))
+    average = max(1, size // count)
+    return max(1, min(lacking, 1 + (wanted.max_bytes - size) // average))
+
+
+def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now: int) -> list[Message]:
+    """Returns the live messages of a round in ascending order, each once.
+
+    While a message is being written under an id that exists already, it may be in two places; what was put counts.
+    """
+    filled = [(probe, answer) for probe, answer in zip(probes, answers, strict=True) if answer]
+    if len(filled) == 1:
+        [(probe, answer)] = filled
+        found = [
+            one for row in answer if row[2] is not None and row[2] > now for one in (rows.message(row, partition),)
+        ]
+        if probe.descending:
+            found.reverse()
+        return found
+    by_position: dict[Position, Message] = {}
+    for probe, answer in sorted(filled, key=lambda pair: not pair[0].place.minted):
+        for row in answer:
+            if row[2] is not None and row[2] > now:
+                one = rows.message(row, partition)
+                if probe.place.minted and one.position in by_position:
+                    continue
+                by_position[one.position] = one
+    return [by_position[position] for position in sorted(by_position)]
+
+
+def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:
+    """Returns the page for what was gathered."""
+    more = gathered.more or not extent.complete
+    if wanted.descending:
+        further = more and gathered.end > ids.FIRST
+        return Page(gathered.messages, horizon, gathered.end if further else None, further)
+    return Page(gathered.messages, horizon, max(wanted.lower, gathered.end), more)
+
+
+def run(driver: Driver, readers: Sequence[Rounds], keys: Sequence[tuple[int, int]], consistency: str) -> list[Gathered]:
+    """Runs readers side by side, the probes of a round together.
+
+    Args:
+        driver: The way to Cassandra.
+        readers: One for each slice.
+        keys: qid and partition of each.
+        consistency: The queue's read level.
+
+    Raises:
+        StoreUnavailable: As the driver.
+    """
+    results: list[Gathered | None] = [None] * len(readers)
+    waiting = {number: _advance(results, number, reader, None) for number, reader in enumerate(readers)}
+    while pending := {number: probes for number, probes in waiting.items() if probes is not None}:
+        calls: list[tuple[Statement, Sequence[Any]]] = []
+        for number, probes in pending.items():
+            calls += [_query(keys[number], probe) for probe in probes]
+        answers = iter(driver.run_all(calls, consistency=consistency))
+        waiting = {
+            number: _advance(results, number, readers[number], [next(answers) for _ in probes])
+            for number, probes in pending.items()
+        }
+    return [result for result in results if result is not None]
+
+
+def _advance(
+    results: list[Gathered | None], number: int, reader: Rounds, answers: list[Rows] | None
+) -> list[Probe] | None:
+    try:
+        return next(reader) if answers is None else reader.send(answers)
+    except StopIteration as ended:
+        results[number] = ended.value
+        return None
+
+
+def _query(key: tuple[int, int], probe: Probe) -> tuple[Statement, Sequence[Any]]:
+    statement = (rows.DOWN if probe.descending else rows.UP)[probe.place.kind]
+    return statement, (
+        *key,
+        probe.place.bucket,
+        rows.uuid_of(probe.lower),
+        rows.uuid_of(probe.upper),
+        probe.limit,
+    )

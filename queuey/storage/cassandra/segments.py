@@ -1,0 +1,237 @@
+"""Which places of a queue partition hold messages, beyond those that every reader looks at.
+
+A writer records a place at the queue's write level before it makes an id for it, so a reader whose look at the record
+began after its horizon (plus S) knows every place that can hold an id below that horizon. Looks are cached by that
+rule.
+
+The record also holds the partition's **floor**: below it, nothing that was written under a new id is alive. It lets a
+reader that comes without a cursor begin behind any number of deleted messages. It only ever has to be true, never
+exact, and once true it stays so.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.storage.cassandra import placement
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.placement import CLASSES, Place
+
+log = logging.getLogger(__name__)
+
+FIRST_LOOK = 64
+"""Rows of the first look: nearly every partition has fewer."""
+MORE = 500
+"""Rows of each further look, per level."""
+MARGIN = 86_400
+"""Seconds for which a record outlives what it names."""
+REFRESH_PUT = 3600.0
+"""Seconds after which a place of given ids is recorded again: messages may come to it as long as it is named."""
+_BEFORE = 60 * TICKS_PER_SECOND
+"""A look begins so much below what was asked for, so that readers with nearby cursors share it."""
+FLOOR_EVERY = 10.0
+FLOOR_STEP = 60 * TICKS_PER_SECOND
+"""A floor is raised at most so often (seconds), and by at least so much (ticks)."""
+
+Key = tuple[int, int]
+"""qid and partition."""
+
+_ALL = Statement(f"SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? LIMIT {FIRST_LOOK}")
+_WIDE = Statement("SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? AND level = ?")
+_UP = Statement(
+    "SELECT floor, level, start, class FROM segments "
+    f"WHERE qid = ? AND part = ? AND level = ? AND start > ? LIMIT {MORE}"
+)
+_DOWN = Statement(
+    "SELECT floor, level, start, class FROM segments "
+    f"WHERE qid = ? AND part = ? AND level = ? AND start < ? ORDER BY level DESC, start DESC, class DESC LIMIT {MORE}"
+)
+_RECORD = Statement("INSERT INTO segments (qid, part, level, start, class) VALUES (?, ?, ?, ?, ?) USING TTL ?")
+_FLOOR = Statement("UPDATE segments USING TTL ? SET floor = ? WHERE qid = ? AND part = ?")
+
+
+class Known(NamedTuple):
+    """What a look gave.
+
+    Attributes:
+        began: Boot time at which it began.
+        places: All recorded places that overlap ``[low, high)``, and perhaps others.
+        low, high: Ticks between which it is complete.
+        floor: Nothing written under a new id lies below, or None.
+    """
+
+    began: float
+    places: tuple[Place, ...]
+    low: int
+    high: int
+    floor: Position | None
+
+
+class Segments:
+    """The record of places, with a cache.
+
+    Args:
+        driver: The way to Cassandra.
+        clock: For ages.
+        size: Partitions to remember at most, of each kind.
+    """
+
+    def __init__(self, driver: Driver, clock: Clock, size: int) -> None:
+        self._driver = driver
+        self._clock = clock
+        self._size = size
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[int, int, bool], Known] = OrderedDict()
+        self._recorded: OrderedDict[tuple[int, int, Place], float] = OrderedDict()
+        self._raised: OrderedDict[Key, float] = OrderedDict()
+
+    # Writing
+
+    def is_recorded(self, qid: int, part: int, place: Place) -> bool:
+        """Tells without I/O whether this process has recorded a place (lately enough, for given ids)."""
+        at = self._recorded.get((qid, part, place))
+        return at is not None and (place.minted or self._clock.boottime() - at < REFRESH_PUT)
+
+    def record(self, qid: int, part: int, places: Iterable[Place], *, consistency: str) -> None:
+        """Records places, those that this process has recorded already left out. Idempotent.
+
+        Raises:
+            StoreUnavailable: Not known to be recorded; nothing may be written to them.
+        """
+        missing = [place for place in dict.fromkeys(places) if not self.is_recorded(qid, part, place)]
+        if not missing:
+            return
+        now = self._clock.boottime()
+        calls = [
+            (_RECORD, (qid, part, place.level, place.start, place.kind, self._lifetime(place))) for place in missing
+        ]
+        if len(calls) == 1:
+            self._driver.run(*calls[0], consistency=consistency)
+        else:
+            for at in range(0, len(calls), 100):
+                self._driver.batch(calls[at : at + 100], consistency=consistency)
+        with self._lock:
+            for place in missing:
+                _remember(self._recorded, (qid, part, place), now, self._size)
+            self._known.pop((qid, part, False), None)
+            self._known.pop((qid, part, True), None)
+
+    def _lifetime(self, place: Place) -> int:
+        """Seconds for which a record must be kept: whatever comes to the place has expired by then."""
+        ahead = max(0, place.end - self._clock.now()) // TICKS_PER_SECOND
+        return ahead + CLASSES[place.kind] + MARGIN
+
+    # Reading
+
+    def cached(self, qid: int, part: int, low: int, high: int, *, since: float, descending: bool) -> Known | None:
+        """Returns a look that is recent enough and reaches far enough, from memory."""
+        known = self._known.get((qid, part, descending))
+        if known is None or known.began < since:
+            return None
+        if (known.high < high) if descending else (known.low > low or known.high <= low):
+            return None
+        return known
+
+    def look(
+        self, wanted: Sequence[tuple[int, int, int]], *, consistency: str, descending: bool = False
+    ) -> list[Known]:
+        """Looks partitions up.
+
+        Args:
+            wanted: qid, partition and the tick to begin at: everything above (descending: below) is asked for, as far
+                as one look reaches.
+            consistency: The queue's read level.
+            descending: Look downwards.
+
+        Raises:
+            StoreUnavailable: As the driver.
+        """
+        began = self._clock.boottime()
+        first = self._driver.run_all([(_ALL, (qid, part)) for qid, part, _ in wanted], consistency=consistency)
+        found = []
+        for (qid, part, at), rows in zip(wanted, first, strict=True):
+            if len(rows) < FIRST_LOOK:
+                known = Known(began, _places(rows), 0, ids.TICKS_MAX + 1, _floor(rows))
+            else:
+                known = self._look_further(began, (qid, part), at, consistency, descending=descending)
+            with self._lock:
+                _remember(self._known, (qid, part, descending), known, self._size)
+            found.append(known)
+        return found
+
+    def _look_further(self, began: float, key: Key, at: int, consistency: str, *, descending: bool) -> Known:
+        """Looks up a partition with many places, level by level."""
+        narrow = [level for level in placement.LEVELS if level not in {placement.HOME, placement.PUT}]
+        calls: list[tuple[Statement, Sequence[Any]]] = [(_WIDE, (*key, placement.HOME)), (_WIDE, (*key, placement.PUT))]
+        low = 0 if descending else max(0, at - _BEFORE)
+        high = at + _BEFORE if descending else ids.TICKS_MAX + 1
+        for level in narrow:
+            if descending:
+                calls.append((_DOWN, (*key, level, high)))
+            else:
+                calls.append((_UP, (*key, level, low - placement.width(len(CLASSES) - 1, level))))
+        answers = self._driver.run_all(calls, consistency=consistency)
+        for rows in answers[2:]:
+            if len(rows) >= MORE:  # There are more; beyond the last of these this look says nothing.
+                last = rows[-1][2]
+                if descending:
+                    low = max(low, last + placement.width(rows[-1][3], rows[-1][1]))
+                else:
+                    high = min(high, last)
+        rows = [row for answer in answers for row in answer]
+        return Known(began, _places(rows), low, high, _floor(rows))
+
+    # The floor
+
+    def raise_floor(self, key: Key, known: Known, floor: Position, *, lifetime: int, consistency: str) -> None:
+        """Raises a partition's floor if it is worth it; does not wait and does not fail.
+
+        Args:
+            key: qid and partition.
+            known: The look by which the partition was read.
+            floor: Nothing written under a new id lies below.
+            lifetime: Seconds for which the floor can matter to anybody.
+            consistency: The queue's write level.
+        """
+        if floor[0] - (known.floor[0] if known.floor else 0) < FLOOR_STEP:
+            return
+        now = self._clock.boottime()
+        with self._lock:
+            if now - self._raised.get(key, -FLOOR_EVERY) < FLOOR_EVERY:
+                return
+            _remember(self._raised, key, now, self._size)
+        value = UUID(hex=ids.to_hex(floor))
+        self._driver.begin(_FLOOR, (lifetime, value, *key), consistency=consistency, done=_noted)
+
+
+def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:
+    if error is not None:
+        log.info("A floor was not raised: %s", error)
+
+
+def _places(rows: Rows) -> tuple[Place, ...]:
+    return tuple(
+        Place(kind, (start // placement.width(kind, level)) << 3 | level)
+        for _, level, start, kind in rows
+        if level is not None  # A partition with a floor and no place gives one row without them.
+    )
+
+
+def _floor(rows: Rows) -> Position | None:
+    return ids.parse_position(rows[0][0].hex) if rows and rows[0][0] is not None else None
+
+
+def _remember(cache: OrderedDict[Any, Any], key: Any, value: Any, size: int) -> None:  # noqa: ANN401
+    cache[key] = value
+    cache.move_to_end(key)
+    while len(cache) > size:
+        cache.popitem(last=False)

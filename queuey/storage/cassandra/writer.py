@@ -1,0 +1,642 @@
+"""The coalescing writer: what waits for one queue partition goes out together, and ids are made when it does.
+
+Each partition has a lane. A full batch leaves at once; a partial one when nothing of its lane is on the way, so a lone
+message never waits and a busy lane fills its batches by itself (Nagle's rule). One thread makes ids and sends; answers
+come in the driver's thread.
+
+An operation is what one call appends, perhaps to several partitions. States and what moves it::
+
+    waiting ──(flush: ids made, sent)──► sent ──(all written within W of their ids)──► acknowledged
+       │                                   └──(any late or failed)──► failing ──► fences ──► none | unknown
+       └──(caller gives up)──► withdrawn: none
+
+Sending is put off, and the operation goes back to the front of its lane, while the queue's row is older than C or a
+place it needs is not recorded yet; a pool's thread sees to that.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from queue import SimpleQueue
+from typing import Any
+
+from queuey.errors import Outcome, QueueChanged, StoreClosed, StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import NewMessage, Queue
+from queuey.storage.cassandra import placement, rows
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver, InDoubt, routing_key
+from queuey.storage.cassandra.fences import Fence, Fencer
+from queuey.storage.cassandra.heat import Heat
+from queuey.storage.cassandra.minting import Delayed, Generator, stamp_of
+from queuey.storage.cassandra.options import CassandraOptions, Level
+from queuey.storage.cassandra.placement import Place
+from queuey.storage.cassandra.queue_rows import QueueRows, Row
+from queuey.storage.cassandra.segments import Segments
+from queuey.storage.cassandra.skew import Watch
+
+log = logging.getLogger(__name__)
+
+FULL_ROWS = 50
+FULL_BYTES = 64 << 10
+"""A batch of so many rows or bytes leaves at once."""
+MOST_ROWS = 100
+MOST_BYTES = 256 << 10
+"""A request to Cassandra holds no more, unless a single body is larger."""
+FLUSH_ROWS = 2000
+"""Rows that one flush of a lane takes at most."""
+LANES = 20_000
+"""Lanes that are kept for their heat when nothing is in them."""
+TTL_MARGIN = 2
+"""Seconds that Cassandra keeps a row beyond its end: its clock ticks in seconds, and ours decides."""
+
+_pack_long = struct.Struct(">q").pack
+_pack_int = struct.Struct(">i").pack
+
+Done = Callable[[list[Position] | None, Exception | None], None]
+
+
+class Item:
+    """A message on its way: its serialized columns, and where in the answer its id goes."""
+
+    __slots__ = ("body", "delay", "index", "meta", "ttl")
+
+    def __init__(self, message: NewMessage, index: int) -> None:
+        self.body, self.meta = rows.encode(message.body, message.meta)
+        self.ttl = message.ttl
+        self.delay = message.delay
+        self.index = index
+
+    def kind(self, home: int) -> int:
+        """The class it is kept in: the queue's own unless it lives longer."""
+        return max(home, placement.class_of(self.ttl + self.delay))
+
+
+class Operation:
+    """What one call appends; see the module's states. Its positions are in the order of the call's messages."""
+
+    __slots__ = (
+        "_begun",
+        "_claim",
+        "after",
+        "done",
+        "doubt",
+        "error",
+        "left",
+        "level",
+        "lock",
+        "minted",
+        "positions",
+        "queue",
+        "written",
+    )
+
+    def __init__(self, queue: Queue, level: Level, count: int, after: Position | None, done: Done) -> None:
+        self.queue = queue
+        self.level = level
+        self.after = after
+        self.done = done
+        self.positions: list[Any] = [None] * count
+        self.lock = threading.Lock()
+        self.left = 0
+        """Parts that are not sent yet, and requests on their way."""
+        self.error: Exception | None = None
+        self.doubt = False
+        """Some of it is or may be stored."""
+        self.minted = math.inf
+        """Boot time of its earliest id."""
+        self.written: list[tuple[int, list[Any]]] = []
+        """Class and serialized row of each message that was given to the driver."""
+        self._claim = threading.Lock()
+        self._begun = False
+
+    def withdraw(self) -> Outcome:
+        """Gives up; afterwards nobody is told of the end. Returns what may become of the messages."""
+        self.done = _nobody
+        return "none" if self._claim.acquire(blocking=False) else "unknown"
+
+    def begin(self) -> bool:
+        """Claims it for sending; False if its caller has given up."""
+        if not self._begun:
+            self._begun = self._claim.acquire(blocking=False)
+        return self._begun
+
+    def count_down(self, error: Exception | None, *, stored: bool) -> bool:
+        """Notes the end of a part or request; returns whether it was the last."""
+        with self.lock:
+            if error is not None and (self.error is None or isinstance(error, InDoubt)):
+                self.error = error
+            self.doubt = self.doubt or stored
+            self.left -= 1
+            return not self.left
+
+
+class Part:
+    """The messages of an operation that go to one partition."""
+
+    __slots__ = ("items", "operation", "size")
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.items: list[Item] = []
+        self.size = 0
+
+    def add(self, item: Item) -> None:
+        """Adds a message."""
+        self.items.append(item)
+        self.size += len(item.body)
+
+
+class Lane:
+    """What waits for one queue partition. ``flying`` counts its requests on the way and flushes under work."""
+
+    __slots__ = ("flying", "heat", "packed", "partition", "parts", "qid", "rows", "scheduled", "size")
+
+    def __init__(self, qid: int, partition: int) -> None:
+        self.qid = qid
+        self.partition = partition
+        self.packed = (_pack_long(qid), _pack_int(partition))
+        self.parts: deque[Part] = deque()
+        self.rows = 0
+        self.size = 0
+        self.flying = 0
+        self.scheduled = False
+        self.heat: Heat | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether something should be sent now."""
+        return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
+
+    def put(self, parts: Iterable[Part], *, first: bool = False) -> None:
+        """Lets parts wait; ``first``: before all others, in their order."""
+        given = list(parts)
+        if first:
+            self.parts.extendleft(reversed(given))
+        else:
+            self.parts.extend(given)
+        for part in given:
+            self.rows += len(part.items)
+            self.size += part.size
+
+    def take(self) -> list[Part]:
+        """Takes what waits, up to a bound."""
+        taken: list[Part] = []
+        count = 0
+        while self.parts and count < FLUSH_ROWS:
+            part = self.parts.popleft()
+            taken.append(part)
+            count += len(part.items)
+            self.size -= part.size
+        self.rows -= count
+        return taken
+
+
+class Flight:
+    """A request on its way: rows of one Cassandra partition, and whose they are."""
+
+    __slots__ = ("lane", "minted", "operations", "place", "rows", "size")
+
+    def __init__(self, lane: Lane, place: Place, minted: float) -> None:
+        self.lane = lane
+        self.place = place
+        self.minted = minted
+        self.rows: list[list[Any]] = []
+        self.size = 0
+        self.operations: list[Operation] = []
+
+    def add(self, operation: Operation, values: list[Any], size: int) -> None:
+        """Adds a row."""
+        self.rows.append(values)
+        self.size += size
+        operation.written.append((self.place.kind, values))
+        if not self.operations or self.operations[-1] is not operation:
+            self.operations.append(operation)
+            with operation.lock:
+                operation.left += 1
+                operation.minted = min(operation.minted, self.minted)
+
+    @property
+    def full(self) -> bool:
+        """Whether it takes no more."""
+        return len(self.rows) >= MOST_ROWS or self.size >= MOST_BYTES
+
+
+class _NotYet(Exception):
+    """Something has to be done, in a thread that may wait, before ids can be made."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work = work
+
+
+class Writer:
+    """The writing side of one store in one process.
+
+    Args:
+        driver: The way to Cassandra.
+        options: Bounds.
+        clock: Of ids and deadlines.
+        generator: Of ids.
+        queue_rows: The rows of queues.
+        segments: The record of places.
+        watch: Whether the clock may be trusted.
+        level_of: What a queue's consistency level means.
+        pool: Runs what has to wait.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a store, named
+        self,
+        driver: Driver,
+        options: CassandraOptions,
+        clock: Clock,
+        *,
+        generator: Generator,
+        queue_rows: QueueRows,
+        segments: Segments,
+        watch: Watch,
+        level_of: Callable[[Queue], Level],
+        pool: Executor,
+    ) -> None:
+        self._driver = driver
+        self._options = options
+        self._clock = clock
+        self._generator = generator
+        self._rows = queue_rows
+        self._segments = segments
+        self._watch = watch
+        self._level_of = level_of
+        self._pool = pool
+        self.fencer = Fencer(driver, clock)
+        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._lock = threading.Lock()
+        self._ready: SimpleQueue[Lane | None] = SimpleQueue()
+        self._closed = False
+        self._idle = threading.Event()
+        self._operations = 0
+        self.pending = 0
+        """Messages that were accepted and not answered yet."""
+        self.appended = 0
+        self.batches = 0
+        self.late = 0
+        """Writes that came back after their deadline."""
+        self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
+        self._thread.start()
+
+    # In the caller's thread
+
+    def begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, after: Position | None) -> Operation:
+        """Starts an operation; see the storage contract's ``begin_append``. Never blocks.
+
+        Raises:
+            InvalidRequest: ``after`` lies too far ahead.
+            StoreUnavailable: Too many messages wait, the clock is off, Cassandra is not there (``StoreClosed``: the
+                store is shutting down).
+        """
+        self._check(len(items))
+        if after is not None:
+            self._generator.admit(after)
+        operation = Operation(queue, self._level_of(queue), len(items), after, done)
+        parts = _parts_of(operation, items)
+        operation.left = len(parts)
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            self.pending += len(items)
+            self._operations += 1
+        row = self._rows.get(queue.application, queue.name)
+        longest = max(item.ttl for item in items)
+        if row is None or row.queue.version != queue.version or not _reaches(row, longest) or not self._watch.sound():
+            self._pool.submit(self._enter, operation, parts, longest)
+        else:
+            self._enqueue(parts)
+        return operation
+
+    def _check(self, count: int) -> None:
+        """Refuses at once what would only wait in vain."""
+        if (problem := self._driver.problem()) is not None and not self._closed:
+            raise StoreUnavailable(problem)
+        if self._watch.refusing():
+            self._watch.require()
+        if self.pending and self.pending + count > self._options.most_pending:
+            raise StoreUnavailable("too many messages wait for Cassandra already")
+
+    def _enter(self, operation: Operation, parts: dict[int, Part], longest: int) -> None:
+        """Makes sure of the clock and the queue's row before anything is queued, in a thread that may wait."""
+        try:
+            self._watch.require()
+            row = self._rows.current(operation.queue)
+            if not _reaches(row, longest):
+                self._rows.raise_reach(row, longest)
+        except Exception as error:  # noqa: BLE001 - its caller gets it
+            self._end(operation, error)
+        else:
+            self._enqueue(parts)
+
+    def _enqueue(self, parts: dict[int, Part]) -> None:
+        with self._lock:
+            for partition, part in parts.items():
+                lane = self._lane(part.operation.queue.qid, partition)
+                lane.put([part])
+                self._schedule(lane)
+
+    def _lane(self, qid: int, partition: int) -> Lane:
+        lane = self._lanes.get((qid, partition))
+        if lane is None:
+            if len(self._lanes) >= LANES:
+                idle = [key for key, one in self._lanes.items() if not one.parts and not one.flying]
+                for key in idle[: LANES // 2]:
+                    del self._lanes[key]
+            lane = self._lanes[qid, partition] = Lane(qid, partition)
+        return lane
+
+    def _schedule(self, lane: Lane) -> None:
+        if not lane.scheduled and lane.due:
+            lane.scheduled = True
+            self._ready.put(lane)
+
+    # In the writer's thread
+
+    def _run(self) -> None:
+        while (lane := self._ready.get()) is not None:
+            with self._lock:
+                lane.scheduled = False
+                parts = lane.take()
+                lane.flying += 1
+                self._schedule(lane)
+            try:
+                self._flush(lane, parts)
+            except _NotYet as later:
+                self._pool.submit(self._prepare, lane, parts, later.work)
+                continue
+            except Exception as error:
+                log.exception("Messages could not be sent.")
+                self._fail(parts, StoreUnavailable(f"messages could not be sent: {error}"))
+            self._landed(lane)
+
+    def _prepare(self, lane: Lane, parts: list[Part], work: Callable[[], object]) -> None:
+        """Does what has to be done before parts can be sent, then lets them wait for their turn again."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - their callers get it
+            self._fail(parts, error)
+        else:
+            with self._lock:
+                lane.put(parts, first=True)
+        self._landed(lane)
+
+    def _flush(self, lane: Lane, parts: list[Part]) -> None:
+        """Makes ids for parts and sends them.
+
+        Raises:
+            _NotYet: Something must be done before; nothing was sent.
+        """
+        row = self._fresh_row(parts[0].operation.queue)
+        ready = self._claimed(parts, row)
+        if not ready:
+            return
+        heat = lane.heat
+        if heat is None:
+            heat = lane.heat = Heat(row.home)
+        level = heat.level_at(self._generator.next_time())
+        now, minted = self._clock.both()
+        marked = [(part, self._mint(part, now)) for part in ready]
+        flights = _pack(row, level, marked)
+        self._check_places(lane, row, flights)
+        if self._clock.boottime() - row.read_at > self._options.row_age:
+            raise _NotYet(lambda: self._rows.read(row.queue.application, row.queue.name))
+        boarded = self._board(lane, flights, now, minted)
+        heat.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
+        for flight in boarded:
+            self._send(flight, ready[0].operation.level)
+        for part in ready:
+            self._count_down(part.operation, None, stored=False)
+
+    def _fresh_row(self, queue: Queue) -> Row:
+        row = self._rows.get(queue.application, queue.name)
+        if row is None:
+            raise _NotYet(lambda: self._rows.read(queue.application, queue.name))
+        return row
+
+    def _claimed(self, parts: list[Part], row: Row) -> list[Part]:
+        """Returns the parts that may be sent; ends those that were withdrawn or whose queue has changed."""
+        ready = []
+        for part in parts:
+            operation = part.operation
+            if operation.queue.version != row.queue.version:
+                self._count_down(operation, QueueChanged(operation.queue.name), stored=False)
+            elif operation.begin():
+                ready.append(part)
+            else:
+                self._count_down(operation, StoreUnavailable("the caller has given up"), stored=False)
+        parts[:] = ready  # Should something have to be done first, these are the ones that wait on.
+        return ready
+
+    def _mint(self, part: Part, now: int) -> list[Position]:
+        """Makes the ids of a part."""
+        prompt = sum(not item.delay for item in part.items)
+        ticks = self._generator.mint(prompt, part.operation.after) if prompt else 0
+        late = Delayed(now) if prompt < len(part.items) else None
+        found = []
+        for item in part.items:
+            if item.delay and late is not None:
+                found.append((late.mint(item.delay), late.low))
+            else:
+                found.append((ticks, self._generator.low))
+                ticks += 1
+        return found
+
+    def _check_places(self, lane: Lane, row: Row, places: Iterable[Place]) -> None:
+        """Makes sure that readers are told of every place before an id in it counts.
+
+        Raises:
+            _NotYet: Some must be recorded; the ids that were just made are not used.
+        """
+        missing = [
+            place
+            for place in places
+            if placement.is_recorded(place, row.home)
+            and not self._segments.is_recorded(lane.qid, lane.partition, place)
+        ]
+        if missing:
+            consistency = _write_level(self._level_of(row.queue))
+            raise _NotYet(lambda: self._segments.record(lane.qid, lane.partition, missing, consistency=consistency))
+
+    def _board(
+        self,
+        lane: Lane,
+        by_place: dict[Place, list[tuple[Part, Item, Position]]],
+        now: int,
+        minted: float,
+    ) -> list[Flight]:
+        """Serializes the rows and divides them into requests."""
+        flights: list[Flight] = []
+        now_stamp = stamp_of(now)
+        for place, found in by_place.items():
+            flight = Flight(lane, place, minted)
+            flights.append(flight)
+            key = [*lane.packed, _pack_long(place.bucket)]
+            for part, item, position in found:
+                if flight.full:
+                    flight = Flight(lane, place, minted)
+                    flights.append(flight)
+                ticks = position[0]
+                part.operation.positions[item.index] = position
+                values = [
+                    *key,
+                    rows.id_bytes(*position),
+                    item.body,
+                    _pack_long(ticks + item.ttl * TICKS_PER_SECOND),
+                    item.meta,
+                    _pack_long(now_stamp if item.delay else stamp_of(ticks)),
+                    _pack_int(item.ttl + math.ceil(item.delay) + TTL_MARGIN),
+                ]
+                flight.add(part.operation, values, len(item.body))
+        return flights
+
+    def _send(self, flight: Flight, level: Level) -> None:
+        with self._lock:
+            flight.lane.flying += 1
+            self.batches += 1
+        self._driver.begin_rows(
+            rows.INSERT[flight.place.kind],
+            flight.rows,
+            routing_key=routing_key(flight.rows[0][:3]),
+            consistency=_write_level(level),
+            timeout=level.deadline,
+            done=lambda _, error: self._arrived(flight, level, error),
+        )
+
+    # In the driver's thread
+
+    def _arrived(self, flight: Flight, level: Level, error: StoreUnavailable | None) -> None:
+        if error is None and not self._watch.sound():
+            self._pool.submit(self._arrived_unsure, flight, level)
+        else:
+            self._judge(flight, level, error)
+
+    def _arrived_unsure(self, flight: Flight, level: Level) -> None:
+        """Has the clock checked before anything is acknowledged by it."""
+        error: StoreUnavailable | None = None
+        try:
+            self._watch.require()
+        except StoreUnavailable as refused:
+            error = InDoubt(str(refused))
+        except Exception as failed:  # noqa: BLE001 - whatever it is, the writes must come to an end
+            error = InDoubt(f"the clock could not be checked: {failed}")
+        self._judge(flight, level, error)
+
+    def _judge(self, flight: Flight, level: Level, error: StoreUnavailable | None) -> None:
+        """Decides what a request's answer means to its operations."""
+        if error is None and self._clock.boottime() - flight.minted > level.deadline:
+            self.late += 1
+            error = InDoubt("Cassandra took too long; the message is taken back")
+        stored = error is None or error.outcome == "unknown"
+        for operation in flight.operations:
+            self._count_down(operation, error, stored=stored)
+        self._landed(flight.lane)
+
+    def _landed(self, lane: Lane) -> None:
+        with self._lock:
+            lane.flying -= 1
+            self._schedule(lane)
+
+    # Ends
+
+    def _count_down(self, operation: Operation, error: Exception | None, *, stored: bool) -> None:
+        if not operation.count_down(error, stored=stored):
+            return
+        if operation.error is None:
+            self.appended += len(operation.positions)
+            self._answer(operation, operation.positions, None)
+        elif operation.doubt:
+            self._undo(operation, operation.error)
+        else:
+            self._answer(operation, None, operation.error)
+
+    def _fail(self, parts: Iterable[Part], error: Exception) -> None:
+        for part in parts:
+            self._count_down(part.operation, error, stored=bool(part.operation.written))
+
+    def _end(self, operation: Operation, error: Exception) -> None:
+        """Ends an operation of which nothing was queued."""
+        operation.begin()
+        self._answer(operation, None, error)
+
+    def _undo(self, operation: Operation, error: Exception) -> None:
+        level = operation.level
+        deadline = operation.minted + level.delay - self._options.clock_difference
+
+        def settled(outcome: Outcome) -> None:
+            if outcome == "none" and isinstance(error, QueueChanged):
+                self._answer(operation, None, error)
+                return
+            failed = StoreUnavailable(str(error), outcome=outcome)
+            failed.__cause__ = error
+            self._answer(operation, None, failed)
+
+        self.fencer.undo(Fence(operation.written, _write_level(level), deadline, settled))
+
+    def _answer(self, operation: Operation, positions: list[Position] | None, error: Exception | None) -> None:
+        with self._lock:
+            self.pending -= len(operation.positions)
+            self._operations -= 1
+            if self._closed and not self._operations:
+                self._idle.set()
+        try:
+            operation.done(positions, error)
+        except Exception:
+            log.exception("Nobody could be told of the end of a write.")
+
+    def close(self, timeout: float) -> None:
+        """Finishes what was accepted, up to ``timeout`` seconds, then ends the threads. Idempotent."""
+        with self._lock:
+            self._closed = True
+            if not self._operations:
+                self._idle.set()
+        until = self._clock.boottime() + timeout
+        self._idle.wait(timeout)
+        self.fencer.close(max(0.0, until - self._clock.boottime()))
+        self._ready.put(None)
+        self._thread.join(1.0)
+
+
+def _pack(
+    row: Row, level: int, marked: list[tuple[Part, list[Position]]]
+) -> dict[Place, list[tuple[Part, Item, Position]]]:
+    """Returns what goes to each place."""
+    by_place: dict[Place, list[tuple[Part, Item, Position]]] = {}
+    for part, positions in marked:
+        for item, position in zip(part.items, positions, strict=True):
+            place = placement.place_of(position[0], item.kind(row.home), level)
+            by_place.setdefault(place, []).append((part, item, position))
+    return by_place
+
+
+def _parts_of(operation: Operation, items: Sequence[NewMessage]) -> dict[int, Part]:
+    parts: dict[int, Part] = {}
+    for index, message in enumerate(items):
+        part = parts.get(message.partition)
+        if part is None:
+            part = parts[message.partition] = Part(operation)
+        part.add(Item(message, index))
+    return parts
+
+
+def _reaches(row: Row, longest: int) -> bool:
+    """Tells whether readers look far enough back for messages with such a TTL."""
+    return longest <= row.reach or placement.class_of(longest) > row.home
+
+
+def _write_level(level: Level) -> str:
+    return level.write or "QUORUM"
+
+
+def _nobody(_positions: list[Position] | None, _error: Exception | None) -> None:
+    """Takes the end of an operation whose caller has given up."""
