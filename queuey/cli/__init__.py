@@ -22,6 +22,7 @@ __all__ = ["main"]
 
 COMMANDS = {
     "serve": "Serve. Needs nothing: the first start makes the store, a key and a profile for the client.",
+    "migrate": "Prepare the keyspace of a Cassandra store, or bring it up to date.",
     "settings": "Show every setting, its value and where that comes from.",
     "send": "Send messages: arguments, standard input, or the lines of a file, however long it is.",
     "read": "Read messages by time, all partitions merged. Nothing is removed.",
@@ -34,6 +35,7 @@ COMMANDS = {
 
 _MODULES = {
     "serve": "serving:serve_app",
+    "migrate": "migrating:app",
     "settings": "serving:settings_app",
     "send": "sending:app",
     "read": "reading:read_app",

@@ -1,0 +1,74 @@
+"""The numbered files under ``cql/``: how they are found, split into statements, and recognised again."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+_NAME = re.compile(r"([0-9]{3})_([a-z0-9_]+)\.cql")
+_TOKEN = re.compile(
+    r"""
+      (?P<comment> --[^\n]* | //[^\n]* | /\*.*?\*/ )
+    | (?P<quoted> '(?:[^']|'')*' | "(?:[^"]|"")*" | \$\$.*?\$\$ )
+    | (?P<end> ; )
+    | (?P<other> . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+class Migration(NamedTuple):
+    """A numbered file.
+
+    Attributes:
+        number: Its place in the order.
+        name: The file's name without ``.cql``: ``001_catalogue``.
+        checksum: SHA-256 of its text, in hex.
+        statements: What it does, without comments. Each may be run again.
+    """
+
+    number: int
+    name: str
+    checksum: str
+    statements: tuple[str, ...]
+
+
+def split(text: str) -> list[str]:
+    """Splits CQL into statements at the semicolons outside of strings; comments are left out."""
+    statements, current = [], ""
+    for token in _TOKEN.finditer(text):
+        if token["end"]:
+            statements.append(current)
+            current = ""
+        else:
+            current += " " if token["comment"] else token[0]
+    return [statement.strip() for statement in (*statements, current) if statement.strip()]
+
+
+def parse(file_name: str, text: str) -> Migration:
+    """Reads a file.
+
+    Raises:
+        ValueError: The file's name is not that of a migration.
+    """
+    match = _NAME.fullmatch(file_name)
+    if match is None:
+        raise ValueError(f"{file_name!r} is not named NNN_what.cql")
+    checksum = hashlib.sha256(text.encode()).hexdigest()
+    return Migration(int(match[1]), file_name.removesuffix(".cql"), checksum, tuple(split(text)))
+
+
+def directory() -> Path:
+    """Returns where the files are: beside this module once installed, at the top level of a checkout."""
+    installed = Path(__file__).parent / "cql"
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "cql"
+
+
+@cache
+def known() -> tuple[Migration, ...]:
+    """Returns what this program knows, in order."""
+    files = sorted(directory().glob("*.cql"))
+    return tuple(parse(path.name, path.read_text(encoding="utf-8")) for path in files)
