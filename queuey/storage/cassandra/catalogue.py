@@ -21,7 +21,7 @@ from queuey.storage.cassandra.queue_index import Entry, QueueIndex
 from queuey.storage.cassandra.queue_rows import COLUMNS, FIND, QueueRows, Row, fields_of, row_of
 
 _INSERT = Statement(
-    f"INSERT INTO queues (application, name, {COLUMNS}) "  # noqa: S608 - constants
+    f"INSERT INTO queues (application, name, {COLUMNS}) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
     idempotent=False,
 )

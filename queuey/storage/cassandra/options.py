@@ -64,6 +64,9 @@ class CassandraOptions:
         default_ttl: Seconds a message lives when neither it nor its queue says.
         cached_queues: Queue rows kept in memory at most, and partitions' segments as well.
         most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
+        catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
+        catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
+        catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes.
         catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
         heartbeat: Seconds between looks at the coordinators' clocks.
         reap_interval: Seconds between looks for what purges and deletes left; None: only when told.
@@ -89,6 +92,9 @@ class CassandraOptions:
     default_ttl: int = 259_200
     cached_queues: int = 100_000
     most_pending: int = 50_000
+    catalogue_write: str = "QUORUM"
+    catalogue_read: str = "QUORUM"
+    catalogue_serial: str = "SERIAL"
     catalogue_deadline: float = 10.0
     heartbeat: float = 1.0
     reap_interval: float | None = 60.0

@@ -21,7 +21,7 @@ from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import CassandraOptions
 
 COLUMNS = "uid, qid, home, reach, partitions, type, consistency, principals, ttl, read_delay, created, ver"
-FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")  # noqa: S608 - constants
+FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 _REACH = Statement(
     "UPDATE queues SET reach = ? WHERE application = ? AND name = ? IF ver = ? AND reach = ?", idempotent=False
 )

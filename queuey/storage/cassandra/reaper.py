@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 _IN_USE = Statement("SELECT uid, qid FROM queues WHERE application = ? AND name = ?")
 _PLACES = Statement("SELECT level, start, class FROM segments WHERE qid = ? AND part = ?")
 _REMOVE = tuple(
-    Statement(f"DELETE FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ?")  # noqa: S608 - constants
-    for name in placement.NAMES
+    Statement(f"DELETE FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ?") for name in placement.NAMES
 )
 _FORGET_PLACES = Statement("DELETE FROM segments WHERE qid = ? AND part = ?")
 _AT_ONCE = 100
