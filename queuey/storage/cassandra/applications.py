@@ -80,12 +80,12 @@ class CassandraApplications(Applications):
         """See the contract."""
         token = new_number()
         values = name, ids.ticks_to_seconds(self._clock.now()), token
-        if not self._cas.run(_CREATE, values).applied and self._read(_APPLICATION, name) != [(token,)]:
+        if not self._cas.run(_CREATE, values).applied and self._ask(_APPLICATION, name) != [(token,)]:
             raise ApplicationExists(name)
 
     def applications(self) -> list[str]:
         """See the contract."""
-        return sorted(name for (name,) in self._read(_APPLICATIONS))
+        return sorted(name for (name,) in self._ask(_APPLICATIONS))
 
     def has_application(self, name: str) -> bool:
         """See the contract."""
@@ -94,7 +94,7 @@ class CassandraApplications(Applications):
         now = self._clock.boottime()
         if now - self._known.get(name, -_CACHED) < _CACHED:
             return True
-        found = bool(self._read(_APPLICATION, name))
+        found = bool(self._ask(_APPLICATION, name))
         if found:
             self._known[name] = now
         return found
@@ -104,41 +104,41 @@ class CassandraApplications(Applications):
         if not self.has_application(application):
             raise ApplicationNotFound(application)
         with self._cas.turn(("key", digest)):
-            present = self._find(digest)
+            present = self._find_digest(digest)
             if present is not None:
                 return _own(present.key, application)
-            entry = self._enter(application, digest)
+            entry = self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
             key = Key(application=application, id=entry.id, created=created, expires=expires, note=note)
             if self._cas.run(_ADD_KEY, (digest, *_values(key), new_number())).applied:
                 return key
-            present = self._find(digest)
+            present = self._find_digest(digest)
             if present is not None and present.key.application == application:
                 return present.key
             self._cas.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
             raise Conflict("This key belongs to another application.")
 
-    def _enter(self, application: str, digest: bytes) -> _Entry:
+    def _add_entry(self, application: str, digest: bytes) -> _Entry:
         """Writes a key's row under its application, under the shortest id that no other key there has."""
         for length in range(_SHORTEST_ID, len(digest) * 2 + 1):
             entry = _Entry(digest.hex()[:length], digest, new_number())
             if self._cas.run(_ADD_ENTRY, (application, entry.id, digest, entry.version)).applied:
                 return entry
-            present = self._entry(application, entry.id)
+            present = self._find_entry(application, entry.id)
             while present is not None and present.digest == digest:
                 # Left by an earlier attempt or by a key that is being revoked: written anew, it will stay.
-                if present.version == entry.version or self._renew(application, present, entry.version):
+                if present.version == entry.version or self._renew_entry(application, present, entry.version):
                     return entry
-                present = self._entry(application, entry.id)
+                present = self._find_entry(application, entry.id)
         raise StoreUnavailable("others are adding and revoking the same key")
 
-    def _renew(self, application: str, entry: _Entry, version: int) -> bool:
+    def _renew_entry(self, application: str, entry: _Entry, version: int) -> bool:
         verdict = self._cas.run(_RENEW_ENTRY, (version, application, entry.id, entry.version))
         return verdict.conclude(version) is Conclusion.DONE
 
     def keys(self, application: str) -> list[Key]:
         """See the contract."""
-        entries = [_Entry(*row) for row in self._read(_ENTRIES, application)]
+        entries = [_Entry(*row) for row in self._ask(_ENTRIES, application)]
         calls = [(_KEY, (entry.digest,)) for entry in entries]
         rows = self._driver.run_all(calls, consistency=self._options.catalogue_read)
         found = [_found(row[0]).key for row in rows if row]
@@ -150,16 +150,16 @@ class CassandraApplications(Applications):
         """See the contract."""
         while True:
             # The entry first: whoever adds the key again after it was removed below gives the entry a new version.
-            entry, found = self._named(application, key_id)
+            entry, found = self._named_key(application, key_id)
             verdict = self._cas.run(_REMOVE_KEY, (entry.digest, found.version))
-            if verdict.applied or (verdict.doubted and self._find(entry.digest) is None):
+            if verdict.applied or (verdict.doubted and self._find_digest(entry.digest) is None):
                 self._cas.run(_REMOVE_ENTRY, (application, key_id, entry.version))
                 return
 
     def expire_key(self, application: str, key_id: str, expires: float) -> Key:
         """See the contract."""
         while True:
-            entry, found = self._named(application, key_id)
+            entry, found = self._named_key(application, key_id)
             token = new_number()
             verdict = self._cas.run(_EXPIRE_KEY, (expires, token, entry.digest, found.version))
             if verdict.conclude(token) is Conclusion.DONE:
@@ -168,25 +168,25 @@ class CassandraApplications(Applications):
 
     def find_key(self, digest: bytes) -> Key | None:
         """See the contract."""
-        found = self._find(digest)
+        found = self._find_digest(digest)
         return None if found is None else found.key
 
-    def _named(self, application: str, key_id: str) -> tuple[_Entry, _Found]:
-        entry = self._entry(application, key_id)
-        found = None if entry is None else self._find(entry.digest)
+    def _named_key(self, application: str, key_id: str) -> tuple[_Entry, _Found]:
+        entry = self._find_entry(application, key_id)
+        found = None if entry is None else self._find_digest(entry.digest)
         if entry is not None and found is not None and (found.key.application, found.key.id) == (application, key_id):
             return entry, found
         raise KeyNotFound(key_id)
 
-    def _find(self, digest: bytes) -> _Found | None:
-        rows = self._read(_KEY, digest)
+    def _find_digest(self, digest: bytes) -> _Found | None:
+        rows = self._ask(_KEY, digest)
         return _found(rows[0]) if rows else None
 
-    def _entry(self, application: str, key_id: str) -> _Entry | None:
-        rows = self._read(_ENTRY, application, key_id)
+    def _find_entry(self, application: str, key_id: str) -> _Entry | None:
+        rows = self._ask(_ENTRY, application, key_id)
         return _Entry(*rows[0]) if rows else None
 
-    def _read(self, statement: Statement, *values: object) -> list[Any]:
+    def _ask(self, statement: Statement, *values: object) -> list[Any]:
         return self._driver.run(statement, values, consistency=self._options.catalogue_read)
 
 

@@ -58,27 +58,27 @@ class CassandraCatalogue(Catalogue, Applications):
 
     def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
         """See the contract."""
-        row, created = self._find(application, name), False
+        row, created = self._find_row(application, name), False
         if row is None:
             if not self.has_application(application):
                 raise ApplicationNotFound(application)
             with self._cas.turn(("queue", application, name)):
-                row, created = self._create(application, name, spec)
+                row, created = self._create_row(application, name, spec)
         if differing := specs.differing(row.queue, spec):
             raise QueueExists(row.queue, differing)
         return row.queue, created
 
-    def _create(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
+    def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
         """Makes a queue that was not there, unless somebody else is quicker."""
         while True:
             row = self._new_row(application, name, spec)
             queue = row.queue
             self._index.add(application, name, queue.uid)
-            verdict = self._insert(row)
+            verdict = self._insert_row(row)
             if verdict.applied:
                 self._rows.put(row)
                 return row, True
-            present = self._find(application, name)
+            present = self._find_row(application, name)
             if present is not None and present.queue.uid == queue.uid:
                 return present, True  # Applied before, when the answer was lost.
             self._index.remove(application, name, queue.uid)
@@ -97,20 +97,20 @@ class CassandraCatalogue(Catalogue, Applications):
             version=new_number(),
             **specs.given(spec),
         )
-        reach = self._reach(queue)
+        reach = self._default_reach(queue)
         return Row(queue=queue, home=placement.class_of(reach), reach=reach, read_at=read_at)
 
-    def _insert(self, row: Row) -> Verdict:
+    def _insert_row(self, row: Row) -> Verdict:
         queue = row.queue
         numbers = queue.uid, queue.qid, row.home, row.reach
         return self._cas.run(
             _INSERT, (queue.application, queue.name, *numbers, *fields_of(queue), queue.created, queue.version)
         )
 
-    def _reach(self, queue: Queue) -> int:
+    def _default_reach(self, queue: Queue) -> int:
         return self._options.default_ttl if queue.ttl is None else queue.ttl
 
-    def _find(self, application: str, name: str) -> Row | None:
+    def _find_row(self, application: str, name: str) -> Row | None:
         try:
             return self._rows.read(application, name)
         except QueueNotFound:
@@ -130,7 +130,7 @@ class CassandraCatalogue(Catalogue, Applications):
         """See the contract."""
         fields = specs.changed(queue, changes, clear)
         updated = msgspec.structs.replace(queue, **fields, version=new_number())
-        self._change(
+        self._change_row(
             queue,
             _UPDATE,
             (*fields_of(updated), updated.version, queue.application, queue.name, queue.version),
@@ -142,10 +142,10 @@ class CassandraCatalogue(Catalogue, Applications):
     def purge_queue(self, queue: Queue) -> Queue:
         """See the contract."""
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
-        reach = self._reach(queue)
+        reach = self._default_reach(queue)
         self._dig(queue, deleted=False)
         numbers = purged.qid, placement.class_of(reach), reach, purged.version
-        self._change(queue, _PURGE, (*numbers, queue.application, queue.name, queue.version), purged.version)
+        self._change_row(queue, _PURGE, (*numbers, queue.application, queue.name, queue.version), purged.version)
         self._wait_for_others()
         return purged
 
@@ -163,14 +163,14 @@ class CassandraCatalogue(Catalogue, Applications):
 
     def _is_gone(self, queue: Queue) -> bool:
         """Tells whether a queue was deleted; by whom cannot be told, and does not matter."""
-        row = self._find(queue.application, queue.name)
+        row = self._find_row(queue.application, queue.name)
         return row is None or row.queue.uid != queue.uid
 
     def _dig(self, queue: Queue, *, deleted: bool) -> None:
         row = self._rows.current(queue, since=self._clock.boottime())
         self._graves.dig(row, self._clock.now(), deleted=deleted)
 
-    def _change(self, queue: Queue, statement: Statement, values: tuple[object, ...], token: int) -> None:
+    def _change_row(self, queue: Queue, statement: Statement, values: tuple[object, ...], token: int) -> None:
         with self._cas.turn(("queue", queue.application, queue.name)):
             self._rows.forget(queue.application, queue.name)
             conclusion = self._cas.run(statement, values).conclude(token)
@@ -192,10 +192,10 @@ class CassandraCatalogue(Catalogue, Applications):
         found: list[Queue] = []
         scan = self._index.scan(application, start)
         while len(found) < limit and (entries := scan.take(min(limit - len(found), _AT_ONCE))):
-            found += self._existing(application, entries)
+            found += self._existing_queues(application, entries)
         return found
 
-    def _existing(self, application: str, entries: list[Entry]) -> list[Queue]:
+    def _existing_queues(self, application: str, entries: list[Entry]) -> list[Queue]:
         """Returns the queues of those entries that stand for one."""
         calls = [(FIND, (application, entry.name)) for entry in entries]
         read_at = self._clock.boottime()
