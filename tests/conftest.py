@@ -13,6 +13,8 @@ from queuey.errors import ApplicationExists
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, Site
 
+pytest_plugins = ("tests.servers",)
+
 # A fixture is shared by all examples of a property test here on purpose: each example makes queues of its own.
 settings.register_profile(
     "quick",

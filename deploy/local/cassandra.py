@@ -1,0 +1,351 @@
+"""Cassandra nodes as plain JVMs."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from deploy.local import cql, jars, java
+from deploy.local.addresses import Block, claim
+from deploy.local.cluster import Cluster, Home
+from deploy.local.errors import ServersError
+from deploy.local.server import START_SECONDS, Server
+
+MAIN = "org.apache.cassandra.service.CassandraDaemon"
+NODETOOL = "org.apache.cassandra.tools.NodeTool"
+NATIVE_PORT = 9042
+STORAGE_PORT = 7000
+TOKENS = 16
+
+EXPORTED = (
+    "java.base/java.lang.ref",
+    "java.base/jdk.internal.misc",
+    "java.management.rmi/com.sun.jmx.remote.internal.rmi",
+    "java.rmi/sun.rmi.registry",
+    "java.rmi/sun.rmi.server",
+    "java.rmi/sun.rmi.transport.tcp",
+    "java.sql/java.sql",
+    "jdk.unsupported/sun.misc",
+)
+OPENED = (
+    "java.base/java.io",
+    "java.base/java.lang",
+    "java.base/java.lang.module",
+    "java.base/java.lang.reflect",
+    "java.base/java.math",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.loader",
+    "java.base/jdk.internal.math",
+    "java.base/jdk.internal.module",
+    "java.base/jdk.internal.ref",
+    "java.base/jdk.internal.reflect",
+    "java.base/jdk.internal.util.jar",
+    "java.base/sun.nio.ch",
+    "jdk.management/com.sun.management.internal",
+)
+"""What Cassandra reaches of the JVM's inside."""
+
+PROPERTIES = {
+    "cassandra-foreground": "yes",
+    # There is no data to wait for and no neighbour to be careful with.
+    "cassandra.ring_delay_ms": "1000",
+    "cassandra.skip_wait_for_gossip_to_settle": "0",
+    "cassandra.superuser_setup_delay_ms": "0",
+    "jdk.attach.allowAttachSelf": "true",
+}
+
+LOGBACK = """<configuration>
+  <appender name="FILE" class="ch.qos.logback.core.FileAppender">
+    <file>{log}</file>
+    <encoder><pattern>%-5level [%thread] %date{{ISO8601}} %logger{{0}} - %msg%n</pattern></encoder>
+  </appender>
+  <logger name="org.apache.cassandra.db" level="WARN"/>
+  <logger name="org.apache.cassandra.io.sstable" level="WARN"/>
+  <root level="INFO"><appender-ref ref="FILE"/></root>
+</configuration>
+"""
+
+SEEN_BY_ALL = "SELECT id FROM system_distributed.repair_history WHERE keyspace_name = 'a' AND columnfamily_name = 'b'"
+"""All nodes keep the rows of this table, so asking for all copies tells if a node sees its neighbours."""
+
+
+@dataclass(frozen=True)
+class Tls:
+    """Encryption between clients and nodes.
+
+    Args:
+        key_and_certificate: A PEM file with the private key (PKCS #8) and the certificates.
+        authority: A PEM file with whom to trust; clients have to show a certificate of theirs if it is given.
+    """
+
+    key_and_certificate: Path
+    authority: Path | None = None
+
+
+@dataclass(frozen=True)
+class CassandraOptions:
+    """How nodes are set up.
+
+    Args:
+        heap: As the JVM writes it, ``512m``.
+        commitlog_sync: When a write is acknowledged: before its fsync (periodic), after its own (batch), or after one
+            that it shares with others (group).
+        authentication: Clients have to log in; there is one superuser, ``cassandra`` with password ``cassandra``.
+        tls: How clients have to encrypt, None for not at all.
+        settings: Further lines of ``cassandra.yaml``, which win over those here.
+        jvm_options: Further options of the JVM.
+        quick_start: Compile quickly instead of well. Right for tests, wrong for measuring speed.
+    """
+
+    heap: str = "512m"
+    commitlog_sync: Literal["periodic", "batch", "group"] = "periodic"
+    authentication: bool = False
+    tls: Tls | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    jvm_options: tuple[str, ...] = ()
+    quick_start: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one node stands among its neighbours."""
+
+    index: int
+    addresses: tuple[str, ...]
+    native_port: int
+    storage_port: int
+    jmx_port: int
+    directory: Path
+
+    @property
+    def address(self) -> str:
+        """The node's own address."""
+        return self.addresses[self.index]
+
+
+def tokens(index: int, nodes: int, each: int = TOKENS) -> str:
+    """Returns a node's tokens: the ring in equal parts, dealt out in turn.
+
+    Given tokens let all nodes of a new cluster start at once, none waiting for another one's choice.
+    """
+    width = 2**64 // (nodes * each)
+    return ",".join(str(-(2**63) + width * (turn * nodes + index)) for turn in range(each))
+
+
+def render(place: Place, options: CassandraOptions) -> str:
+    """Returns a node's ``cassandra.yaml``, written as JSON, which YAML includes."""
+    home = place.directory
+    seeds = {"class_name": "org.apache.cassandra.locator.SimpleSeedProvider"}
+    lines: dict[str, Any] = {
+        "cluster_name": "queuey",
+        "num_tokens": TOKENS,
+        "initial_token": tokens(place.index, len(place.addresses)),
+        "auto_bootstrap": False,
+        "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
+        "data_file_directories": [str(home / "data")],
+        "commitlog_directory": str(home / "commitlog"),
+        "saved_caches_directory": str(home / "saved_caches"),
+        "hints_directory": str(home / "hints"),
+        "cdc_raw_directory": str(home / "cdc_raw"),
+        "disk_failure_policy": "stop",
+        "commit_failure_policy": "stop",
+        "seed_provider": [{**seeds, "parameters": [{"seeds": ",".join(place.addresses)}]}],
+        "listen_address": place.address,
+        "storage_port": place.storage_port,
+        "rpc_address": place.address,
+        "native_transport_port": place.native_port,
+        "endpoint_snitch": "SimpleSnitch",
+        **commitlog(options.commitlog_sync),
+    }
+    if options.authentication:
+        lines |= {"authenticator": "PasswordAuthenticator", "authorizer": "CassandraAuthorizer"}
+    if options.tls:
+        lines["client_encryption_options"] = encryption(options.tls)
+    return json.dumps(lines | dict(options.settings), indent=1)
+
+
+def commitlog(sync: str) -> dict[str, str]:
+    """Returns the lines that say when a write is on disk."""
+    periods = {
+        "periodic": {"commitlog_sync_period": "10000ms"},
+        "group": {"commitlog_sync_group_window": "10ms"},
+        "batch": {},
+    }
+    return {"commitlog_sync": sync, **periods[sync]}
+
+
+def encryption(tls: Tls) -> dict[str, Any]:
+    """Returns the lines that make clients encrypt."""
+    files = {"keystore": str(tls.key_and_certificate)}
+    if tls.authority:
+        files |= {"truststore": str(tls.authority)}
+    return {
+        "enabled": True,
+        "optional": False,
+        "require_client_auth": tls.authority is not None,
+        "ssl_context_factory": {"class_name": "org.apache.cassandra.security.PEMBasedSslContextFactory"},
+        **files,
+    }
+
+
+class CassandraNode(Server):
+    """One node. :meth:`nodetool` asks it to flush, compact, repair and the like."""
+
+    def __init__(self, place: Place, options: CassandraOptions, *, remove: Path | None) -> None:
+        super().__init__(f"cassandra {place.address}", place.address, place.directory, remove=remove)
+        self.port = place.native_port
+        self._place = place
+        self._options = options
+
+    def command(self) -> Sequence[str]:
+        """Writes the settings and returns the JVM's command."""
+        settings, logback = self.directory / "cassandra.yaml", self.directory / "logback.xml"
+        settings.write_text(render(self._place, self._options), "utf-8")
+        logback.write_text(LOGBACK.format(log=self.log), "utf-8")
+        nodes = str(len(self._place.addresses))
+        properties = PROPERTIES | {
+            "cassandra.config": settings.as_uri(),
+            "cassandra.storagedir": str(self.directory),
+            "cassandra.jmx.local.port": str(self._place.jmx_port),
+            "cassandra.system_auth.default_rf": nodes,
+            "cassandra.system_distributed.default_rf": nodes,
+            "logback.configurationFile": logback.as_uri(),
+        }
+        return [
+            *self._java(),
+            f"-Xms{self._options.heap}",
+            f"-Xmx{self._options.heap}",
+            "-XX:+ExitOnOutOfMemoryError",
+            # One collector thread: there are more nodes than processors.
+            *(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1") if self._options.quick_start else ()),
+            *(f"-D{name}={value}" for name, value in properties.items()),
+            *self._options.jvm_options,
+            MAIN,
+        ]
+
+    def answers(self) -> bool:
+        """Says if the node lets clients in."""
+        return self._tries("SELECT key FROM system.local", cql.ONE)
+
+    def sees_all(self) -> bool:
+        """Says if the node takes part, and takes all others for being there."""
+        return self._tries(SEEN_BY_ALL, cql.ALL)
+
+    def nodetool(self, *arguments: str) -> str:
+        """Runs a command of nodetool against the node and returns what it prints.
+
+        Raises:
+            ServersError: It failed; with what it said.
+        """
+        quiet = self.directory / "nodetool-logback.xml"
+        quiet.write_text('<configuration><root level="OFF"/></configuration>', "utf-8")
+        properties = [f"-Duser.home={self.directory}", f"-Dlogback.configurationFile={quiet.as_uri()}"]
+        where = ["-h", "127.0.0.1", "-p", str(self._place.jmx_port)]
+        command = [*self._java(), "-XX:TieredStopAtLevel=1", *properties, NODETOOL, *where, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        if done.returncode:
+            raise ServersError(f"nodetool {' '.join(arguments)}: {(done.stdout + done.stderr)[-1000:]}")
+        return done.stdout
+
+    def _java(self) -> list[str]:
+        scratch = self.directory / "tmp"
+        scratch.mkdir(exist_ok=True)
+        # Native libraries are unpacked and the JVM's counters kept where they go away with the rest.
+        places = [f"-Djava.io.tmpdir={scratch}", f"-Djna.tmpdir={scratch}", "-XX:-UsePerfData"]
+        exported = [f"--add-exports={name}=ALL-UNNAMED" for name in EXPORTED]
+        opened = [f"--add-opens={name}=ALL-UNNAMED" for name in OPENED]
+        return [str(java.find()), *places, *exported, *opened, "-cp", f"{jars.fetch(jars.CASSANDRA)}/*"]
+
+    def _tries(self, statement: str, consistency: int) -> bool:
+        try:
+            with cql.Conversation(self.address, self.port, tls=_trusting(self._options.tls)) as conversation:
+                conversation.query(statement, consistency)
+        except OSError:
+            return False
+        return True
+
+
+class CassandraCluster(Cluster[CassandraNode]):
+    """Cassandra nodes that serve clients."""
+
+    @property
+    def contact_points(self) -> list[str]:
+        """The nodes' addresses."""
+        return [node.address for node in self.nodes]
+
+    @property
+    def port(self) -> int:
+        """The port for clients, the same on all nodes."""
+        return self.nodes[0].port
+
+    def settled(self) -> bool:
+        """Says if every node sees every other one."""
+        return all(node.sees_all() for node in self.nodes)
+
+
+def start_cassandra(
+    nodes: int = 1,
+    options: CassandraOptions | None = None,
+    *,
+    keep: Path | None = None,
+    block: Block | None = None,
+    seconds: float = START_SECONDS,
+) -> CassandraCluster:
+    """Starts one to three nodes and waits until all serve clients and see each other.
+
+    Args:
+        nodes: How many.
+        options: How they are set up.
+        keep: A directory for data and logs that stays; one with data of as many nodes is gone on with.
+        block: Addresses that were claimed for this; by default the next free ones.
+        seconds: How long to wait.
+
+    Raises:
+        ServersError: There are no jars, there is no Java or no free address, or a node did not start.
+    """
+    options = options or CassandraOptions()
+    java.find()
+    jars.fetch(jars.CASSANDRA)
+    block = block or claim(ports(nodes))
+    home = Home("cassandra", keep)
+    addresses = tuple(block.address(index) for index in range(nodes))
+    places = [
+        Place(
+            index=index,
+            addresses=addresses,
+            native_port=block.port(NATIVE_PORT),
+            storage_port=block.port(STORAGE_PORT),
+            jmx_port=block.jmx_port(index),
+            directory=home.path / f"node{index + 1}",
+        )
+        for index in range(nodes)
+    ]
+    cluster = CassandraCluster(home, block, [CassandraNode(place, options, remove=home.remove) for place in places])
+    cluster.start(seconds)
+    return cluster
+
+
+def ports(nodes: int) -> list[tuple[int, int]]:
+    """Returns what nodes listen on, for :func:`deploy.local.addresses.claim`."""
+    return [(index, port) for index in range(nodes) for port in (NATIVE_PORT, STORAGE_PORT)]
+
+
+def _trusting(tls: Tls | None) -> ssl.SSLContext | None:
+    """A context for asking one's own node on a loopback address, which needs no proof of who it is."""
+    if tls is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if tls.authority:
+        context.load_cert_chain(tls.key_and_certificate)
+    return context

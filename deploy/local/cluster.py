@@ -1,0 +1,119 @@
+"""Servers that belong together: started at once, ended at once, with one directory and one block of addresses."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from deploy.local.addresses import Block
+from deploy.local.errors import StartFailed
+from deploy.local.server import START_SECONDS, Server
+
+AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+class Home:
+    """The directory of a cluster: temporary, or a given one that is kept."""
+
+    def __init__(self, kind: str, keep: Path | None) -> None:
+        self.kept = keep is not None
+        self.path = Path(tempfile.mkdtemp(prefix=f"queuey-{kind}-")) if keep is None else keep.absolute()
+
+    @property
+    def remove(self) -> Path | None:
+        """What is to be removed in the end, None if nothing is."""
+        return None if self.kept else self.path
+
+    def close(self) -> None:
+        """Removes what is to be removed."""
+        if not self.kept:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+
+class Cluster(Generic[AnyServer]):
+    """Running servers of one kind. Close it, or use it in a ``with`` statement.
+
+    Args:
+        home: Their directory.
+        block: Their addresses.
+        nodes: The servers, not started yet.
+    """
+
+    def __init__(self, home: Home, block: Block, nodes: Sequence[AnyServer]) -> None:
+        self.home = home
+        self.block = block
+        self.nodes = tuple(nodes)
+        self.start_seconds = 0.0
+
+    def start(self, seconds: float = START_SECONDS) -> None:
+        """Starts all servers at once and waits until each serves clients and knows the others.
+
+        Raises:
+            StartFailed: One ended or did not answer in time. All are closed then.
+        """
+        began = time.monotonic()
+        try:
+            self._start(began + seconds)
+        except BaseException:
+            self.close()
+            raise
+        self.start_seconds = time.monotonic() - began
+
+    def restore(self, seconds: float = START_SECONDS) -> None:
+        """Brings back what was killed or paused and waits until all is as after :meth:`start`.
+
+        Raises:
+            StartFailed: One ended or did not answer in time.
+        """
+        for node in self.nodes:
+            node.resume()
+        self._start(time.monotonic() + seconds)
+
+    def settled(self) -> bool:
+        """Says if every server knows that every other one is there."""
+        return all(node.answers() for node in self.nodes)
+
+    def wait_until_settled(self, seconds: float = START_SECONDS) -> None:
+        """Waits until :meth:`settled`, as after a node was started again.
+
+        Raises:
+            StartFailed: It did not come to that in time.
+        """
+        self._await(self.settled, time.monotonic() + seconds, "The nodes do not find each other.")
+
+    def log_tail(self, lines: int = 60) -> str:
+        """Returns the end of all logs."""
+        return "\n".join(node.log_tail(lines) for node in self.nodes)
+
+    def close(self) -> None:
+        """Ends all servers by SIGKILL, removes their directory unless it is kept, and gives the addresses back."""
+        for node in self.nodes:
+            node.kill()
+        self.home.close()
+        self.block.release()
+
+    def _start(self, deadline: float) -> None:
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.wait_until_serving(deadline)
+        self._await(self.settled, deadline, "The nodes do not find each other.")
+
+    def _await(self, reached: Callable[[], bool], deadline: float, otherwise: str) -> None:
+        while not reached():
+            if time.monotonic() > deadline:
+                raise StartFailed(f"{otherwise}\n{self.log_tail()}")
+            time.sleep(0.1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

