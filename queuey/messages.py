@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from queuey import ids
@@ -222,3 +224,19 @@ class Acknowledgement(msgspec.Struct, frozen=True):
 
     level: str
     text: str
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that ``queuey doctor`` looked at.
+
+    Attributes:
+        check: What, in a word.
+        state: ``warn``: it works, with a risk; ``fail``: the store cannot serve, or not as it promises.
+        text: What was found.
+        advice: What to do about it; empty if it is ``ok``.
+    """
+
+    check: str
+    state: Literal["ok", "warn", "fail"]
+    text: str
+    advice: str = ""

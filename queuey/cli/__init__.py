@@ -23,6 +23,7 @@ __all__ = ["main"]
 COMMANDS = {
     "serve": "Serve. Needs nothing: the first start makes the store, a key and a profile for the client.",
     "migrate": "Prepare the keyspace of a Cassandra store, or bring it up to date.",
+    "doctor": "Check the store: what it rests on, and what its promises are worth.",
     "settings": "Show every setting, its value and where that comes from.",
     "send": "Send messages: arguments, standard input, or the lines of a file, however long it is.",
     "read": "Read messages by time, all partitions merged. Nothing is removed.",
@@ -36,6 +37,7 @@ COMMANDS = {
 _MODULES = {
     "serve": "serving:serve_app",
     "migrate": "migrating:app",
+    "doctor": "doctor:app",
     "settings": "serving:settings_app",
     "send": "sending:app",
     "read": "reading:read_app",

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from queuey.storage import Store
 
 BAD_SETTINGS = 2
-READY_WITHIN = 10.0
-"""Seconds for which a command waits for a store that has to be connected to."""
+READY_WITHIN = 5.0
+"""Seconds for which a command goes on asking a store that was opened without being reached."""
 
 Config = Annotated[
     Path | None, typer.Option("--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG")

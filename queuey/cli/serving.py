@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from queuey.settings import Settings
 
 BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
-LOOK_FOR = 5.0
-"""Seconds for which a start waits for Cassandra before it serves without."""
 
 
 class Start(NamedTuple):
@@ -124,7 +122,7 @@ def _look_at_cassandra(settings: Settings) -> Start:
     place = f"store {settings.store}"
     store = opening.open_store(settings, jobs=False)
     try:
-        applications = opening.patiently(store.applications, LOOK_FOR)
+        applications = store.applications()
         promise = store.acknowledgement()
     except StoreUnavailable as error:
         waiting = f"The store cannot be used yet; until it can, requests get 503: {output.printable(str(error))}"

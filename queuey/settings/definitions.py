@@ -190,6 +190,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cassandra_cached_queues: Annotated[
         int, Meta(description="Queues whose rows a worker keeps in memory.", ge=100, le=10_000_000)
     ] = 100_000
+    cassandra_catalogue_write: Annotated[
+        Literal["QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"],
+        Meta(description="Cassandra's consistency level for changes of queues, applications, keys and offsets."),
+    ] = "QUORUM"
+    cassandra_catalogue_read: Annotated[
+        Literal["QUORUM", "LOCAL_QUORUM", "ALL"], Meta(description="For reads of them.")
+    ] = "QUORUM"
+    cassandra_catalogue_serial: Annotated[
+        Literal["SERIAL", "LOCAL_SERIAL"],
+        Meta(description="For agreeing on a change; `LOCAL_SERIAL` only where a single data centre changes them."),
+    ] = "SERIAL"
     cassandra_weak_write: Annotated[
         WriteLevel,
         Meta(

@@ -1,0 +1,127 @@
+"""What each Cassandra node is, by its own account: settings, version, clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import Acknowledgement
+from queuey.storage.cassandra.driver import Driver, Rows, Statement
+
+ASK_TIMEOUT = 3.0
+"""Seconds that a node may take to describe itself."""
+
+_NAMES = (
+    "commitlog_sync",
+    "commitlog_sync_period_in_ms",
+    "commitlog_sync_group_window_in_ms",
+    "max_hint_window_in_ms",
+    "paxos_variant",
+)
+_SETTINGS = Statement(f"SELECT name, value FROM system_views.settings WHERE name IN {_NAMES}")
+
+
+class Node(NamedTuple):
+    """One node's settings.
+
+    Attributes:
+        address: Where it is.
+        sync: ``commitlog_sync``: ``periodic``, ``batch`` or ``group``.
+        period: Seconds between two syncs where it is periodic.
+        hints: Seconds for which others keep what a node missed.
+        paxos: ``paxos_variant``, None before Cassandra 4.1.
+    """
+
+    address: str
+    sync: str
+    period: float
+    hints: float
+    paxos: str | None
+
+
+def ask_each(driver: Driver, statement: Statement, done: Callable[[str, Rows], None]) -> dict[str, str]:
+    """Asks every node that is up, all at once.
+
+    Args:
+        driver: The way to them.
+        statement: What to ask; reads what is each node's own.
+        done: Told a node's address and its rows at once, in a thread of the driver's.
+
+    Returns:
+        By address why a node did not answer.
+    """
+    failed: dict[str, str] = {}
+    answered = threading.Semaphore(0)
+    nodes = [host.address for host in driver.hosts() if host.up]
+
+    def take(address: str, rows: Rows | None, error: StoreUnavailable | None) -> None:
+        if error is None:
+            done(address, rows or [])
+        else:
+            failed[address] = str(error)
+        answered.release()
+
+    for address in nodes:
+        driver.begin(
+            statement,
+            (),
+            consistency="ONE",
+            timeout=ASK_TIMEOUT,
+            host=address,
+            done=lambda rows, error, address=address: take(address, rows, error),  # type: ignore[misc]
+        )
+    for _ in nodes:
+        answered.acquire()
+    return failed
+
+
+def nodes_of(driver: Driver) -> list[Node]:
+    """Reads the settings of every node that answers, by address.
+
+    Raises:
+        StoreUnavailable: None does.
+    """
+    found: dict[str, Node] = {}
+    failed = ask_each(driver, _SETTINGS, lambda address, rows: found.update({address: _node(address, rows)}))
+    if not found:
+        reasons = "; ".join(sorted(set(failed.values()))) or "no node is up"
+        raise StoreUnavailable(f"no node of Cassandra says how it is set up: {reasons}")
+    return [found[address] for address in sorted(found)]
+
+
+def acknowledgement_of(driver: Driver) -> Acknowledgement:
+    """Says what an acknowledged write means, by each node's ``commitlog_sync``. Asks all nodes: cache the answer.
+
+    Raises:
+        StoreUnavailable: No node can be asked.
+    """
+    return describe_sync(nodes_of(driver))
+
+
+def describe_sync(nodes: list[Node]) -> Acknowledgement:
+    """Says what an acknowledged write means on these nodes."""
+    asked = "as many replicas as the queue's consistency level asks for"
+    modes = sorted({node.sync for node in nodes})
+    if "periodic" in modes:
+        longest = max(node.period for node in nodes if node.sync == "periodic")
+        return Acknowledgement(
+            "replicated",
+            f"taken in by {asked}, before the answer; each of them has it on its disk within {longest:g} s "
+            "(commitlog_sync: periodic), and it is lost if all of them lose power before",
+        )
+    return Acknowledgement(
+        "fsync", f"on the disks of {asked} (fsync, commitlog_sync: {' and '.join(modes)}), before the answer"
+    )
+
+
+def _node(address: str, rows: Rows) -> Node:
+    values: dict[str, str | None] = dict(rows)
+    return Node(
+        address,
+        sync=values.get("commitlog_sync") or "periodic",
+        period=float(values.get("commitlog_sync_period_in_ms") or 10_000) / 1000,
+        hints=float(values.get("max_hint_window_in_ms") or 10_800_000) / 1000,
+        paxos=values.get("paxos_variant"),
+    )

@@ -1,0 +1,104 @@
+"""``queuey doctor`` on the embedded store."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import Finding
+from queuey.storage.sqlite import connection, schema
+from queuey.storage.sqlite.database import LEAST_ROOM
+from queuey.storage.sqlite.options import SqliteOptions
+
+LITTLE_ROOM = 256 << 20
+"""Bytes that should be free: several times the write-ahead log."""
+_MOUNTS = Path("/proc/self/mounts")
+_REMOTE = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs", "lustre"})
+
+
+def examine(directory: Path, options: SqliteOptions) -> list[Finding]:
+    """Looks at the directory, the file and the disk below. Changes nothing, makes nothing, never raises."""
+    path = directory / connection.FILE
+    try:
+        owner = path.stat().st_uid
+    except OSError as error:
+        advice = "Name the directory by --data; queuey serve makes a store there."
+        return [Finding("directory", "fail", f"there is no store at {directory}: {error.strerror}", advice)]
+    if owner != os.geteuid():
+        # Opening it would leave files beside it that the service may not write.
+        return [
+            Finding("directory", "fail", f"{path} is another user's", "Run this as the user that the service runs as.")
+        ]
+    return [_directory(directory), _mount(directory), _room(directory), _integrity(path), _sync(options)]
+
+
+def judge_room(free: int) -> Finding:
+    """Judges how many bytes are free."""
+    text = f"{free / (1 << 20):,.0f} MiB are free"
+    if free < LEAST_ROOM:
+        return Finding("disk", "fail", text, "Make room: posts are refused until there is some.")
+    if free < LITTLE_ROOM:
+        return Finding(
+            "disk", "warn", text, "Make room: the write-ahead log alone needs about 16 MiB, more during backups."
+        )
+    return Finding("disk", "ok", text)
+
+
+def judge_mount(directory: Path, mounts: str) -> Finding:
+    """Judges the file system.
+
+    Args:
+        directory: An absolute path.
+        mounts: The text of ``/proc/self/mounts``.
+    """
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        _, where, found, *_ = line.split(" ")
+        where = where.replace("\\040", " ")
+        if directory.is_relative_to(where) and len(where) >= len(best):
+            best, kind = where, found
+    if kind in _REMOTE:
+        advice = "Put the directory on a disk of this machine: the processes share memory beside the file."
+        return Finding("file system", "fail", f"{kind} at {best}", advice)
+    return Finding("file system", "ok", f"{kind} at {best}" if kind else "not known")
+
+
+def _directory(directory: Path) -> Finding:
+    mode = stat.S_IMODE(directory.stat().st_mode)
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        return Finding("directory", "fail", f"{directory} is not writable", f"chmod u+rwx {directory}")
+    if mode & 0o077:
+        return Finding("directory", "warn", f"{directory} is open to others (mode {mode:o})", f"chmod 700 {directory}")
+    return Finding("directory", "ok", str(directory))
+
+
+def _mount(directory: Path) -> Finding:
+    try:
+        return judge_mount(directory.resolve(), _MOUNTS.read_text("utf-8", "replace"))
+    except (OSError, ValueError):
+        return Finding("file system", "ok", "not known")
+
+
+def _room(directory: Path) -> Finding:
+    disk = os.statvfs(directory)
+    return judge_room(disk.f_bavail * disk.f_frsize)
+
+
+def _integrity(path: Path) -> Finding:
+    advice = "Stop the service and restore a backup; see docs/operations.md."
+    try:
+        complaints = schema.check(path)
+    except StoreUnavailable as error:
+        return Finding("integrity", "fail", str(error), advice)
+    if complaints:
+        return Finding("integrity", "fail", f"{len(complaints)} defects, the first: {complaints[0]}", advice)
+    return Finding("integrity", "ok", "SQLite's check found nothing")
+
+
+def _sync(options: SqliteOptions) -> Finding:
+    if options.sync == "full":
+        return Finding("acknowledged", "ok", "on this machine's disk (fsync) before the answer")
+    advice = "Set sync to full if a power cut must lose nothing."
+    return Finding("acknowledged", "warn", "handed to the operating system before the answer", advice)
