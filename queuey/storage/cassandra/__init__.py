@@ -1,1 +1,181 @@
-"""The Cassandra store."""
+"""The production store: partitioned Cassandra rows, read by time, safe under eventual consistency.
+
+What promises what:
+
+* ids, write stamps: :mod:`minting`, on the clock of :mod:`clock`, which :mod:`skew` compares with the cluster's;
+* writes that are acknowledged within W of their ids or taken back: :mod:`writer`, :mod:`fences`;
+* reads below a horizon from all places that can hold a message: :mod:`placement`, :mod:`segments`, :mod:`reading`;
+* queues, whose rows no process uses longer than C: :mod:`catalogue`, :mod:`queue_rows`, :mod:`cas`;
+* what purges and deletes leave: :mod:`graves`, :mod:`reaper`. The tables: ``cql/``, :mod:`migrations`.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
+
+from queuey.errors import StoreClosed, StoreUnavailable
+from queuey.messages import Acknowledgement, Queue
+from queuey.storage import Store
+from queuey.storage.cassandra.applications import CassandraApplications
+from queuey.storage.cassandra.cas import Cas
+from queuey.storage.cassandra.catalogue import CassandraCatalogue
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.graves import Graves
+from queuey.storage.cassandra.levels import Levels
+from queuey.storage.cassandra.messages import CassandraMessages
+from queuey.storage.cassandra.migrations import schema_problem
+from queuey.storage.cassandra.minting import Generator, Stamps
+from queuey.storage.cassandra.node_settings import acknowledgement_of
+from queuey.storage.cassandra.offsets import CassandraOffsets, OffsetTable
+from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
+from queuey.storage.cassandra.queue_index import QueueIndex
+from queuey.storage.cassandra.queue_rows import QueueRows
+from queuey.storage.cassandra.reaper import Reaper
+from queuey.storage.cassandra.segments import Segments
+from queuey.storage.cassandra.skew import Skew, Watch
+from queuey.storage.cassandra.writer import Writer
+
+__all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
+
+POOL = 8
+"""Threads for what has to wait: reading rows, recording places, checking the clock."""
+START = 5.0
+"""Seconds that opening waits for Cassandra before it goes on without."""
+
+_BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?)")
+_BEATS = Statement("SELECT at FROM heartbeats WHERE process = ?")
+
+
+class CassandraStore(CassandraCatalogue, CassandraMessages, CassandraApplications, CassandraOffsets, Store):
+    """The store contract on Cassandra."""
+
+    name = "cassandra"
+
+    def __init__(self, url: str, options: CassandraOptions, clock: Clock) -> None:
+        self._options = options
+        self._clock = clock
+        self._closing = threading.Event()
+        self._process = uuid4().hex
+        self._driver = Driver(parse_url(url), options, verify=schema_problem)
+        self._cas = Cas(self._driver, options, clock, self._closing)
+        self._rows = QueueRows(self._driver, options, clock, self._cas)
+        self._index = QueueIndex(self._driver, options)
+        self._graves = Graves(self._driver, options)
+        self._offsets = OffsetTable(self._driver, options, clock, self._cas)
+        self._known = {}
+        self._segments = Segments(self._driver, clock, options.cached_queues)
+        self._generator = Generator(clock)
+        self._stamps = Stamps(clock, options.clock_difference)
+        self._levels = Levels(options, self._driver.replication)
+        self._skew = Skew(clock, options.clock_difference)
+        self._watch = Watch(self._driver, clock, self._skew, options.heartbeat)
+        self._pool = ThreadPoolExecutor(POOL, thread_name_prefix="queuey-store")
+        self._writer = Writer(
+            self._driver,
+            options,
+            clock,
+            generator=self._generator,
+            queue_rows=self._rows,
+            segments=self._segments,
+            watch=self._watch,
+            levels=self._levels,
+            pool=self._pool,
+        )
+        self._acknowledgement: Acknowledgement | None = None
+        self._reaper = Reaper(self._driver, options, clock, self._graves, self._offsets, self._closing)
+        self._reaping = threading.Thread(target=self._reaper.loop, name="queuey-reaper", daemon=True)
+        self._reaping.start()
+
+    def ready(self, timeout: float) -> bool:
+        """Waits until Cassandra is there and the clock has been compared; returns whether that is so."""
+        until = self._clock.boottime() + timeout
+        if not self._driver.ready(timeout):
+            return False
+        return self._watch.sound() or self._watch.check(max(0.1, min(1.0, until - self._clock.boottime())))
+
+    def ping(self) -> None:
+        """See the contract. Also red: a clock that is off, a schema that is too old or too new."""
+        if self._closing.is_set():
+            raise StoreClosed("the store is closed")
+        at = self._clock.now()
+        self._driver.run(_BEAT, (self._process, at))
+        if self._driver.run(_BEATS, (self._process,)) != [(at,)]:
+            raise StoreUnavailable("Cassandra did not give back what was written")
+        problem = schema_problem(self._driver) or self._skew.complaint()
+        if problem is not None:
+            raise StoreUnavailable(problem)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """See the contract."""
+        if self._closing.is_set():
+            return
+        self._writer.close(timeout)
+        self._closing.set()
+        self._rows.close()
+        self._watch.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._reaping.join(1.0)
+        self._driver.close()
+
+    def reap(self) -> int:
+        """Removes what purged and deleted queues left, as far as it is old enough; returns from how many.
+
+        Raises:
+            StoreUnavailable: Some is left for the next time.
+        """
+        return self._reaper.run()
+
+    def acknowledgement(self) -> Acknowledgement:
+        """See the contract."""
+        if self._acknowledgement is None:
+            self._acknowledgement = acknowledgement_of(self._driver)
+        return self._acknowledgement
+
+    def guarantee(self, queue: Queue) -> str:
+        """See the contract."""
+        return self._levels.guarantee(queue)
+
+    def read_delay(self, queue: Queue) -> float:
+        """See the contract."""
+        return self._levels.delay(queue)
+
+    def statistics(self) -> dict[str, float]:
+        """See the contract."""
+        writer, fencer = self._writer, self._writer.fencer
+        return {
+            "store_reachable": float(self._driver.problem() is None),
+            "store_requests_total": self._driver.requests,
+            "store_batches_total": writer.batches,
+            "store_messages_appended_total": writer.appended,
+            "store_pending_messages": writer.pending,
+            "store_late_writes_total": writer.late,
+            "store_fences_total": fencer.confirmed,
+            "store_fences_unknown_total": fencer.unknown,
+            "store_fences_abandoned_total": fencer.abandoned,
+            "store_fences_pending": fencer.pending,
+            "store_skew_seconds": self._skew.median,
+            "store_skew_refusing": float(self._skew.refusing),
+            "store_transactions_doubted_total": self._cas.doubts,
+            "store_queues_reaped_total": self._reaper.reaped,
+        }
+
+
+def open_store(url: str, *, options: CassandraOptions | None = None, clock: Clock | None = None) -> CassandraStore:
+    """Opens the store in a keyspace.
+
+    Returns although Cassandra is not there, after a few seconds: calls then raise ``StoreUnavailable`` until it is.
+
+    Args:
+        url: ``cassandra://host1,host2/keyspace``.
+        options: How it works.
+        clock: For tests.
+
+    Raises:
+        SettingsError: The URL or the options cannot be used.
+    """
+    store = CassandraStore(url, options or CassandraOptions(), clock or Clock())
+    store.ready(START)
+    return store

@@ -35,20 +35,25 @@ class Probe(NamedTuple):
     descending: bool
 
 
+class Source(NamedTuple):
+    """A place, and the position below which nothing in it is alive."""
+
+    place: Place
+    lowest: Position
+
+
 class Extent(NamedTuple):
     """What is to be read of a partition.
 
     Attributes:
-        places: Everything that may hold a message of it, in any order.
+        sources: Everything that may hold a message of it, in any order.
         lower, upper: The bounds.
-        floor: In places of new ids nothing below it is alive.
         complete: False: beyond the far bound there may be places that are not named here.
     """
 
-    places: Sequence[Place]
+    sources: Sequence[Source]
     lower: Position
     upper: Position
-    floor: Position
     complete: bool
 
 
@@ -71,7 +76,8 @@ class Gathered(NamedTuple):
 
 def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     """Reads upwards."""
-    places = sorted(extent.places, key=lambda place: place.start)
+    sources = sorted(extent.sources, key=lambda source: source.place.start)
+    places = [source.place for source in sources]
     gathered: list[Message] = []
     size, narrow, at = 0, 1, extent.lower
     while at < extent.upper:
@@ -79,9 +85,8 @@ def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
         limit = _share(wanted, len(gathered), size)
         probes = [
             Probe(place, low, high, limit, descending=False)
-            for place in places
-            if (low := max(at, extent.floor if place.minted else at, (place.start, LOW_MIN)))
-            < (high := min(stop, (place.end, LOW_MIN)))
+            for place, lowest in sources
+            if (low := max(at, lowest)) < (high := min(stop, (place.end, LOW_MIN)))
         ]
         found = (yield probes) if probes else []
         cut = stop
@@ -102,7 +107,8 @@ def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
 
 def descend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     """Reads downwards."""
-    places = sorted(extent.places, key=lambda place: place.end, reverse=True)
+    sources = sorted(extent.sources, key=lambda source: source.place.end, reverse=True)
+    places = [source.place for source in sources]
     gathered: list[Message] = []
     size, narrow, at = 0, 1, extent.upper
     while at > extent.lower:
@@ -110,9 +116,8 @@ def descend(wanted: Slice, extent: Extent, now: int) -> Rounds:
         limit = _share(wanted, len(gathered), size)
         probes = [
             Probe(place, low, high, limit, descending=True)
-            for place in places
-            if (low := max(stop, extent.floor if place.minted else stop, (place.start, LOW_MIN)))
-            < (high := min(at, (place.end, LOW_MIN)))
+            for place, lowest in sources
+            if (low := max(stop, lowest)) < (high := min(at, (place.end, LOW_MIN)))
         ]
         found = (yield probes) if probes else []
         cut = stop
@@ -186,7 +191,14 @@ def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> 
     return Page(gathered.messages, horizon, max(wanted.lower, gathered.end), more)
 
 
-def run(driver: Driver, readers: Sequence[Rounds], keys: Sequence[tuple[int, int]], consistency: str) -> list[Gathered]:
+def run(
+    driver: Driver,
+    readers: Sequence[Rounds],
+    keys: Sequence[tuple[int, int]],
+    consistency: str,
+    *,
+    only_ids: bool = False,
+) -> list[Gathered]:
     """Runs readers side by side, the probes of a round together.
 
     Args:
@@ -194,6 +206,7 @@ def run(driver: Driver, readers: Sequence[Rounds], keys: Sequence[tuple[int, int
         readers: One for each slice.
         keys: qid and partition of each.
         consistency: The queue's read level.
+        only_ids: Leave the bodies in Cassandra; the messages have empty ones.
 
     Raises:
         StoreUnavailable: As the driver.
@@ -203,8 +216,11 @@ def run(driver: Driver, readers: Sequence[Rounds], keys: Sequence[tuple[int, int
     while pending := {number: probes for number, probes in waiting.items() if probes is not None}:
         calls: list[tuple[Statement, Sequence[Any]]] = []
         for number, probes in pending.items():
-            calls += [_query(keys[number], probe) for probe in probes]
-        answers = iter(driver.run_all(calls, consistency=consistency))
+            calls += [_query(keys[number], probe, only_ids=only_ids) for probe in probes]
+        found = driver.run_all(calls, consistency=consistency)
+        if only_ids:
+            found = [[(data, b"", expires, None) for data, expires in answer] for answer in found]
+        answers = iter(found)
         waiting = {
             number: _advance(results, number, readers[number], [next(answers) for _ in probes])
             for number, probes in pending.items()
@@ -222,9 +238,12 @@ def _advance(
         return None
 
 
-def _query(key: tuple[int, int], probe: Probe) -> tuple[Statement, Sequence[Any]]:
-    statement = (rows.DOWN if probe.descending else rows.UP)[probe.place.kind]
-    return statement, (
+def _query(key: tuple[int, int], probe: Probe, *, only_ids: bool) -> tuple[Statement, Sequence[Any]]:
+    if only_ids:
+        statements = rows.IDS_DOWN if probe.descending else rows.IDS_UP
+    else:
+        statements = rows.DOWN if probe.descending else rows.UP
+    return statements[probe.place.kind], (
         *key,
         probe.place.bucket,
         rows.uuid_of(probe.lower),

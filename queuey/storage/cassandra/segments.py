@@ -34,6 +34,8 @@ MORE = 500
 """Rows of each further look, per level."""
 MARGIN = 86_400
 """Seconds for which a record outlives what it names."""
+LONGEST = 20 * 365 * 86_400
+"""Seconds that Cassandra lets anything live at most."""
 REFRESH_PUT = 3600.0
 """Seconds after which a place of given ids is recorded again: messages may come to it as long as it is named."""
 _BEFORE = 60 * TICKS_PER_SECOND
@@ -128,7 +130,7 @@ class Segments:
     def _lifetime(self, place: Place) -> int:
         """Seconds for which a record must be kept: whatever comes to the place has expired by then."""
         ahead = max(0, place.end - self._clock.now()) // TICKS_PER_SECOND
-        return ahead + CLASSES[place.kind] + MARGIN
+        return min(ahead + CLASSES[place.kind] + MARGIN, LONGEST)
 
     # Reading
 

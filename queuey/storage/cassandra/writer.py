@@ -34,8 +34,9 @@ from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, InDoubt, routing_key
 from queuey.storage.cassandra.fences import Fence, Fencer
 from queuey.storage.cassandra.heat import Heat
+from queuey.storage.cassandra.levels import InForce, Levels
 from queuey.storage.cassandra.minting import Delayed, Generator, stamp_of
-from queuey.storage.cassandra.options import CassandraOptions, Level
+from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.placement import Place
 from queuey.storage.cassandra.queue_rows import QueueRows, Row
 from queuey.storage.cassandra.segments import Segments
@@ -97,7 +98,7 @@ class Operation:
         "written",
     )
 
-    def __init__(self, queue: Queue, level: Level, count: int, after: Position | None, done: Done) -> None:
+    def __init__(self, queue: Queue, level: InForce, count: int, after: Position | None, done: Done) -> None:
         self.queue = queue
         self.level = level
         self.after = after
@@ -247,7 +248,7 @@ class Writer:
         queue_rows: The rows of queues.
         segments: The record of places.
         watch: Whether the clock may be trusted.
-        level_of: What a queue's consistency level means.
+        levels: What a queue's consistency level means.
         pool: Runs what has to wait.
     """
 
@@ -261,7 +262,7 @@ class Writer:
         queue_rows: QueueRows,
         segments: Segments,
         watch: Watch,
-        level_of: Callable[[Queue], Level],
+        levels: Levels,
         pool: Executor,
     ) -> None:
         self._driver = driver
@@ -271,7 +272,7 @@ class Writer:
         self._rows = queue_rows
         self._segments = segments
         self._watch = watch
-        self._level_of = level_of
+        self._levels = levels
         self._pool = pool
         self.fencer = Fencer(driver, clock)
         self._lanes: dict[tuple[int, int], Lane] = {}
@@ -302,7 +303,7 @@ class Writer:
         self._check(len(items))
         if after is not None:
             self._generator.admit(after)
-        operation = Operation(queue, self._level_of(queue), len(items), after, done)
+        operation = Operation(queue, self._levels.of(queue), len(items), after, done)
         parts = _parts_of(operation, items)
         operation.left = len(parts)
         with self._lock:
@@ -465,7 +466,7 @@ class Writer:
             and not self._segments.is_recorded(lane.qid, lane.partition, place)
         ]
         if missing:
-            consistency = _write_level(self._level_of(row.queue))
+            consistency = self._levels.of(row.queue).writes
             raise _NotYet(lambda: self._segments.record(lane.qid, lane.partition, missing, consistency=consistency))
 
     def _board(
@@ -500,7 +501,7 @@ class Writer:
                 flight.add(part.operation, values, len(item.body))
         return flights
 
-    def _send(self, flight: Flight, level: Level) -> None:
+    def _send(self, flight: Flight, level: InForce) -> None:
         with self._lock:
             flight.lane.flying += 1
             self.batches += 1
@@ -508,20 +509,20 @@ class Writer:
             rows.INSERT[flight.place.kind],
             flight.rows,
             routing_key=routing_key(flight.rows[0][:3]),
-            consistency=_write_level(level),
+            consistency=level.writes,
             timeout=level.deadline,
             done=lambda _, error: self._arrived(flight, level, error),
         )
 
     # In the driver's thread
 
-    def _arrived(self, flight: Flight, level: Level, error: StoreUnavailable | None) -> None:
+    def _arrived(self, flight: Flight, level: InForce, error: StoreUnavailable | None) -> None:
         if error is None and not self._watch.sound():
             self._pool.submit(self._arrived_unsure, flight, level)
         else:
             self._judge(flight, level, error)
 
-    def _arrived_unsure(self, flight: Flight, level: Level) -> None:
+    def _arrived_unsure(self, flight: Flight, level: InForce) -> None:
         """Has the clock checked before anything is acknowledged by it."""
         error: StoreUnavailable | None = None
         try:
@@ -532,7 +533,7 @@ class Writer:
             error = InDoubt(f"the clock could not be checked: {failed}")
         self._judge(flight, level, error)
 
-    def _judge(self, flight: Flight, level: Level, error: StoreUnavailable | None) -> None:
+    def _judge(self, flight: Flight, level: InForce, error: StoreUnavailable | None) -> None:
         """Decides what a request's answer means to its operations."""
         if error is None and self._clock.boottime() - flight.minted > level.deadline:
             self.late += 1
@@ -581,7 +582,7 @@ class Writer:
             failed.__cause__ = error
             self._answer(operation, None, failed)
 
-        self.fencer.undo(Fence(operation.written, _write_level(level), deadline, settled))
+        self.fencer.undo(Fence(operation.written, level.writes, deadline, settled))
 
     def _answer(self, operation: Operation, positions: list[Position] | None, error: Exception | None) -> None:
         with self._lock:
@@ -632,10 +633,6 @@ def _parts_of(operation: Operation, items: Sequence[NewMessage]) -> dict[int, Pa
 def _reaches(row: Row, longest: int) -> bool:
     """Tells whether readers look far enough back for messages with such a TTL."""
     return longest <= row.reach or placement.class_of(longest) > row.home
-
-
-def _write_level(level: Level) -> str:
-    return level.write or "QUORUM"
 
 
 def _nobody(_positions: list[Position] | None, _error: Exception | None) -> None:

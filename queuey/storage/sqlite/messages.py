@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from queuey import ids
-from queuey.errors import InvalidRequest, Outcome
+from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import MAX_TTL, Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 from queuey.storage import Messages
+from queuey.storage import items as items_of
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, Watch
@@ -43,7 +44,7 @@ class SqliteMessages(Messages):
 
     def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
         """See the contract."""
-        return self._db.writer.append(Append(queue, _checked(queue, items), after))
+        return self._db.writer.append(Append(queue, items_of.checked(queue, items), after))
 
     def begin_append(
         self,
@@ -54,14 +55,13 @@ class SqliteMessages(Messages):
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
         """See the contract."""
-        return self._db.writer.begin_append(Append(queue, _checked(queue, items), after), done)
+        return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after), done)
 
     def put(self, queue: Queue, places: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         """See the contract."""
         for partition, _ in places:
-            if not 0 < partition <= queue.partitions:
-                raise _beyond(partition, queue)
-        _check_text(item.body)
+            items_of.check_partition(queue, partition)
+        items_of.check_text(item.body)
         base = queue.qid << 8
         meta = rows.encode_meta(item.meta)
         lifetime = item.ttl * TICKS_PER_SECOND
@@ -172,30 +172,6 @@ def _count(connection: Connection, qp: int, above: Position, horizon: int, now: 
     return max(count, estimate(live_runs(connection, qp, now), now, above[0])), False
 
 
-def _checked(queue: Queue, items: Sequence[NewMessage]) -> Sequence[NewMessage]:
-    """Refuses what could spoil a group for others, before it joins one."""
-    for item in items:
-        if item.delay and not 0 <= item.delay <= MAX_TTL:
-            raise InvalidRequest({"delay": f"{item.delay} is not between 0 and {MAX_TTL} seconds"})
-        if not 0 < item.partition <= queue.partitions:
-            raise _beyond(item.partition, queue)
-        _check_text(item.body)
-    return items
-
-
 def _behind(queue: Queue, horizon: int, now: int) -> int:
     """Returns the horizon of reads that keep the queue's read delay."""
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon
-
-
-def _beyond(partition: int, queue: Queue) -> InvalidRequest:
-    return InvalidRequest({"partition": f"{partition} is not a partition of this queue (1 to {queue.partitions})"})
-
-
-def _check_text(body: str | bytes) -> None:
-    """Refuses text that has no UTF-8 form, before it can spoil a group."""
-    if isinstance(body, str) and not body.isascii():
-        try:
-            body.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidRequest({"body": "is not valid Unicode text"}) from error

@@ -1,0 +1,362 @@
+"""Messages in Cassandra."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from queuey import ids
+from queuey.errors import Outcome, StoreUnavailable
+from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+from queuey.storage import Messages
+from queuey.storage import items as items_of
+from queuey.storage.cassandra import counting, placement, reading, rows
+from queuey.storage.cassandra.clock import Clock, ticks
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.levels import InForce, Levels
+from queuey.storage.cassandra.minting import Generator, Stamps
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.placement import CLASSES, Place
+from queuey.storage.cassandra.queue_rows import QueueRows, Row
+from queuey.storage.cassandra.reading import Extent, Source
+from queuey.storage.cassandra.segments import LONGEST, MARGIN, Known, Segments
+from queuey.storage.cassandra.skew import Watch
+from queuey.storage.cassandra.writer import TTL_MARGIN, Writer
+
+POLL = 0.25
+"""Seconds between looks of a reader that waits: nobody tells a process of what others write."""
+
+_Places = Sequence[tuple[int, Position]]
+
+
+class CassandraMessages(Messages):
+    """The messages contract on Cassandra."""
+
+    _driver: Driver
+    _options: CassandraOptions
+    _clock: Clock
+    _generator: Generator
+    _stamps: Stamps
+    _rows: QueueRows
+    _segments: Segments
+    _watch: Watch
+    _writer: Writer
+    _closing: threading.Event
+
+    _levels: Levels
+
+    # Writing
+
+    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
+        """See the contract."""
+        if not items:
+            self._rows.current(queue)
+            return []
+        answered = threading.Event()
+        end: list[Any] = [None, None]
+
+        def done(positions: list[Position] | None, error: Exception | None) -> None:
+            end[:] = positions, error
+            answered.set()
+
+        operation = self._writer.begin(queue, items_of.checked(queue, items), done, after)
+        if not answered.wait(self._options.deadline):
+            raise StoreUnavailable("Cassandra did not finish the write in time", outcome=operation.withdraw())
+        positions, error = end
+        if error is not None:
+            raise error
+        found: list[Position] = positions
+        return found
+
+    def begin_append(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        done: Callable[[list[Position] | None, Exception | None], None],
+        *,
+        after: Position | None = None,
+    ) -> Callable[[], Outcome]:
+        """See the contract."""
+        return self._writer.begin(queue, items_of.checked(queue, items), done, after).withdraw
+
+    def put(self, queue: Queue, places: _Places, item: NewMessage) -> None:
+        """See the contract. Not all or none: after an error some may be written, and outcome is then ``unknown``."""
+        for partition, _ in places:
+            items_of.check_partition(queue, partition)
+        items_of.check_text(item.body)
+        if not places:
+            return
+        self._watch.require()
+        row = self._rows.current(queue)
+        if item.ttl > row.reach and placement.class_of(item.ttl) <= row.home:
+            row = self._rows.raise_reach(row, item.ttl)
+        level = self._levels.of(row.queue)
+        now = self._clock.now()
+        targets = [(partition, position, _place_to_put(row, position, item.ttl, now)) for partition, position in places]
+        by_partition: dict[int, list[Place]] = {}
+        for partition, _, place in targets:
+            if placement.is_recorded(place, row.home):
+                by_partition.setdefault(partition, []).append(place)
+        for partition, wanted in by_partition.items():
+            self._segments.record(row.queue.qid, partition, wanted, consistency=level.writes)
+        known = self._look(row, {partition for partition, _ in places}, level)
+        body, meta = rows.encode(item.body, item.meta)
+        qid = row.queue.qid
+        calls: list[tuple[Statement, Sequence[Any]]] = []
+        for partition, position, place in targets:
+            stamp = self._stamps.above(position[0])
+            lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND)
+            expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
+            key = (qid, partition, place.bucket, rows.uuid_of(position))
+            column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
+            calls.append(
+                (rows.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives + TTL_MARGIN, LONGEST)))
+            )
+            calls += [
+                (rows.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]))
+                for other in self._candidates(row, known[partition], position)
+                if other != place
+            ]
+        self._driver.run_all(calls, consistency=level.writes)
+
+    def delete(self, queue: Queue, places: Iterable[tuple[int, Position]]) -> int:
+        """See the contract. Cassandra does not say what was there: returns the number of ids."""
+        wanted = [place for place in places if 0 < place[0] <= queue.partitions]
+        self._watch.require()
+        row = self._rows.current(queue)
+        if not wanted:
+            return 0
+        level = self._levels.of(row.queue)
+        known = self._look(row, {partition for partition, _ in wanted}, level)
+        calls = []
+        for partition, position in wanted:
+            stamp, value = self._stamps.above(position[0]), rows.uuid_of(position)
+            calls += [
+                (rows.DELETE[place.kind], (stamp, row.queue.qid, partition, place.bucket, value))
+                for place in self._candidates(row, known[partition], position)
+            ]
+        self._driver.run_all(calls, consistency=level.writes)
+        return len(wanted)
+
+    # Reading
+
+    def fetch(self, queue: Queue, places: _Places) -> list[Message]:
+        """See the contract."""
+        self._watch.require()
+        row = self._rows.current(queue)
+        wanted = [place for place in places if 0 < place[0] <= row.queue.partitions]
+        if not wanted:
+            return []
+        level = self._levels.of(row.queue)
+        known = self._look(row, {partition for partition, _ in wanted}, level)
+        now = self._clock.now()
+        calls: list[tuple[Statement, Sequence[Any]]] = []
+        owners: list[int] = []
+        for number, (partition, position) in enumerate(wanted):
+            for place in self._candidates(row, known[partition], position):
+                key = (row.queue.qid, partition, place.bucket, rows.uuid_of(position))
+                calls.append((rows.FETCH[place.kind], key))
+                owners.append(number)
+        found: dict[int, Message] = {}
+        answers = self._driver.run_all(calls, consistency=level.reads)
+        for number, answer in zip(owners, answers, strict=True):
+            for one in answer:
+                message = rows.message(one, wanted[number][0])
+                if message.expires > now:
+                    found.setdefault(number, message)
+        return [found[number] for number in sorted(found)]
+
+    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """See the contract. G1 holds if the queue keeps the read delay of its consistency level."""
+        self._watch.require()
+        level = self._levels.of(queue)
+        # Now comes first: the row and the places must be looked at after the horizon has been chosen.
+        now, boot = self._clock.both()
+        delay = self._levels.delay(queue)
+        near = min((delay if part.delayed else 0.0) for part in slices) if slices else delay
+        since = boot - max(0.0, min(self._options.row_age, near - self._options.clock_difference))
+        row = self._rows.current(queue, since=since)
+        prompt = self._generator.next_time()
+        horizons = [now - ticks(delay) if part.delayed and delay else prompt for part in slices]
+        uppers = [min(part.upper, (horizon, LOW_MIN)) for part, horizon in zip(slices, horizons, strict=True)]
+        there = [
+            number
+            for number, part in enumerate(slices)
+            if 0 < part.partition <= row.queue.partitions and part.lower < uppers[number] and part.limit > 0
+        ]
+        looks = self._looks(row, [(slices[number], uppers[number]) for number in there], level, since)
+        extents = {
+            number: self._extent(row, known, slices[number], uppers[number], now)
+            for number, known in zip(there, looks, strict=True)
+        }
+        readers = [
+            (reading.descend if slices[number].descending else reading.ascend)(slices[number], extents[number], now)
+            for number in there
+        ]
+        keys = [(row.queue.qid, slices[number].partition) for number in there]
+        gathered = dict(zip(there, reading.run(self._driver, readers, keys, level.reads), strict=True))
+        if level.safe:
+            for number, known in zip(there, looks, strict=True):
+                self._note_floor(row, known, slices[number], gathered[number], now)
+        pages = []
+        for number, part in enumerate(slices):
+            if number in gathered:
+                pages.append(reading.page_of(part, extents[number], gathered[number], horizons[number]))
+            else:
+                last = None if part.descending else max(part.lower, uppers[number])
+                pages.append(Page([], horizons[number], last, more=False))
+        return pages
+
+    def _looks(self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float) -> list[Known]:
+        """Returns what is recorded of the places of slices, from memory where that is recent enough."""
+        qid = row.queue.qid
+        found: list[Known | None] = [
+            self._segments.cached(qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending)
+            for part, upper in wanted
+        ]
+        for descending in (False, True):
+            missing = [n for n, (part, _) in enumerate(wanted) if found[n] is None and part.descending == descending]
+            asked = [
+                (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
+            ]
+            looks = self._segments.look(asked, consistency=level.reads, descending=descending)
+            for number, known in zip(missing, looks, strict=True):
+                found[number] = known
+        return [known for known in found if known is not None]
+
+    def _extent(self, row: Row, known: Known, part: Slice, upper: Position, now: int) -> Extent:
+        """Returns what is to be read for a slice."""
+        lower, bounded = part.lower, upper
+        if part.descending:
+            lower = max(lower, (known.low, LOW_MIN))
+        else:
+            bounded = min(upper, (known.high, LOW_MIN))
+        alive = now - row.reach * TICKS_PER_SECOND
+        floor = known.floor or ids.FIRST
+        sources = [
+            Source(place, max(floor, (max(place.start, alive), LOW_MIN)))
+            for place in self._own(row, max(lower[0], alive), bounded[0] + 1, now)
+        ]
+        sources += [
+            Source(place, max(floor if place.minted else ids.FIRST, (place.start, LOW_MIN)))
+            for place in placement.overlapping(known.places, lower[0], bounded[0] + 1)
+        ]
+        return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
+
+    def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Place]:
+        """Returns the places that are looked at without being recorded."""
+        span = CLASSES[row.home] * TICKS_PER_SECOND
+        low, high = max(lower, now - span), min(upper, now + span + 1)
+        return placement.own_places(row.home, low, high) if low < high else []
+
+    def _note_floor(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
+        """Remembers, for everybody, where live messages begin, if this read came from below that."""
+        oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
+        if part.descending or not part.delayed or part.lower > max(known.floor or ids.FIRST, oldest):
+            return
+        first = gathered.messages[0].position if gathered.messages else gathered.end
+        level = self._levels.of(row.queue)
+        floor = min(first, (now - ticks(level.delay), LOW_MIN))
+        self._segments.raise_floor(
+            (row.queue.qid, part.partition),
+            known,
+            floor,
+            lifetime=CLASSES[row.home] + MARGIN,
+            consistency=level.writes,
+        )
+
+    # By id
+
+    def _look(self, row: Row, partitions: Iterable[int], level: InForce) -> dict[int, Known]:
+        """Looks up, afresh, which places partitions have: whoever names an id knows of its message already."""
+        numbers = sorted(set(partitions))
+        asked = [(row.queue.qid, number, 0) for number in numbers]
+        return dict(zip(numbers, self._segments.look(asked, consistency=level.reads), strict=True))
+
+    def _candidates(self, row: Row, known: Known, position: Position) -> list[Place]:
+        """Returns the places that may hold an id, those of given ids first."""
+        at = position[0]
+        own = placement.place_of(at, row.home, placement.HOME)
+        found = [place for place in placement.overlapping(known.places, at, at + 1) if place != own]
+        found.sort(key=lambda place: place.minted)
+        return [*found, own]
+
+    # Statistics
+
+    def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
+        """See the contract. Counts what is few and estimates what is many, by how dense both ends are."""
+        self._watch.require()
+        now, boot = self._clock.both()
+        row = self._rows.current(queue, since=boot)
+        numbers = range(1, row.queue.partitions + 1)
+        found = self._count(row, [(number, ids.FIRST, ids.LAST) for number in numbers], now)
+        delay = self._levels.delay(queue)
+        horizon = now - ticks(delay) if delay else self._generator.next_time()
+        infos = [
+            PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
+            for number, tally in zip(numbers, found, strict=True)
+        ]
+        return horizon, infos
+
+    def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
+        """See the contract."""
+        self._watch.require()
+        now, boot = self._clock.both()
+        row = self._rows.current(queue, since=boot)
+        delay = self._levels.delay(queue)
+        horizon = now - ticks(delay) if delay else self._generator.next_time()
+        known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
+        extents = [
+            (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))
+            for number, offset in known
+        ]
+        tallies = iter(self._count(row, extents, now))
+        found = []
+        for number, _ in offsets:
+            tally = next(tallies) if 0 < number <= row.queue.partitions else counting.NOTHING
+            seconds = 0.0 if tally.oldest is None else max(0, now - tally.oldest[0]) / TICKS_PER_SECOND
+            found.append(Lag(tally.size, exact=tally.exact, seconds=seconds))
+        return found
+
+    def _count(self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int) -> list[counting.Tally]:
+        """Counts what lies between positions of partitions."""
+        level = self._levels.of(row.queue)
+        consistency = level.reads
+        found = []
+        for number, lower, upper in wanted:
+            key = (row.queue.qid, number)
+            ends = []
+            for descending in (False, True):
+                part = Slice(number, lower, upper, limit=counting.COUNTED + 1, descending=descending)
+                [known] = self._segments.look(
+                    [(*key, upper[0] if descending else lower[0])], consistency=consistency, descending=descending
+                )
+                extent = self._extent(row, known, part, upper, now)
+                reader = (reading.descend if descending else reading.ascend)(part, extent, now)
+                [gathered] = reading.run(self._driver, [reader], [key], consistency, only_ids=True)
+                ends.append([message.position for message in gathered.messages])
+                if not gathered.more and extent.complete:
+                    break
+            found.append(counting.tally(*ends))
+        return found
+
+    def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:  # noqa: ARG002 - the contract's
+        """See the contract. Nobody tells this process what others write: it looks again every quarter second."""
+        self._rows.current(queue)
+
+        def wait(seconds: float) -> bool:
+            self._closing.wait(min(seconds, POLL))
+            return True
+
+        return wait
+
+
+def _place_to_put(row: Row, position: Position, ttl: int, now: int) -> Place:
+    """Returns where a message with a given id goes: apart from minted ones, unless its time is still to come."""
+    at = position[0]
+    kind = max(row.home, placement.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
+    ahead = now < at <= now + CLASSES[kind] * TICKS_PER_SECOND
+    return placement.place_of(at, kind, placement.HOME if ahead else placement.PUT)
