@@ -38,8 +38,8 @@ lint: $(DEV) ## Check style, types and the walls between the modules
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-cluster: ## Start a Cassandra cluster on this machine (not there yet)
-	@echo "make cluster comes with the Cassandra store, which is not there yet." >&2; exit 1
+cluster: $(DEV) ## Run three Cassandra nodes and three ZooKeeper servers on this machine until Ctrl-C
+	exec $(BIN)/python -m deploy.local
 
 install: $(DEV) ## Make .venv and install the service and the tools for working on it
 

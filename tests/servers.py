@@ -2,7 +2,7 @@
 
 Session fixtures, shared by all tests. A test makes a keyspace (:func:`unique_name`) or a chroot of its own there:
 
-* ``cassandra``: one node; ``cassandra_cluster``: three. Both have ``contact_points``, a list of addresses, and ``port``.
+* ``cassandra``: one node; ``cassandra_cluster``: three. Both have ``contact_points`` (addresses) and ``port``.
 * ``zookeeper``: one server; ``zookeeper_ensemble``: three. Both have ``connect_string``.
 
 Fixtures for one test that breaks things; afterwards whatever was killed or paused is brought back:
@@ -14,7 +14,8 @@ Fixtures for one test that breaks things; afterwards whatever was killed or paus
 * ``zookeeper_nodes``: the shared three as a :class:`deploy.local.ZooKeeperEnsemble`; further ``cluster.leader`` and a
   node's ``mode``.
 
-Servers of another make are started by the test or its own fixture, and closed by it::
+Servers of another make are started and closed by the test or its fixture, which asks for the fixture ``servers`` as
+well, so that it is skipped where servers are not wanted::
 
     options = CassandraOptions(commitlog_sync="batch", settings={"tombstone_failure_threshold": 500})
     with start_cassandra(1, options) as own:
@@ -34,7 +35,7 @@ import contextlib
 import enum
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,10 +48,13 @@ from deploy.local import (
     Tls,
     ZooKeeperEnsemble,
     ZooKeeperOptions,
+    jars,
+    running,
     start_cassandra,
     start_zookeeper,
 )
 from deploy.local.cassandra import NATIVE_PORT
+from deploy.local.server import Server
 from tests import containers
 
 __all__ = [
@@ -73,6 +77,7 @@ CASSANDRA_VARIABLE = "QUEUEY_TEST_CASSANDRA"
 ZOOKEEPER_VARIABLE = "QUEUEY_TEST_ZOOKEEPER"
 CASSANDRA_IMAGE = "cassandra:5.0"
 ZOOKEEPER_IMAGE = "zookeeper:3.9"
+LOG_SIZES = pytest.StashKey[dict[Server, int]]()
 
 
 class Cassandra(Protocol):
@@ -149,6 +154,16 @@ def unique_name(prefix: str = "t") -> str:
     return f"{prefix}_{uuid.uuid4().hex[:16]}"
 
 
+def needed(fixtures: Collection[str]) -> set[jars.Bundle]:
+    """Returns the jars that tests with these fixtures may need; both where a test starts servers of its own."""
+    if "servers" not in fixtures:
+        return set()
+    kinds = {"cassandra": jars.CASSANDRA, "zookeeper": jars.ZOOKEEPER}
+    return {kinds[name.partition("_")[0]] for name in fixtures if name.partition("_")[0] in kinds} or set(
+        kinds.values()
+    )
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds the one way to do without servers."""
     parser.addoption(
@@ -158,12 +173,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetches what servers are made of before the first test, whose time would have to include it."""
+    config = session.config
+    if config.getoption("--without-servers") or config.getoption("--collect-only"):
+        return
+    wanted = {bundle for item in session.items for bundle in needed(getattr(item, "fixturenames", ()))}
+    for bundle in wanted:
+        with contextlib.suppress(ServersError):  # the fixture that needs it will tell
+            jars.fetch(bundle)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Remembers how long the servers' logs were before the test."""
+    item.stash[LOG_SIZES] = {node: node.log_size() for cluster in running() for node in cluster.nodes}
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds to the report of a failed test what the servers logged since it began."""
+    report = yield
+    if report.failed:
+        before = item.stash.get(LOG_SIZES, {})
+        for node in (node for cluster in running() for node in cluster.nodes):
+            if text := node.log_tail(since=before.get(node, 0)):
+                report.sections.append((f"Log of {node.name}", text))
+    return report
+
+
 @pytest.fixture(scope="session")
 def servers(request: pytest.FixtureRequest) -> Iterator[contextlib.ExitStack]:
-    """What has to be closed at the end of the session; skips where servers are not wanted.
-
-    Everything that starts servers asks for it.
-    """
+    """What is closed at the end of the session; skips where servers are not wanted."""
     if request.config.getoption("--without-servers"):
         pytest.skip("needs servers, and --without-servers is set")
     with contextlib.ExitStack() as opened:

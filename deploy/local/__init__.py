@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from deploy.local.cassandra import CassandraCluster, CassandraNode, CassandraOptions, Tls, start_cassandra
+from deploy.local.cluster import running
 from deploy.local.errors import CannotFetch, NoFreeAddress, NoJava, ServersError, StartFailed
 from deploy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperNode, ZooKeeperOptions, start_zookeeper
 
@@ -28,6 +29,7 @@ __all__ = [
     "ZooKeeperEnsemble",
     "ZooKeeperNode",
     "ZooKeeperOptions",
+    "running",
     "start_cassandra",
     "start_zookeeper",
 ]

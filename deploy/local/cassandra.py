@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from deploy.local import cql, jars, java
+from deploy.local import cql, jars, java, logback
 from deploy.local.addresses import Block, claim
 from deploy.local.cluster import Cluster, Home
 from deploy.local.errors import ServersError
@@ -63,16 +63,7 @@ PROPERTIES = {
     "jdk.attach.allowAttachSelf": "true",
 }
 
-LOGBACK = """<configuration>
-  <appender name="FILE" class="ch.qos.logback.core.FileAppender">
-    <file>{log}</file>
-    <encoder><pattern>%-5level [%thread] %date{{ISO8601}} %logger{{0}} - %msg%n</pattern></encoder>
-  </appender>
-  <logger name="org.apache.cassandra.db" level="WARN"/>
-  <logger name="org.apache.cassandra.io.sstable" level="WARN"/>
-  <root level="INFO"><appender-ref ref="FILE"/></root>
-</configuration>
-"""
+QUIET = ("org.apache.cassandra.db", "org.apache.cassandra.io.sstable")
 
 SEEN_BY_ALL = "SELECT id FROM system_distributed.repair_history WHERE keyspace_name = 'a' AND columnfamily_name = 'b'"
 """All nodes keep the rows of this table, so asking for all copies tells if a node sees its neighbours."""
@@ -208,9 +199,9 @@ class CassandraNode(Server):
 
     def command(self) -> Sequence[str]:
         """Writes the settings and returns the JVM's command."""
-        settings, logback = self.directory / "cassandra.yaml", self.directory / "logback.xml"
+        settings, logging = self.directory / "cassandra.yaml", self.directory / "logback.xml"
         settings.write_text(render(self._place, self._options), "utf-8")
-        logback.write_text(LOGBACK.format(log=self.log), "utf-8")
+        logging.write_text(logback.render(self.log, QUIET), "utf-8")
         nodes = str(len(self._place.addresses))
         properties = PROPERTIES | {
             "cassandra.config": settings.as_uri(),
@@ -218,7 +209,7 @@ class CassandraNode(Server):
             "cassandra.jmx.local.port": str(self._place.jmx_port),
             "cassandra.system_auth.default_rf": nodes,
             "cassandra.system_distributed.default_rf": nodes,
-            "logback.configurationFile": logback.as_uri(),
+            "logback.configurationFile": logging.as_uri(),
         }
         return [
             *self._java(),
@@ -247,7 +238,7 @@ class CassandraNode(Server):
             ServersError: It failed; with what it said.
         """
         quiet = self.directory / "nodetool-logback.xml"
-        quiet.write_text('<configuration><root level="OFF"/></configuration>', "utf-8")
+        quiet.write_text(logback.SILENCE, "utf-8")
         properties = [f"-Duser.home={self.directory}", f"-Dlogback.configurationFile={quiet.as_uri()}"]
         where = ["-h", "127.0.0.1", "-p", str(self._place.jmx_port)]
         command = [*self._java(), "-XX:TieredStopAtLevel=1", *properties, NODETOOL, *where, *arguments]

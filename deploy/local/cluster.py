@@ -8,13 +8,22 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
+from weakref import WeakSet
 
 from deploy.local.addresses import Block
 from deploy.local.errors import StartFailed
 from deploy.local.server import START_SECONDS, Server
 
 AnyServer = TypeVar("AnyServer", bound=Server)
+
+
+_RUNNING: WeakSet[Cluster[Any]] = WeakSet()
+
+
+def running() -> list[Cluster[Any]]:
+    """Returns the clusters that this process started and has not closed."""
+    return list(_RUNNING)
 
 
 class Home:
@@ -63,6 +72,7 @@ class Cluster(Generic[AnyServer]):
             self.close()
             raise
         self.start_seconds = time.monotonic() - began
+        _RUNNING.add(self)
 
     def restore(self, seconds: float = START_SECONDS) -> None:
         """Brings back what was killed or paused and waits until all is as after :meth:`start`.
@@ -92,6 +102,7 @@ class Cluster(Generic[AnyServer]):
 
     def close(self) -> None:
         """Ends all servers by SIGKILL, removes their directory unless it is kept, and gives the addresses back."""
+        _RUNNING.discard(self)
         for node in self.nodes:
             node.kill()
         self.home.close()
@@ -116,4 +127,6 @@ class Cluster(Generic[AnyServer]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, Exception):
+            error.add_note(self.log_tail())  # the logs are about to be removed
         self.close()

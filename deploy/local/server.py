@@ -136,13 +136,22 @@ class Server(ABC):
         """Lets a paused process go on."""
         self._signal(signal.SIGCONT)
 
-    def log_tail(self, lines: int = 60) -> str:
-        """Returns the end of the log and of what the process printed, under headings that name the server."""
-        return "\n".join(self._tails(lines))
+    def log_size(self) -> int:
+        """Returns how many bytes the log has, to ask later for what came after."""
+        return self.log.stat().st_size if self.log.exists() else 0
 
-    def _tails(self, lines: int) -> Iterator[str]:
-        for path in (self.log, self.output):
-            text = path.read_text("utf-8", "replace") if path.exists() else ""
+    def log_tail(self, lines: int = 60, since: int = 0) -> str:
+        """Returns the end of the log and of what the process printed, under headings that name the server.
+
+        Args:
+            lines: How many of each at most.
+            since: How many bytes of the log to leave out from its beginning; if any, only the log is returned.
+        """
+        return "\n".join(self._tails(lines, since))
+
+    def _tails(self, lines: int, since: int) -> Iterator[str]:
+        for path in (self.log,) if since else (self.log, self.output):
+            text = path.read_bytes()[since:].decode("utf-8", "replace") if path.exists() else ""
             if text:
                 yield f"--- {self.name}: end of {path.name} ---"
                 yield from text.splitlines()[-lines:]

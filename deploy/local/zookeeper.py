@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.local import jars, java
+from deploy.local import jars, java, logback
 from deploy.local.addresses import Block, claim
 from deploy.local.cluster import Cluster, Home
 from deploy.local.server import START_SECONDS, Server
@@ -15,14 +15,7 @@ from deploy.local.server import START_SECONDS, Server
 MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 CLIENT_PORT, QUORUM_PORT, ELECTION_PORT = 2181, 2888, 3888
 
-LOGBACK = """<configuration>
-  <appender name="FILE" class="ch.qos.logback.core.FileAppender">
-    <file>{log}</file>
-    <encoder><pattern>%-5level [%thread] %date{{ISO8601}} %logger{{0}} - %msg%n</pattern></encoder>
-  </appender>
-  <root level="INFO"><appender-ref ref="FILE"/></root>
-</configuration>
-"""
+QUIET = ("org.apache.zookeeper.server.NIOServerCnxn", "org.apache.zookeeper.server.command")
 
 
 @dataclass(frozen=True)
@@ -106,13 +99,13 @@ class ZooKeeperNode(Server):
 
     def command(self) -> Sequence[str]:
         """Writes the settings and returns the JVM's command."""
-        data, settings, logback = (self.directory / name for name in ("data", "zoo.cfg", "logback.xml"))
+        data, settings, logging = (self.directory / name for name in ("data", "zoo.cfg", "logback.xml"))
         scratch = self.directory / "tmp"
         data.mkdir(exist_ok=True)
         scratch.mkdir(exist_ok=True)
         (data / "myid").write_text(f"{self._place.index + 1}\n", "utf-8")
         settings.write_text(render(self._place, self._options), "utf-8")
-        logback.write_text(LOGBACK.format(log=self.log), "utf-8")
+        logging.write_text(logback.render(self.log, QUIET), "utf-8")
         return [
             str(java.find()),
             f"-Xmx{self._options.heap}",
@@ -120,7 +113,7 @@ class ZooKeeperNode(Server):
             "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",
             f"-Djava.io.tmpdir={scratch}",
-            f"-Dlogback.configurationFile={logback.as_uri()}",
+            f"-Dlogback.configurationFile={logging.as_uri()}",
             "-Dzookeeper.jmx.log4j.disable=true",
             *self._options.jvm_options,
             "-cp",

@@ -1,0 +1,109 @@
+"""Runs Cassandra and ZooKeeper in the foreground until Ctrl-C or SIGTERM: ``python -m deploy.local``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from deploy.local import addresses, cassandra, jars, zookeeper
+from deploy.local.addresses import Block
+from deploy.local.cassandra import CassandraCluster, CassandraOptions
+from deploy.local.errors import ServersError
+from deploy.local.server import Server
+from deploy.local.zookeeper import ZooKeeperEnsemble
+
+LOOK_SECONDS = 1.0
+FEW = range(addresses.PER_BLOCK + 1)
+
+
+def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
+    parser.add_argument("--cassandra", type=int, choices=FEW, default=3, help="how many nodes")
+    parser.add_argument("--zookeeper", type=int, choices=FEW, default=3, help="how many servers")
+    parser.add_argument("--heap", default="1g", help="of each Cassandra node")
+    parser.add_argument("--commitlog-sync", choices=["periodic", "group", "batch"], default="group")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="keep data and logs there, and go on with what is there"
+    )
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Starts the servers, says where they are, waits, stops them. Returns the exit code."""
+    wanted = options(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with contextlib.ExitStack() as opened:
+            clusters = []
+            for cluster in start(wanted, claim(wanted)):
+                opened.enter_context(cluster)
+                clusters.append(cluster)
+                print(account(cluster), flush=True)
+            print("Running. Ctrl-C stops all.", flush=True)
+            watch([node for cluster in clusters for node in cluster.nodes])
+    except ServersError as failure:
+        print(f"{type(failure).__name__}: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped.", flush=True)
+    return 0
+
+
+def claim(wanted: argparse.Namespace) -> Block:
+    """Takes 127.0.0.1 and its neighbours if the usual ports are free there, else other loopback addresses.
+
+    Raises:
+        NoFreeAddress: There are none.
+    """
+    ports = cassandra.ports(wanted.cassandra) + zookeeper.ports(wanted.zookeeper)
+    return addresses.claim(ports, chain([(0, 0)], addresses.candidates()))
+
+
+def start(wanted: argparse.Namespace, block: Block) -> Iterator[CassandraCluster | ZooKeeperEnsemble]:
+    """Starts one kind after the other.
+
+    Raises:
+        ServersError: One did not start.
+    """
+    keep: Path | None = wanted.keep
+    if wanted.zookeeper:
+        print(f"Starting ZooKeeper {jars.ZOOKEEPER_VERSION}", flush=True)
+        yield zookeeper.start_zookeeper(wanted.zookeeper, keep=keep and keep / "zookeeper", block=block)
+    if wanted.cassandra:
+        print(f"Starting Cassandra {jars.CASSANDRA_VERSION}", flush=True)
+        setup = CassandraOptions(heap=wanted.heap, commitlog_sync=wanted.commitlog_sync, quick_start=False)
+        yield cassandra.start_cassandra(wanted.cassandra, setup, keep=keep and keep / "cassandra", block=block)
+
+
+def account(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:
+    """Returns what people want to know of servers that have just started."""
+    if isinstance(cluster, CassandraCluster):
+        where = f"{','.join(cluster.contact_points)}:{cluster.port}"
+        uses = [f"for Queuey: --store cassandra://{where}/queuey", f"for tests:  QUEUEY_TEST_CASSANDRA={where}"]
+    else:
+        uses = [f"for tests:  QUEUEY_TEST_ZOOKEEPER={cluster.connect_string}"]
+    lines = [f"Up in {cluster.start_seconds:.1f} s; data and logs in {cluster.home.path}"]
+    lines += [f"  {node.name:28} port {node.port}, process {node.pid}" for node in cluster.nodes]
+    return "\n".join([*lines, *(f"  {use}" for use in uses)])
+
+
+def watch(servers: Sequence[Server]) -> None:
+    """Waits for ever; says so when a server is gone."""
+    there = set(servers)
+    while True:
+        for server in sorted(there, key=lambda one: one.name):
+            if not server.alive:
+                there.remove(server)
+                print(f"{server.name} has ended.\n{server.log_tail(20)}", file=sys.stderr, flush=True)
+        time.sleep(LOOK_SECONDS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
