@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import apsw
@@ -13,6 +13,7 @@ import apsw
 from queuey import ids
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.settings import Settings
+from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from tests.bench.processes import Process, free_port, start
 from tests.bench.traffic import KEY
@@ -28,21 +29,26 @@ FILE = "queuey.sqlite3"
 def prepare(directory: Path, queues: Iterable[str] = ("bench",), *, sweeps: bool = False) -> SqliteStore:
     """Opens a new store with the application, the key of the generator, and queues; the caller closes it."""
     store = open_store(directory, options=SqliteOptions(sweep_interval=1.0 if sweeps else None))
+    furnish(store, queues)
+    return store
+
+
+def furnish(store: Store, queues: Iterable[str]) -> None:
+    """Gives a new store the application, the key of the generator, and queues."""
     store.create_application(APPLICATION)
     store.add_key(APPLICATION, hashlib.sha256(KEY.encode()).digest())
     for name in queues:
         store.create_queue(APPLICATION, name, QueueSpec())
-    return store
 
 
-def fill(store: SqliteStore, queue: Queue, texts: Sequence[str], count: int, *, ttl: int = THREE_DAYS) -> None:
+def fill(store: Store, queue: Queue, texts: Sequence[str], count: int, *, ttl: int = THREE_DAYS) -> None:
     """Appends ``count`` messages to partition 1, a thousand at a time."""
     for at in range(0, count, 1000):
         size = min(1000, count - at)
         store.append(queue, [NewMessage(texts[n % len(texts)], 1, ttl) for n in range(size)])
 
 
-def places(store: SqliteStore, queue: Queue, room: int) -> list[str]:
+def places(store: Store, queue: Queue, room: int) -> list[str]:
     """Returns ids of partition 1 in their order, ``room`` messages apart, the last ones left out."""
     found: list[str] = []
     page = store.read(queue, [Slice(1, limit=1000)])[0]
@@ -82,14 +88,27 @@ def serve(
     directory: Path, *, threads: int = THREADS, workers: int = 1, sync: str = "full"
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs ``queuey serve`` on prepared data."""
+    return run(directory, {"--data": str(directory), "--sync": sync}, threads=threads, workers=workers)
+
+
+def run(
+    directory: Path, store: Mapping[str, str], *, threads: int, workers: int
+) -> contextlib.AbstractContextManager[Process]:
+    """Runs ``queuey serve``.
+
+    Args:
+        directory: Where its log and its profile go.
+        store: Options that say which store it has.
+        threads: Per worker.
+        workers: How many.
+    """
     port = free_port()
     options = {
-        "--data": str(directory),
+        **store,
         "--profile": str(directory / "profile.toml"),
         "--port": str(port),
         "--threads": str(threads),
         "--workers": str(workers),
-        "--sync": sync,
         "--log-level": "warning",
     }
     command = [str(Path(sys.executable).parent / "queuey"), "serve"]

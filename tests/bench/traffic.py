@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tests.bench import load
 from tests.bench.harness import Void
@@ -30,6 +31,7 @@ class Sample:
         rate: Messages a second.
         p50, p99, longest: Milliseconds a request.
         cpu: Microseconds of the server's CPU a message, warm-up included.
+        backend: The same of the servers behind it; None if there are none, or nobody asked.
         answers: Requests answered in the measured phase.
         size: Bytes of an answer, header included, in the mean.
     """
@@ -41,6 +43,14 @@ class Sample:
     cpu: float
     answers: int
     size: float
+    backend: float | None = None
+
+
+class Metered(Protocol):
+    """Processes whose CPU can be read."""
+
+    def cpu_seconds(self) -> float:
+        """Returns user and system time spent so far."""
 
 
 def bodies(count: int, *, size: int = BODY_BYTES, seed: int = 1) -> list[str]:
@@ -100,7 +110,14 @@ def posts_of_many(path: str, messages: Sequence[str], batch: int) -> Job:
 
 
 def run(
-    server: Process, job: Job, *, seconds: float, connections: int = 64, warm: float = 0.3, count: int = 0
+    server: Process,
+    job: Job,
+    *,
+    seconds: float,
+    connections: int = 64,
+    warm: float = 0.3,
+    count: int = 0,
+    backend: Metered | None = None,
 ) -> Sample:
     """Lets the generator, a process of its own, do a job.
 
@@ -111,6 +128,7 @@ def run(
         connections: Kept open, each with one request on its way.
         warm: Seconds before the measured phase.
         count: If not zero, the run ends with that many answers.
+        backend: Whose CPU to read as well.
 
     Raises:
         Void: An answer had another status, or none came.
@@ -126,6 +144,7 @@ def run(
         "numbered": job.numbered,
     }
     before = server.cpu_seconds()
+    behind = 0.0 if backend is None else backend.cpu_seconds()
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench.load"],
         input=json.dumps(plan),
@@ -135,17 +154,20 @@ def run(
         check=False,
     )
     cpu = server.cpu_seconds() - before
+    behind = 0.0 if backend is None else backend.cpu_seconds() - behind
     result: load.Result = json.loads(done.stdout or '{"errors": 1}')
     if result["errors"] or not result["answers"]:
         raise Void(f"{server.name}: {result.get('error') or done.stderr or 'no answers'}\n{server.log_tail()}")
+    messages = result["total"] * job.messages
     return Sample(
         rate=result["answers"] * job.messages / result["seconds"],
         p50=result["p50"],
         p99=result["p99"],
         longest=result["longest"],
-        cpu=cpu * 1e6 / (result["total"] * job.messages),
+        cpu=cpu * 1e6 / messages,
         answers=result["answers"],
         size=result["received"] / result["answers"],
+        backend=None if backend is None else behind * 1e6 / messages,
     )
 
 
@@ -156,6 +178,9 @@ def row(name: str, samples: Sequence[Sample], unit: str = "messages/s") -> Row:
         "p99 ms": statistics.median(sample.p99 for sample in samples),
         "server CPU us/message": statistics.median(sample.cpu for sample in samples),
     }
+    behind = [sample.backend for sample in samples if sample.backend is not None]
+    if behind:
+        details["behind it us/message"] = statistics.median(behind)
     return Row(name, [sample.rate for sample in samples], unit, details)
 
 

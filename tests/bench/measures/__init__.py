@@ -1,5 +1,5 @@
 """The measures, in the order in which they run."""
 
-from tests.bench.measures import cpu, over_http, peers, process, scale
+from tests.bench.measures import cpu, over_cassandra, over_http, peers, process, scale, scale_on_cassandra
 
-__all__ = ["cpu", "over_http", "peers", "process", "scale"]
+__all__ = ["cpu", "over_cassandra", "over_http", "peers", "process", "scale", "scale_on_cassandra"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from tests.bench import elasticmq, service, traffic
 from tests.bench.harness import Bench, measure
@@ -16,31 +17,43 @@ PROTOCOLS = ("query", "json")
 WARM_SECONDS = 8.0
 
 
+class Asked(NamedTuple):
+    """Floor and aim for one message a call, and for batches."""
+
+    one: tuple[float, float]
+    many: tuple[float, float]
+
+
 @measure(
     "elasticmq", f"ElasticMQ {elasticmq.VERSION}, in memory and warm, over HTTP; the service with synchronous=FULL"
 )
 def peer(bench: Bench) -> Report:
     """One message a call, and batches as large as each side is used with: 10 (its limit) against 100."""
-    texts = traffic.bodies(1600)
     directory = bench.fresh("queuey")
     service.prepare(directory).close()
     with elasticmq.serve(bench.fresh("elasticmq")) as other, service.serve(directory) as ours:
-        warm(other, bench.pick(WARM_SECONDS, 2), texts)
-        traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
-        seconds, rounds = bench.pick(2, 0.6), bench.size(5, 2)
-        one = bench.interleave(ones(ours, other, texts[:64], seconds), rounds)
-        many = {
-            connections: bench.interleave(batches(ours, other, texts, seconds, connections), rounds)
-            for connections in (4, 64)
-        }
-        memory = sum(other.memory()), sum(ours.memory())
+        return beside(bench, other, ours, Asked((0.8, 1.5), (6, 10)))
+
+
+def beside(bench: Bench, other: Process, ours: Process, asked: Asked) -> Report:
+    """Compares a service that is up and warm with ElasticMQ."""
+    texts = traffic.bodies(1600)
+    warm(other, bench.pick(WARM_SECONDS, 2), texts)
+    traffic.run(ours, traffic.posts_of_one(QUEUE, texts[:64]), seconds=1)
+    seconds, rounds = bench.pick(2, 0.6), bench.size(5, 2)
+    one = bench.interleave(ones(ours, other, texts[:64], seconds), rounds)
+    many = {
+        connections: bench.interleave(batches(ours, other, texts, seconds, connections), rounds)
+        for connections in (4, 64)
+    }
+    memory = sum(other.memory()), sum(ours.memory())
     rows = [traffic.row(name, runs) for name, runs in one.items()]
-    verdicts = versus("one message", one, 0.8, 1.5)
+    verdicts = versus("one message", one, *asked.one)
     for connections, samples in many.items():
         rows += [traffic.row(f"{name}, {connections} connections", runs) for name, runs in samples.items()]
-        verdicts += versus(f"batches, {connections} connections", samples, 6, 10)
+        verdicts += versus(f"batches, {connections} connections", samples, *asked.many)
     note = f"One message: 64 connections. Memory in the end: ElasticMQ {memory[0]:,.0f} MB, queuey {memory[1]:,.0f} MB."
-    return Report("elasticmq", "", rows, verdicts, [note])
+    return Report("", "", rows, verdicts, [note])
 
 
 def versus(what: str, samples: dict[str, list[Sample]], floor: float, aim: float) -> list[Verdict]:

@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -26,26 +26,34 @@ FLAT = 2.0
 def queues(bench: Bench) -> Report:
     """One connection, so that a figure is a latency; every request names another queue or page."""
     sizes = [1_000, 10_000, 50_000] if bench.quick else [1_000, 100_000, 1_000_000]
-    seconds = bench.pick(1, 0.3)
     with contextlib.ExitStack() as stack:
-        calls: dict[tuple[str, int], Callable[[], Sample]] = {}
+        servers: dict[int, Process] = {}
         for size in sizes:
             directory = bench.fresh(f"queues-{size}")
             service.prepare(directory).close()
             service.fill_queues(directory, size)
             bench.say(f"{size:,} queues are there")
-            server = stack.enter_context(service.serve(directory))
-            for action, make in ACTIONS.items():
-                calls[action, size] = partial(one_by_one, server, make, size, bench.rng, seconds)
-                calls[action, size]()
-        samples = bench.interleave(calls_by_name(calls), bench.size(5, 2))
+            servers[size] = stack.enter_context(service.serve(directory))
+        return flatness(bench, servers)
+
+
+def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
+    """Compares services with so many queues, named ``q0000000`` and so on: fewest first, most last."""
+    seconds = bench.pick(1, 0.3)
+    calls: dict[tuple[str, int], Callable[[], Sample]] = {}
+    for size, server in servers.items():
+        for action, make in ACTIONS.items():
+            calls[action, size] = partial(one_by_one, server, make, size, bench.rng, seconds)
+            calls[action, size]()
+    samples = bench.interleave(calls_by_name(calls), bench.size(5, 2))
+    fewest, *_, most = servers
     rows, verdicts = [], []
-    for action in dict.fromkeys(action for action, _ in calls):
-        costs = {size: [sample.p50 for sample in samples[f"{action}, {size:,} there"]] for size in sizes}
+    for action in ACTIONS:
+        costs = {size: [sample.p50 for sample in samples[f"{action}, {size:,} there"]] for size in servers}
         rows += [Row(f"{action}, {size:,} there", values, "ms") for size, values in costs.items()]
-        ratios = paired(costs[sizes[-1]], costs[sizes[0]])
-        verdicts.append(Verdict(f"{action}: {sizes[-1]:,} / {sizes[0]:,}", ratios, floor=FLAT, better="lower"))
-    return Report("queues", "", rows, verdicts, ["Medians of the time of a request over one connection."])
+        ratios = paired(costs[most], costs[fewest])
+        verdicts.append(Verdict(f"{action}: {most:,} / {fewest:,}", ratios, floor=FLAT, better="lower"))
+    return Report("", "", rows, verdicts, ["Medians of the time of a request over one connection."])
 
 
 @measure("scattered", "POST of one message to one queue, and to any of very many that are not in memory")
@@ -125,6 +133,12 @@ def deep(bench: Bench) -> Report:
     bench.say(f"{count:,} messages are there")
     found = service.places(store, queue, 100)
     store.close()
+    with service.serve(directory) as server:
+        return places_in(bench, server, found, count)
+
+
+def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Report:
+    """Compares reads at the ends and in the middle of a queue of ``count`` messages; ``found`` are some ids."""
     part = max(10, len(found) // 100)
     middle = len(found) // 2
     parts = {
@@ -133,19 +147,18 @@ def deep(bench: Bench) -> Report:
         "tail": found[-part:],
     }
     calls: dict[str, Callable[[], Sample]] = {}
-    with service.serve(directory) as server:
-        for name, starts in parts.items():
-            for order in ("ascending", "descending"):
-                bench.rng.shuffle(starts)
-                paths = [f"{QUEUE}?limit=100&order={order}&since={start}" for start in starts]
-                run = partial(traffic.run, server, traffic.gets(paths, 100), connections=1)
-                calls[f"{name}, {order}"] = partial(run, seconds=bench.pick(1, 0.5), warm=0.2)
-        samples = bench.interleave(calls, bench.size(5, 2))
+    for name, starts in parts.items():
+        for order in ("ascending", "descending"):
+            bench.rng.shuffle(starts)
+            paths = [f"{QUEUE}?limit=100&order={order}&since={start}" for start in starts]
+            run = partial(traffic.run, server, traffic.gets(paths, 100), connections=1)
+            calls[f"{name}, {order}"] = partial(run, seconds=bench.pick(1, 0.5), warm=0.2)
+    samples = bench.interleave(calls, bench.size(5, 2))
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     rows = [Row(name, values, "ms") for name, values in costs.items()]
     ratios = [max(values) / min(values) for values in zip(*costs.values(), strict=True)]
     verdict = Verdict("dearest place / cheapest place", ratios, floor=FLAT, better="lower")
-    return Report("deep", "", rows, [verdict], [f"{count:,} messages in one partition; time of a request."])
+    return Report("", "", rows, [verdict], [f"{count:,} messages in one partition; time of a request."])
 
 
 @measure("expiry", "Writers and readers while many messages expire and are swept, against the same without expiry")
