@@ -143,7 +143,7 @@ def read_for(path: Path, variant: str, seconds: float) -> float:
     connection.execute("PRAGMA cache_size = -16384")
     qp: int = connection.execute("SELECT qp FROM messages LIMIT 1").fetchall()[0][0]  # type: ignore[assignment]
     found: list[Any] = connection.execute("SELECT ticks, low FROM messages ORDER BY ticks").fetchall()
-    starts: list[ids.Position] = found[:-ROWS:ROWS]
+    starts: list[ids.Position] = found[: max(1, len(found) - ROWS) : ROWS]
     random.Random(2).shuffle(starts)
     read, encode = READS[variant], msgspec.json.Encoder().encode
     begin = now = time.perf_counter()
