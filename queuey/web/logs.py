@@ -46,6 +46,22 @@ class QuietGranian(logging.Filter):
         return not str(record.msg).startswith(_NOISE)
 
 
+class QuietDriver(logging.Filter):
+    """Drops what cassandra-driver says at every attempt to connect, with tracebacks; the store says why, once.
+
+    Args:
+        level: Least severe level to write; ``debug`` keeps everything.
+    """
+
+    def __init__(self, level: str) -> None:
+        super().__init__()
+        self._everything = level == "debug"
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tells whether to keep a record."""
+        return self._everything or not record.name.startswith("cassandra.") or "marked down" in str(record.msg)
+
+
 def configuration(level: str, form: str) -> dict[str, Any]:
     """Returns the dictConfig of a process of the service.
 
@@ -58,13 +74,13 @@ def configuration(level: str, form: str) -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"line": {"()": formatter}},
-        "filters": {"granian": {"()": QuietGranian}},
+        "filters": {"granian": {"()": QuietGranian}, "driver": {"()": QuietDriver, "level": level}},
         "handlers": {
             "stderr": {
                 "class": "logging.StreamHandler",
                 "stream": "ext://sys.stderr",
                 "formatter": "line",
-                "filters": ["granian"],
+                "filters": ["granian", "driver"],
             }
         },
         "root": {"level": level.upper(), "handlers": ["stderr"]},

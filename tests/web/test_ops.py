@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
-from queuey.errors import StoreFull
+from queuey.errors import StoreFull, StoreUnavailable
 from queuey.storage import Store
 from tests.web.caller import Caller
 
@@ -83,6 +83,19 @@ def test_metrics_count_requests_and_messages(owner: Caller, app: Any) -> None:  
     assert found["queuey_messages_received_total", ()] == 3
     assert found["queuey_messages_delivered_total", ()] == 2
     assert any(name.startswith("queuey_store_") for name, _ in found)
+
+
+def test_metrics_of_a_sick_store(owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process counted can be scraped while the store cannot say anything."""
+
+    def fail() -> dict[str, float]:
+        raise StoreUnavailable("no answer")
+
+    owner.create("q")
+    monkeypatch.setattr(store, "statistics", fail)
+    found = samples(owner)
+    assert found["queuey_requests_total", (("route", "v1.application"), ("status", "201"))] == 1
+    assert not any(name.startswith("queuey_store_") for name, _ in found)
 
 
 def test_metrics_do_not_grow_with_what_clients_send(owner: Caller) -> None:

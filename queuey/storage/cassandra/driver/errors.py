@@ -77,13 +77,17 @@ def _describe(error: BaseException) -> str:
     if isinstance(error, Unavailable):
         return f"has too few replicas alive ({error.alive_replicas} of {error.required_replicas} needed)"
     if isinstance(error, NoHostAvailable):
-        causes = {_first_line(one) for one in _errors_of(error)}
+        causes = {_cause(one) for one in _errors_of(error)}
         return f"cannot be reached ({'; '.join(sorted(causes)) or 'no node is up'})"
     if isinstance(error, InvalidRequest):
         return f"refused the request ({_first_line(error)}); is the schema up to date? See `queuey migrate`"
     if isinstance(error, Unauthorized | AuthenticationFailed):
         return f"does not let this user in ({_first_line(error)})"
     return f"failed: {_first_line(error)}"
+
+
+def _cause(error: object) -> str:
+    return "no answer in time" if isinstance(error, OperationTimedOut) else _first_line(error)
 
 
 def _first_line(error: object) -> str:

@@ -1,0 +1,67 @@
+"""Whether reads meet writes, by copies and consistency levels."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS
+from queuey.storage.cassandra.overlap import meeting, quorum
+
+ONE_CENTRE = {"a": 3}
+TWO_CENTRES = {"a": 3, "b": 3}
+
+
+@pytest.mark.parametrize(
+    ("write", "read", "copies", "expected"),
+    [
+        ("QUORUM", "QUORUM", ONE_CENTRE, "everywhere"),
+        ("ONE", "ONE", ONE_CENTRE, "never"),
+        ("ONE", "QUORUM", ONE_CENTRE, "never"),
+        ("ONE", "ALL", ONE_CENTRE, "everywhere"),
+        ("ALL", "ONE", ONE_CENTRE, "everywhere"),
+        ("TWO", "TWO", ONE_CENTRE, "everywhere"),
+        ("ONE", "ONE", {"a": 1}, "everywhere"),
+        ("ONE", "QUORUM", {"a": 2}, "everywhere"),
+        ("LOCAL_QUORUM", "LOCAL_QUORUM", ONE_CENTRE, "everywhere"),
+        ("LOCAL_QUORUM", "LOCAL_QUORUM", TWO_CENTRES, "locally"),
+        ("LOCAL_QUORUM", "QUORUM", TWO_CENTRES, "never"),
+        ("EACH_QUORUM", "LOCAL_QUORUM", TWO_CENTRES, "everywhere"),
+        ("EACH_QUORUM", "LOCAL_ONE", TWO_CENTRES, "never"),
+        ("EACH_QUORUM", "QUORUM", TWO_CENTRES, "everywhere"),
+        ("QUORUM", "QUORUM", TWO_CENTRES, "everywhere"),
+        ("QUORUM", "LOCAL_QUORUM", TWO_CENTRES, "never"),
+        ("QUORUM", "QUORUM", {"a": 3, "b": 0}, "everywhere"),
+    ],
+)
+def test_known_pairs(write: str, read: str, copies: dict[str, int], expected: str) -> None:
+    """Pairs of levels whose meaning is known come out as they are."""
+    assert meeting(write, read, copies) == expected
+
+
+@given(write=st.integers(1, 3), read=st.integers(1, 3), copies=st.integers(3, 7))
+def test_counted_levels_follow_the_rule(write: int, read: int, copies: int) -> None:
+    """In one data centre reads meet writes exactly if the two numbers are more than the copies."""
+    names = {1: "ONE", 2: "TWO", 3: "THREE"}
+    expected = "everywhere" if write + read > copies else "never"
+    assert meeting(names[write], names[read], {"a": copies}) == expected
+
+
+@given(
+    write=st.sampled_from(WRITE_LEVELS),
+    read=st.sampled_from(READ_LEVELS),
+    copies=st.dictionaries(st.sampled_from("abc"), st.integers(3, 4), min_size=1),
+)
+def test_asking_more_copies_meets_no_fewer_writes(write: str, read: str, copies: dict[str, int]) -> None:
+    """A read of all copies meets whatever a smaller one meets, and a write to all is met by whatever meets less."""
+    order = ["never", "locally", "everywhere"]
+    found = order.index(meeting(write, read, copies))
+    assert order.index(meeting(write, "ALL", copies)) >= found
+    assert order.index(meeting("ALL", read, copies)) >= found
+
+
+@given(st.integers(1, 50))
+def test_two_majorities_meet(copies: int) -> None:
+    """A majority is the smallest number of which two have one in common."""
+    assert 2 * quorum(copies) > copies >= 2 * (quorum(copies) - 1)
