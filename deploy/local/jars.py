@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import platformdirs
@@ -83,6 +83,8 @@ def fetch(bundle: Bundle, cache: Path | None = None) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f"{bundle.name}.lock"):
         if not there.is_dir():
+            for left in cache.glob(f"{bundle.name}-*"):  # by one that was killed; whoever still worked would have the lock
+                shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=f"{bundle.name}-", dir=cache, ignore_cleanup_errors=True) as work:
                 lib = Path(work) / "lib"
                 lib.mkdir()
@@ -168,13 +170,14 @@ def _by_jgo(bundle: Bundle, work: Path, lib: Path) -> None:
         from jgo.config import GlobalSettings  # noqa: PLC0415 - needed once per machine, and slow to import
         from jgo.constants import MAVEN_CENTRAL_URL  # noqa: PLC0415 - as above
         from jgo.maven import MavenContext  # noqa: PLC0415 - as above
+        from jgo.parse import Coordinate  # noqa: PLC0415 - as above
     except ImportError as error:
         raise CannotFetch(f"Neither mvn nor the Python package jgo is installed: {error}") from error
     # A repository of its own: jgo takes a file that is there for whole, and writes files in place.
     remote = {"central": MAVEN_CENTRAL_URL, **GlobalSettings.load().repositories}
     context = MavenContext(repo_cache=work / "repository", remote_repos=remote, timeout=60)
     try:
-        wanted = [context.create_dependency(f"{coordinate}:compile") for coordinate in bundle.coordinates]
+        wanted = [context.create_dependency(replace(Coordinate.parse(x), scope="compile")) for x in bundle.coordinates]
         given, further = context.resolver.resolve(wanted)
         needed = [x.artifact for x in (*given, *(y for y in further if y.scope in {"compile", "runtime"}))]
         with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:

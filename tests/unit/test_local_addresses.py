@@ -1,0 +1,89 @@
+"""Clusters on one machine get addresses of their own."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.local import addresses
+from deploy.local.addresses import BLOCKS, Block, claim
+from deploy.local.errors import NoFreeAddress
+
+WANTED = [(0, 9042), (1, 9042), (2, 9042)]
+NUMBERS = st.integers(0, BLOCKS - 1)
+linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+
+
+def blocks() -> list[tuple[int, int]]:
+    """Two blocks that nobody has."""
+    with claim(WANTED) as one, claim(WANTED) as two:
+        return [(one.number, one.shift), (two.number, two.shift)]
+
+
+def occupants(block: Block) -> set[tuple[str, int]]:
+    """Where servers of a block may listen."""
+    own = {(block.address(index), block.port(port)) for index in range(3) for port in (2181, 7000, 9042)}
+    return own | {("127.0.0.1", block.jmx_port(index)) for index in range(3)}
+
+
+@given(NUMBERS, NUMBERS)
+def test_blocks_do_not_meet(first: int, second: int) -> None:
+    """Different blocks share no address and port; all addresses are loopback addresses of hosts."""
+    with socket.socket() as guard:
+        one, two = occupants(Block(first, 0, guard)), occupants(Block(second, 0, guard))
+    assert len(one) == 12
+    assert one.isdisjoint(two) == (first != second)
+    assert all(ipaddress.ip_address(address).is_loopback for address, _ in one)
+
+
+@given(NUMBERS)
+def test_ports_for_jmx_are_not_handed_out_by_the_kernel(number: int) -> None:
+    """No client's port can be in the way: those begin above."""
+    with socket.socket() as guard:
+        assert all(1024 < Block(number, 0, guard).jmx_port(index) < 32_768 for index in range(3))
+
+
+@linux
+def test_a_taken_port_leads_to_the_next_block() -> None:
+    """A block on which something listens already is left alone."""
+    first, second = blocks()
+    with socket.socket() as busy:
+        busy.bind((addresses.addresses(first[0])[1], 9042 + first[1]))
+        busy.listen()
+        with claim(WANTED, [first, second]) as block:
+            assert (block.number, block.shift) == second
+
+
+@linux
+def test_a_claimed_block_is_not_claimed_again() -> None:
+    """A block belongs to one cluster until that gives it back, even before its servers listen."""
+    first, second = blocks()
+    with claim(WANTED, [first]):
+        with claim(WANTED, [first, second]) as other:
+            assert (other.number, other.shift) == second
+        with pytest.raises(NoFreeAddress, match="Other servers"):
+            claim(WANTED, [first])
+    claim(WANTED, [first]).release()
+
+
+@linux
+def test_a_port_taken_everywhere_leads_to_other_ports() -> None:
+    """Where something listens on a port of all addresses, servers get other ports."""
+    (number, _), _ = blocks()
+    with socket.socket() as busy:
+        busy.bind(("0.0.0.0", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        with claim([(0, port)], [(number, 0), (number, -1)]) as block:
+            assert block.port(port) == port - 1
+
+
+def test_an_address_that_is_not_ours() -> None:
+    """Where other addresses of the loopback network are missing, the error says what to do."""
+    with pytest.raises(NoFreeAddress, match="ifconfig lo0 alias"):
+        addresses.is_free("192.0.2.1", 9042)

@@ -1,0 +1,97 @@
+"""Jars are fetched once, as a whole or not at all."""
+
+from __future__ import annotations
+
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from deploy.local import jars
+from deploy.local.errors import CannotFetch
+
+BUNDLE = jars.Bundle("things-1.0", ("org.things:things:1.0", "org.more:more:2.0"))
+
+
+class Maven:
+    """A command called mvn that copies a file into the output directory, and counts its runs."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.jar = directory / "things-1.0.jar"
+        self.runs = directory / "runs"
+        self.runs.touch()
+        with zipfile.ZipFile(self.jar, "w") as jar:
+            jar.writestr("Things.class", b"of no use")
+        command = directory / "mvn"
+        command.write_text(
+            f"#!/bin/sh\necho run >> {self.runs}\n"
+            f'for word in "$@"; do case $word in -DoutputDirectory=*) cp {self.jar} "${{word#*=}}";; esac; done\n'
+        )
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", str(directory), prepend=":")
+
+    def count(self) -> int:
+        """How often it ran."""
+        return len(self.runs.read_text().splitlines())
+
+
+@pytest.fixture
+def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maven:
+    """Maven without a network; jgo has nothing."""
+
+    def nothing(*_: object) -> None:
+        raise CannotFetch("no network")
+
+    monkeypatch.setattr(jars, "_by_jgo", nothing)
+    return Maven(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """A cache that is not there yet."""
+    return tmp_path / "cache"
+
+
+def test_fetched_once(maven: Maven, cache: Path) -> None:
+    """What is in the cache is not fetched again."""
+    there = jars.fetch(BUNDLE, cache)
+    assert [path.name for path in there.iterdir()] == ["things-1.0.jar"]
+    assert jars.fetch(BUNDLE, cache) == there
+    assert maven.count() == 1
+
+
+def test_fetched_by_one_of_many(maven: Maven, cache: Path) -> None:
+    """Of those that want the same at the same time one fetches, and all get it."""
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: jars.fetch(BUNDLE, cache), range(4)))
+    assert found == {cache / BUNDLE.name}
+    assert maven.count() == 1
+
+
+def test_half_a_jar(maven: Maven, cache: Path) -> None:
+    """A jar that was cut off is not put into the cache, and the next attempt starts afresh."""
+    whole = maven.jar.read_bytes()
+    maven.jar.write_bytes(whole[:-10])
+    with pytest.raises(CannotFetch, match=r"(?s)things-1.0: no network.*things-1.0.jar was not fetched as a whole"):
+        jars.fetch(BUNDLE, cache)
+    assert [path for path in cache.iterdir() if path.is_dir()] == []
+    maven.jar.write_bytes(whole)
+    assert jars.fetch(BUNDLE, cache).is_dir()
+
+
+def test_left_by_one_that_was_killed(maven: Maven, cache: Path) -> None:
+    """What an interrupted fetch left is neither used nor kept."""
+    left = cache / f"{BUNDLE.name}-abc" / "lib"
+    left.mkdir(parents=True)
+    there = jars.fetch(BUNDLE, cache)
+    assert not left.exists()
+    assert [path.name for path in there.iterdir()] == ["things-1.0.jar"]
+
+
+def test_project_names_the_coordinates() -> None:
+    """Maven is asked for exactly what the bundle lists."""
+    text = jars.project(BUNDLE)
+    one = "<dependency><groupId>org.things</groupId><artifactId>things</artifactId><version>1.0</version></dependency>"
+    assert one in text
+    assert text.count("<dependency>") == 2
