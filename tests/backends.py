@@ -81,13 +81,47 @@ class Backend:
     locate: Callable[[pytest.FixtureRequest], Site]
 
 
+@dataclass(frozen=True)
+class CassandraSite:
+    """A keyspace of the run, emptied for each test; its stores hold queue rows for a moment only (C)."""
+
+    url: str
+
+    def open(self, clock: Callable[[], int] | None = None) -> Store:
+        """Opens the keyspace; its clock cannot be moved by hand."""
+        from queuey.storage.cassandra import CassandraOptions, open_store  # noqa: PLC0415 - only who uses it needs it
+
+        assert clock is None
+        store = open_store(self.url, options=CassandraOptions(row_age=ROW_AGE, reap_interval=None))
+        assert store.ready(60), store.statistics()
+        return store
+
+    def fresh(self) -> Site:
+        """Empties the keyspace: there is one for all tests of a run, because making one takes seconds."""
+        from tests.keyspaces import empty  # noqa: PLC0415 - only who uses it needs the driver
+
+        empty(self.url)
+        return self
+
+
+ROW_AGE = 0.1
+"""Seconds (C) of the stores under test: purges, deletes and updates wait for so long."""
+
+
 def sqlite_site(request: pytest.FixtureRequest) -> Site:
     """A fresh directory for one test."""
     path: Path = request.getfixturevalue("tmp_path")
     return SqliteSite(path / "data")
 
 
+def cassandra_site(request: pytest.FixtureRequest) -> Site:
+    """The keyspace of the run, emptied."""
+    url: str = request.getfixturevalue("contract_keyspace")
+    return CassandraSite(url).fresh()
+
+
 BACKENDS = {
+    "cassandra": Backend("cassandra", frozenset({"sorted_listing", "processes"}), cassandra_site),
     "sqlite": Backend(
         "sqlite",
         frozenset({"clock", "one_generator", "exact_horizon", "counts_deletes", "sorted_listing", "processes"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,6 +13,9 @@ from hypothesis import HealthCheck, settings
 from queuey.errors import ApplicationExists
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, Site
+
+if TYPE_CHECKING:
+    from tests.servers import Cassandra
 
 pytest_plugins = ("tests.servers",)
 
@@ -29,6 +33,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the marker by which a test names what a store must be able to do."""
     config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
+
+
+@pytest.fixture(scope="session")
+def contract_keyspace(cassandra: Cassandra) -> str:
+    """The URL of a keyspace for the contract suite; each test finds it emptied."""
+    from tests import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+
+    return keyspaces.make(cassandra)
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -22,7 +22,7 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.placement import CLASSES, Place
 from queuey.storage.cassandra.queue_rows import QueueRows, Row
 from queuey.storage.cassandra.reading import Extent, Source
-from queuey.storage.cassandra.segments import LONGEST, MARGIN, Known, Segments
+from queuey.storage.cassandra.segments import MARGIN, Known, Segments
 from queuey.storage.cassandra.skew import Watch
 from queuey.storage.cassandra.writer import TTL_MARGIN, Writer
 
@@ -104,17 +104,15 @@ class CassandraMessages(Messages):
             self._segments.record(row.queue.qid, partition, wanted, consistency=level.writes)
         known = self._look(row, {partition for partition, _ in places}, level)
         body, meta = rows.encode(item.body, item.meta)
-        qid = row.queue.qid
+        qid, longest = row.queue.qid, placement.longest_ttl(now)
         calls: list[tuple[Statement, Sequence[Any]]] = []
         for partition, position, place in targets:
             stamp = self._stamps.above(position[0])
-            lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND)
+            lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
             key = (qid, partition, place.bucket, rows.uuid_of(position))
             column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
-            calls.append(
-                (rows.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives + TTL_MARGIN, LONGEST)))
-            )
+            calls.append((rows.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives, longest))))
             calls += [
                 (rows.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]))
                 for other in self._candidates(row, known[partition], position)

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from queuey.ids import TICKS_PER_SECOND
+from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
 
 HOUR = 3600
+_LAST_SECOND = (1 << 31) - 2 - HOUR
 DAY = 24 * HOUR
 
 CLASSES = (6 * HOUR, 4 * DAY, 32 * DAY, 400 * DAY)
@@ -108,6 +109,14 @@ def own_places(kind: int, lower: int, upper: int) -> list[Place]:
     return [
         Place(kind, index << 3 | HOME) for index in range(max(0, lower) // size, (max(lower, upper - 1)) // size + 1)
     ]
+
+
+def longest_ttl(now: int) -> int:
+    """Returns the most seconds that Cassandra lets anything written now (ticks) live.
+
+    Nothing may expire after 2038-01-19 unless ``storage_compatibility_mode`` is ``NONE``, which cannot be asked for.
+    """
+    return max(1, _LAST_SECOND - (now - EPOCH_TICKS) // TICKS_PER_SECOND)
 
 
 def is_recorded(place: Place, home: int) -> bool:

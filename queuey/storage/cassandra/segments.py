@@ -34,8 +34,6 @@ MORE = 500
 """Rows of each further look, per level."""
 MARGIN = 86_400
 """Seconds for which a record outlives what it names."""
-LONGEST = 20 * 365 * 86_400
-"""Seconds that Cassandra lets anything live at most."""
 REFRESH_PUT = 3600.0
 """Seconds after which a place of given ids is recorded again: messages may come to it as long as it is named."""
 _BEFORE = 60 * TICKS_PER_SECOND
@@ -129,8 +127,9 @@ class Segments:
 
     def _lifetime(self, place: Place) -> int:
         """Seconds for which a record must be kept: whatever comes to the place has expired by then."""
-        ahead = max(0, place.end - self._clock.now()) // TICKS_PER_SECOND
-        return min(ahead + CLASSES[place.kind] + MARGIN, LONGEST)
+        now = self._clock.now()
+        ahead = max(0, place.end - now) // TICKS_PER_SECOND
+        return min(ahead + CLASSES[place.kind] + MARGIN, placement.longest_ttl(now))
 
     # Reading
 

@@ -312,8 +312,14 @@ class Writer:
             self.pending += len(items)
             self._operations += 1
         row = self._rows.get(queue.application, queue.name)
-        longest = max(item.ttl for item in items)
-        if row is None or row.queue.version != queue.version or not _reaches(row, longest) or not self._watch.sound():
+        longest = max((item.ttl for item in items), default=0)
+        if (
+            not parts
+            or row is None
+            or row.queue.version != queue.version
+            or not _reaches(row, longest)
+            or not self._watch.sound()
+        ):
             self._pool.submit(self._enter, operation, parts, longest)
         else:
             self._enqueue(parts)
@@ -338,7 +344,10 @@ class Writer:
         except Exception as error:  # noqa: BLE001 - its caller gets it
             self._end(operation, error)
         else:
-            self._enqueue(parts)
+            if parts:
+                self._enqueue(parts)
+            else:
+                self._answer(operation, [], None)
 
     def _enqueue(self, parts: dict[int, Part]) -> None:
         with self._lock:
@@ -479,6 +488,7 @@ class Writer:
         """Serializes the rows and divides them into requests."""
         flights: list[Flight] = []
         now_stamp = stamp_of(now)
+        longest = placement.longest_ttl(now)
         for place, found in by_place.items():
             flight = Flight(lane, place, minted)
             flights.append(flight)
@@ -496,7 +506,7 @@ class Writer:
                     _pack_long(ticks + item.ttl * TICKS_PER_SECOND),
                     item.meta,
                     _pack_long(now_stamp if item.delay else stamp_of(ticks)),
-                    _pack_int(item.ttl + math.ceil(item.delay) + TTL_MARGIN),
+                    _pack_int(min(item.ttl + math.ceil(item.delay) + TTL_MARGIN, longest)),
                 ]
                 flight.add(part.operation, values, len(item.body))
         return flights

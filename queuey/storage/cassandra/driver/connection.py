@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ResponseFuture, Session
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, NoHostAvailable, ResponseFuture, Session
 from cassandra.policies import ConstantReconnectionPolicy
 from cassandra.query import PreparedStatement
 
@@ -111,8 +111,6 @@ class Driver:
             dcs = {host.dc for host in self.hosts()}
             if self._options.local_dc is None and len(dcs) > 1:
                 return f"Cassandra has several data centres ({', '.join(sorted(dcs))}): say which one is local"
-            if self._options.local_dc is not None and self._options.local_dc not in dcs:
-                return f"Cassandra has no data centre {self._options.local_dc!r} (but {', '.join(sorted(dcs))})"
             self._usable = True
             problem = self._verify(self)
         except DRIVER_ERRORS as error:
@@ -131,12 +129,32 @@ class Driver:
     def _open(self) -> None:
         cluster = self._make_cluster()
         try:
-            session = cluster.connect(self.target.keyspace if self._keyspace else None)
+            session = self._start(cluster)
         except BaseException:
             cluster.shutdown()
             raise
         session.use_client_timestamp = False
         self._cluster, self._session = cluster, session
+
+    def _start(self, cluster: Cluster) -> Session:
+        """Connects; where the driver would only say that nobody can be reached, says why.
+
+        Raises:
+            StoreUnavailable: There is no such data centre, or no such keyspace.
+        """
+        keyspace, local = self.target.keyspace, self._options.local_dc
+        try:
+            session = cluster.connect()
+        except NoHostAvailable as error:
+            dcs = sorted({str(host.datacenter) for host in cluster.metadata.all_hosts() if host.datacenter})
+            if dcs and local is not None and local not in dcs:
+                raise StoreUnavailable(f"Cassandra has no data centre {local!r} (but {', '.join(dcs)})") from error
+            raise
+        if self._keyspace:
+            if keyspace not in cluster.metadata.keyspaces:
+                raise StoreUnavailable(f"keyspace {keyspace} is not there; run `queuey migrate`")
+            session.set_keyspace(keyspace)
+        return session
 
     def _make_cluster(self) -> Cluster:
         options = self._options

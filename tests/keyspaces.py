@@ -1,0 +1,47 @@
+"""Keyspaces for tests: made once, and emptied faster than another could be made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.migrations import migrate
+from queuey.storage.cassandra.options import CassandraOptions, Target, parse_url
+from tests.servers import Cassandra, unique_name
+
+OPTIONS = CassandraOptions(timeout=20.0)
+CATALOGUE = {
+    "queues": ("application", "name"),
+    "applications": ("shard", "name"),
+    "keys": ("digest",),
+    "application_keys": ("application", "id"),
+}
+"""Tables that decide what there is, and their keys; written by lightweight transactions only, here as well."""
+
+
+def make(cassandra: Cassandra, replication: int = 1) -> str:
+    """Makes a keyspace with all tables; returns its URL."""
+    target = Target(tuple(cassandra.contact_points), unique_name("contract"), cassandra.port)
+    migrate(target, OPTIONS, replication=str(replication))
+    return target.url
+
+
+def empty(url: str) -> None:
+    """Removes all applications, keys and queues; what hangs on queues is out of reach then."""
+    driver = Driver(parse_url(url), OPTIONS)
+    try:
+        assert driver.ready(60), driver.problem()
+        for statement, values in _removals(driver):
+            driver.run(statement, values, serial="SERIAL")
+        for application, shard in driver.run(Statement("SELECT DISTINCT application, shard FROM queue_index")):
+            driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
+    finally:
+        driver.close()
+
+
+def _removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:
+    for table, key in CATALOGUE.items():
+        where = " AND ".join(f"{column} = ?" for column in key)
+        remove = Statement(f"DELETE FROM {table} WHERE {where} IF EXISTS", idempotent=False)
+        for values in driver.run(Statement(f"SELECT {', '.join(key)} FROM {table}"), consistency="QUORUM"):
+            yield remove, tuple(values)
