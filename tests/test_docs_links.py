@@ -75,8 +75,13 @@ def options() -> frozenset[str]:
 
 @cache
 def words() -> frozenset[str]:
-    """Every word of the sources, the benchmarks included."""
-    sources = (*(ROOT / "queuey").rglob("*.py"), *(ROOT / "tests" / "bench").rglob("*.py"), ROOT / "pyproject.toml")
+    """Every word of the sources, the benchmarks, the tables and the samples included."""
+    sources = (
+        *(path for room in ("queuey", "tests/bench", "deploy") for path in (ROOT / room).rglob("*.py")),
+        *(ROOT / "deploy").rglob("*.yaml"),
+        *(ROOT / "cql").glob("*.cql"),
+        ROOT / "pyproject.toml",
+    )
     return frozenset(word for path in sources for word in re.findall(r"\w+", path.read_text()))
 
 

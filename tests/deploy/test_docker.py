@@ -1,0 +1,209 @@
+"""The image: what its file says, and its steps, command and health check run here as far as that goes without Docker."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from queuey import settings
+from tests.deploy import dockerfile
+from tests.deploy.dockerfile import Stage
+from tests.served import environment, free_port
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "deploy" / "docker" / "Dockerfile"
+SECRET = re.compile(r"password|secret|token|private.key|BEGIN ", re.IGNORECASE)
+
+
+@pytest.fixture
+def stages() -> list[Stage]:
+    """The stages of the image."""
+    return dockerfile.read(FILE)[1]
+
+
+@pytest.fixture
+def final(stages: list[Stage]) -> Stage:
+    """The stage that becomes the image."""
+    return stages[-1]
+
+
+def copied(stage: Stage) -> set[str]:
+    """What a stage takes out of the project's directory."""
+    return {source for one in stage.all("COPY") if "from" not in one.options for source in one.words[:-1]}
+
+
+def let_in() -> list[str]:
+    """The exceptions of the ignore file, whose first rule leaves everything out."""
+    rules = [
+        rule for rule in FILE.with_name("Dockerfile.dockerignore").read_text().splitlines() if not rule.startswith("#")
+    ]
+    assert rules[0] == "*"
+    return [rule[1:] for rule in rules if rule.startswith("!")]
+
+
+def test_what_is_built_with_stays_behind(stages: list[Stage]) -> None:
+    """The image takes only the installed environment from the stage that has the sources and the installer's cache."""
+    build, final = stages
+    assert build.name == "build"
+    assert copied(final) == set()
+    assert [(one.options["from"], one.words) for one in final.all("COPY")] == [
+        ("build", ["/opt/queuey", "/opt/queuey"])
+    ]
+
+
+def test_every_version_is_pinned(stages: list[Stage]) -> None:
+    """Installing goes by the pinned versions, and takes the driver for Cassandra along."""
+    (install,) = (one for one in stages[0].all("RUN") if " install " in one.rest)
+    assert "-c constraints.txt" in install.rest
+    (extra,) = re.findall(r"\.\[(\w+)\]", install.rest)
+    assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+
+def test_python_is_one_that_is_tested() -> None:
+    """The image has the oldest Python that the project supports, which the tests run on, in its slim form."""
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    version, kind, *_ = dockerfile.read(FILE)[0]["PYTHON"].split("-")
+    assert (version, kind) == (wanted, "slim")
+
+
+def test_context_has_what_is_copied_and_no_more(stages: list[Stage]) -> None:
+    """The ignore file lets in exactly what the build copies, and all of it exists."""
+    wanted = copied(stages[0])
+    assert set(let_in()) == wanted
+    assert {name for name in wanted if not (ROOT / name).exists()} == set()
+
+
+def test_wheel_has_what_it_is_built_from(stages: list[Stage]) -> None:
+    """Every file that the project's metadata names for the wheel is copied into the build."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    hatch = table["tool"]["hatch"]["build"]["targets"]["wheel"]
+    project = table["project"]
+    needed = {
+        "pyproject.toml",
+        project["readme"],
+        *project["license-files"],
+        *hatch["packages"],
+        *hatch.get("force-include", {}),
+    }
+    assert needed - copied(stages[0]) == set()
+
+
+def test_it_does_not_run_as_root(final: Stage) -> None:
+    """The service runs as a fixed number that is not root's, and owns the one directory that it writes to."""
+    user = final.last("USER").rest
+    number = int(user.partition(":")[0])
+    assert number > 0
+    makes = " ".join(one.rest for one in final.all("RUN"))
+    assert f"--uid {number}" in makes
+    (volume,) = final.last("VOLUME").words
+    assert re.search(rf"install --directory --owner queuey .*--mode 0700 {volume}(\s|$)", makes)
+
+
+def test_no_secret_is_built_in(stages: list[Stage]) -> None:
+    """No argument, variable or step names a secret, and no file is fetched from elsewhere."""
+    for stage in stages:
+        assert stage.all("ADD") == []
+        for one in stage.instructions:
+            assert not SECRET.search(one.rest), one
+
+
+def test_variables_are_settings(final: Stage) -> None:
+    """Every QUEUEY_ variable of the image is accepted, with a Cassandra store as well as with SQLite."""
+    for store in ({}, {"QUEUEY_STORE": "cassandra://a,b/queuey"}):
+        settings.load({}, final.environment | store)
+
+
+def test_port_is_the_one_it_listens_on(final: Stage) -> None:
+    """The port that the image declares is the one that it serves on, on all of the container's addresses."""
+    loaded = settings.load({}, final.environment).settings
+    assert final.last("EXPOSE").rest == str(loaded.port)
+    assert loaded.host == "0.0.0.0"
+
+
+@pytest.mark.skipif(shutil.which("hadolint") is None, reason="needs hadolint")
+def test_linter() -> None:
+    """A linter for such files finds nothing."""
+    ended = subprocess.run(["hadolint", FILE], capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout
+
+
+def run_as_image(final: Stage, home: Path, programs: Path) -> None:
+    """Starts the image's command, asks its health check, stops it, and asks again.
+
+    Args:
+        final: The stage.
+        home: Stands for the volume.
+        programs: Where the installed programs are.
+    """
+    port = free_port()
+    variables = {name: value.replace("/var/lib", str(home)) for name, value in final.environment.items()}
+    variables |= {"QUEUEY_PORT": str(port), "QUEUEY_HOST": "127.0.0.1", "PATH": f"{programs}{os.pathsep}/usr/bin:/bin"}
+    given = environment(**variables)
+    check = dockerfile.Instruction("CMD", final.last("HEALTHCHECK").rest.partition("CMD ")[2]).words
+    command = [*final.last("ENTRYPOINT").words, *final.last("CMD").words]
+    process = subprocess.Popen(
+        command, executable=programs / command[0], env=given, cwd=home, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("Queuey serves at")
+        assert healthy(check, programs, given)
+        assert {path.name for path in (home / "queuey").iterdir()} >= {"profile.toml", "queuey.sqlite3"}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert not healthy(check, programs, given)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def healthy(check: list[str], programs: Path, variables: Mapping[str, str]) -> bool:
+    """Runs the health check."""
+    ended = subprocess.run(
+        check, executable=programs / check[0], env=variables, capture_output=True, timeout=30, check=False
+    )
+    return ended.returncode == 0
+
+
+def test_command_and_health_check(final: Stage, tmp_path: Path) -> None:
+    """The image's command serves with the image's variables; its health check knows when it has ended."""
+    run_as_image(final, tmp_path, Path(sys.executable).parent)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_steps(stages: list[Stage], tmp_path: Path) -> None:
+    """The build's steps, run on what it copies, make an environment that serves, with Cassandra's driver and tables."""
+    build, final = stages
+    source, target, home = tmp_path / "src", tmp_path / "queuey", tmp_path / "home"
+    source.mkdir()
+    home.mkdir()
+    for name in copied(build):
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", "*.py[cod]")
+            shutil.copytree(ROOT / name, source / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, source / name)
+    assert not [path for path in source.rglob("*") if fnmatch(path.name, "*.py[cod]")]
+    (step,) = (one for one in build.all("RUN") if " install " in one.rest)
+    shell = re.sub(r"--mount=\S+\s*", "", step.rest).replace("/opt/queuey", str(target))
+    shell = shell.replace("python -m venv", f"{sys.executable} -m venv", 1)
+    ended = subprocess.run(["/bin/sh", "-euc", shell], cwd=source, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    shutil.rmtree(source)
+    run_as_image(final, home, target / "bin")
+    code = "import cassandra.cluster; from queuey.storage.cassandra import cql_files; print(len(cql_files.known()))"
+    shown = subprocess.run(
+        [target / "bin" / "python", "-c", code], cwd=home, capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.split() == [str(len(list((ROOT / "cql").glob("*.cql"))))]
