@@ -116,7 +116,7 @@ def test_options_reach_the_node(servers: ExitStack, tmp_path: Path, stack: ExitS
     assert settings["tombstone_failure_threshold"] == "500"
     with pytest.raises((cql.Refused, ConnectionError)):
         cql.Conversation(own.contact_points[0], own.port, seconds=SECONDS)
-    with pytest.raises(cql.Refused, match=r"username and/or password are incorrect"):
+    with pytest.raises(cql.Refused, match="password are incorrect"):
         cql.Conversation(own.contact_points[0], own.port, tls=context, user=("cassandra", "wrong"), seconds=SECONDS)
 
 
