@@ -156,12 +156,9 @@ def unique_name(prefix: str = "t") -> str:
 
 def needed(fixtures: Collection[str]) -> set[jars.Bundle]:
     """Returns the jars that tests with these fixtures may need; both where a test starts servers of its own."""
-    if "servers" not in fixtures:
-        return set()
     kinds = {"cassandra": jars.CASSANDRA, "zookeeper": jars.ZOOKEEPER}
-    return {kinds[name.partition("_")[0]] for name in fixtures if name.partition("_")[0] in kinds} or set(
-        kinds.values()
-    )
+    named = {kinds[name.partition("_")[0]] for name in fixtures if name.partition("_")[0] in kinds}
+    return named or (set(kinds.values()) if "servers" in fixtures else set())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -173,13 +170,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def names_of(item: pytest.Item) -> set[str]:
+    """Returns the names of a test's fixtures and of the parameters that may lead to further ones, such as a store's."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fetches what servers are made of before the first test, whose time would have to include it."""
     config = session.config
     if config.getoption("--without-servers") or config.getoption("--collect-only"):
         return
-    wanted = {bundle for item in session.items for bundle in needed(getattr(item, "fixturenames", ()))}
-    for bundle in wanted:
+    for bundle in {bundle for item in session.items for bundle in needed(names_of(item))}:
         with contextlib.suppress(ServersError):  # the fixture that needs it will tell
             jars.fetch(bundle)
 
