@@ -1,4 +1,4 @@
-"""The image: what its file says, and its steps, command and health check run here as far as that goes without Docker."""
+"""The image: what its file says, and its steps, command and health check run here as far as they can without Docker."""
 
 from __future__ import annotations
 

@@ -1,0 +1,94 @@
+"""The sample settings: accepted, and what they say about themselves holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from queuey import settings
+from queuey.errors import SettingsError
+from queuey.settings import Loaded
+from queuey.storage import opening
+from queuey.storage.cassandra.levels import Levels
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.overlap import meeting
+
+DIRECTORY = Path(__file__).parents[2] / "deploy" / "settings"
+CERTIFICATE = Path(__file__).parents[1] / "acceptance" / "tls" / "cert.pem"
+SAMPLES = sorted(path.name for path in DIRECTORY.glob("*.toml"))
+ONE, SEVERAL = "one-data-centre.toml", "several-data-centres.toml"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """A directory that has what the samples expect in /etc/queuey, and the samples themselves."""
+    (tmp_path / "cassandra.password").write_text("secret\n")
+    (tmp_path / "cassandra-ca.pem").write_text(CERTIFICATE.read_text())
+    for name in SAMPLES:
+        (tmp_path / name).write_text((DIRECTORY / name).read_text().replace("/etc/queuey", str(tmp_path)))
+    return tmp_path
+
+
+def loaded(installed: Path, name: str) -> Loaded:
+    """A sample, read as the service reads it."""
+    return settings.load({}, {}, config=installed / name)
+
+
+def options(installed: Path, name: str) -> CassandraOptions:
+    """What a sample makes of the store."""
+    return opening.cassandra_options(loaded(installed, name).settings)
+
+
+def test_there_is_one_for_each() -> None:
+    """There is a sample for one data centre and one for several."""
+    assert SAMPLES == [ONE, SEVERAL]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_accepted(installed: Path, name: str) -> None:
+    """Everything that a start checks before it connects is in order."""
+    opening.check(loaded(installed, name))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_safe(installed: Path, name: str) -> None:
+    """The store is reached with TLS and a password that is in a file of its own, never in the sample."""
+    found = options(installed, name)
+    assert found.tls_ca is not None
+    assert found.tls_hostname
+    assert (found.user, found.password) == ("queuey", "secret")
+    assert "secret" not in (DIRECTORY / name).read_text()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_missing_password_is_named(installed: Path, name: str) -> None:
+    """Without the password's file the sample refuses to start, and says which file is missing."""
+    (installed / "cassandra.password").unlink()
+    with pytest.raises(SettingsError, match=r"cassandra\.password"):
+        opening.check(loaded(installed, name))
+
+
+@pytest.mark.parametrize(("name", "copies"), [(ONE, {"dc1": 3}), (SEVERAL, {"paris": 3, "rome": 3, "oslo": 3})])
+def test_reads_meet_writes(installed: Path, name: str, copies: dict[str, int]) -> None:
+    """With three copies in each data centre, reads meet writes as far as the sample says."""
+    found = options(installed, name)
+    levels = Levels(found, lambda: copies)
+    strong, very_strong = (levels._decide(level) for level in ("strong", "very_strong"))
+    assert meeting(strong.writes, strong.reads, copies) == ("everywhere" if name == ONE else "locally")
+    assert meeting(very_strong.writes, very_strong.reads, copies) == "everywhere"
+    assert meeting(found.catalogue_write, found.catalogue_read, copies) == "everywhere"
+
+
+def test_several_need_a_local_one(installed: Path) -> None:
+    """The sample for several data centres says which is local, and its nodes are of that one."""
+    found = loaded(installed, SEVERAL).settings
+    assert found.cassandra_local_dc == "paris"
+    hosts = opening.cassandra_target(found).hosts
+    assert all(re.search(r"\.paris\.", host) for host in hosts)
+
+
+def test_crossing_writes_are_not_sent_twice(installed: Path) -> None:
+    """Where writes cross between data centres, a second node is asked later than in one data centre."""
+    assert options(installed, SEVERAL).speculative > options(installed, ONE).speculative
