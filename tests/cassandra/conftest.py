@@ -1,0 +1,49 @@
+"""Stores with other options than the contract suite's, on its keyspace; each test makes an application of its own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import pytest
+
+from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
+from tests.servers import unique_name
+
+
+class OpenStore(Protocol):
+    """Opens a store with these options."""
+
+    def __call__(self, **options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
+        """See the class."""
+
+
+@pytest.fixture
+def application() -> str:
+    """The name of an application that no other test uses."""
+    return unique_name("app")
+
+
+@pytest.fixture
+def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
+    """Opens stores on the keyspace, the first of which makes the application; closes them at the end."""
+    with contextlib.ExitStack() as opened:
+
+        def open_one(**options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
+            store = open_store(
+                contract_keyspace, options=CassandraOptions(**({"row_age": 0.1, "reap_interval": None} | options))
+            )
+            opened.callback(store.close)
+            assert store.ready(60)
+            if not store.has_application(application):
+                store.create_application(application)
+            return store
+
+        yield open_one
+
+
+@pytest.fixture
+def store(open_with: OpenStore) -> CassandraStore:
+    """One store."""
+    return open_with()
