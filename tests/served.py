@@ -41,7 +41,7 @@ class Served:
 
     Args:
         directory: For data and profile; a second service on it continues the first.
-        options: Further options of ``queuey serve``.
+        options: Further options of ``queuey serve``; one that names a store leaves ``--data`` out.
         port: To listen on.
         variables: Further environment variables.
     """
@@ -59,7 +59,9 @@ class Served:
         self.profile_path = directory / "profile.toml"
         self.lines: list[str] = []
         self._seen: queue.Queue[str | None] = queue.Queue()
-        command = [sys.executable, "-m", "queuey", "serve", "--data", str(self.data), "--port", str(self.port)]
+        command = [sys.executable, "-m", "queuey", "serve", "--port", str(self.port)]
+        if "--store" not in options:
+            command += ["--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--profile", str(self.profile_path), *options],
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,212 @@
+"""``queuey serve`` and the commands beside it on a real Cassandra, and without one."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from queuey.client import Client
+from queuey.storage.cassandra.options import Target
+from tests import keyspaces
+from tests.served import Served, environment
+from tests.servers import Cassandra, CassandraOptions, Tls, start_cassandra, unique_name
+
+TLS = Path(__file__).parent / "tls"
+NOBODY = "cassandra://127.0.0.1:1/nowhere"
+PATIENCE = 60.0
+
+
+class Reply(NamedTuple):
+    """What an address of the service answered."""
+
+    status: int
+    body: str
+    retry_after: str | None
+
+
+def look(served: Served, path: str) -> Reply:
+    """Gets an address without a credential."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{served.port}{path}", timeout=30) as reply:
+            return Reply(reply.status, reply.read().decode(), reply.headers["Retry-After"])
+    except urllib.error.HTTPError as error:
+        return Reply(error.code, error.read().decode(), error.headers["Retry-After"])
+
+
+def until(served: Served, wanted: Callable[[Reply], bool]) -> Reply:
+    """Looks at the heartbeat until it is as wanted, and returns what it said last."""
+    end = time.monotonic() + PATIENCE
+    while not wanted(reply := look(served, "/__heartbeat__")) and time.monotonic() < end:
+        time.sleep(0.1)
+    return reply
+
+
+def command(*arguments: str, variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs a command of ours."""
+    return subprocess.run(
+        [sys.executable, "-m", "queuey", *arguments],
+        env=environment(**(variables or {})),
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def findings(ended: subprocess.CompletedProcess[str]) -> dict[str, dict[str, str]]:
+    """The last finding of each check of ``doctor --json``."""
+    found: Any = json.loads(ended.stdout)
+    return {finding["check"]: finding for finding in found["findings"]}
+
+
+@pytest.fixture(scope="module")
+def url(cassandra: Cassandra) -> str:
+    """A keyspace with all tables."""
+    return keyspaces.make(cassandra)
+
+
+@pytest.fixture(scope="module")
+def served(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service on that keyspace, whose user's directories are its own."""
+    directory = tmp_path_factory.mktemp("on-cassandra")
+    variables = {"HOME": str(directory / "home"), "XDG_DATA_HOME": str(directory / "home" / "data")}
+    with Served(directory, ["--store", url, "--cassandra-strong-delay", "4"], variables=variables) as running:
+        yield running
+        assert running.end(signal.SIGTERM) == 0
+        assert "Traceback" not in running.output
+
+
+def test_a_service_without_a_directory(served: Served, url: str) -> None:
+    """The start names store and promise and how to make an application, and leaves nothing in any directory."""
+    assert f"store {url}, acknowledged means " in served.lines[0]
+    served.wait_for("queuey app create NAME")
+    assert (served.data.exists(), served.profile_path.exists()) == (False, False)
+    assert not (served.profile_path.parent / "home").exists()
+
+
+def test_an_application_made_beside_it_works(served: Served, url: str) -> None:
+    """The key that ``queuey app create --store`` prints opens the running service; revoked, it is listed no more."""
+    made = json.loads(command("app", "create", "shop", "--store", url, "--json").stdout)
+    with Client(f"http://127.0.0.1:{served.port}", key=made["secret"], application="shop") as client:
+        client.create_queue("orders")
+        receipt = client.send("orders", "hello")
+        assert [message.id for message in client.read("orders", delay=False).messages] == [receipt.id]
+        assert "stay 4 s behind" in client.info("orders").guarantee
+    listed = json.loads(command("app", "list", "--store", url, "--json").stdout)
+    assert {"application": "shop", "keys": 1} in listed
+    assert command("app", "revoke", "shop", made["key"], "--yes", "--store", url).returncode == 0
+    assert json.loads(command("app", "keys", "shop", "--store", url, "--json").stdout) == []
+
+
+def test_its_health_and_metrics(served: Served) -> None:
+    """The heartbeat is green, the store is named, and its numbers have names and kinds as Prometheus wants them."""
+    assert look(served, "/__heartbeat__")[:2] == (200, "OK")
+    assert json.loads(look(served, "/__version__").body)["store"] == "cassandra"
+    families = list(text_string_to_metric_families(look(served, "/metrics").body))
+    kinds = {family.name: family.type for family in families if family.name.startswith("queuey_store_")}
+    assert kinds["queuey_store_messages_appended"] == "counter"
+    assert kinds["queuey_store_skew_seconds"] == "gauge"
+
+
+def test_the_doctor_on_a_cluster(url: str) -> None:
+    """On a cluster that works every check has its line; what a test cluster lacks is a warning, not a failure."""
+    ended = command("doctor", "--store", url, "--json")
+    found = findings(ended)
+    assert ended.returncode == 0, ended.stdout
+    assert found.keys() == {
+        *("nodes", "access", "version", "clocks", "acknowledged", "paxos"),
+        *("replication", "levels", "schema", "gc_grace", "store"),
+    }
+    assert (found["replication"]["state"], found["schema"]["state"], found["store"]["state"]) == ("warn", "ok", "ok")
+    lines = command("doctor", "--store", url).stdout.splitlines()
+    assert {line[:4].strip() for line in lines} == {"ok", "warn", ""}
+
+
+def test_the_doctor_names_the_data_centres(url: str) -> None:
+    """A data centre that is not there is said to be missing, with those that are there."""
+    ended = command("doctor", "--store", url, "--cassandra-local-dc", "no-such-centre")
+    assert (ended.returncode, "'no-such-centre' (but " in ended.stdout) == (1, True), ended.stdout
+
+
+def test_a_keyspace_that_is_made_while_it_runs(cassandra: Cassandra, tmp_path: Path) -> None:
+    """Without its keyspace a service answers 503 and says which command makes it; then it serves, without a restart."""
+    target = Target(tuple(cassandra.contact_points), unique_name("late"), cassandra.port)
+    ended = command("doctor", "--store", target.url, "--json")
+    assert (ended.returncode, "queuey migrate" in findings(ended)["schema"]["advice"]) == (1, True)
+    with Served(tmp_path, ["--store", target.url]) as served:
+        red = until(served, lambda reply: "queuey migrate" in reply.body)
+        assert (red.status, "queuey migrate" in red.body) == (503, True), red
+        made = command("migrate", "--store", target.url, "--replication", "1")
+        assert made.returncode == 0, made.stderr
+        assert until(served, lambda reply: reply.status == 200).status == 200
+        assert served.end(signal.SIGTERM) == 0
+
+
+def test_a_service_without_cassandra(tmp_path: Path) -> None:
+    """It starts, says why nothing works, once and without a traceback, and answers 503 with Retry-After at once."""
+    with Served(tmp_path, ["--store", NOBODY, "--workers", "1"]) as served:
+        red = until(served, lambda reply: "refused" in reply.body)
+        assert (red.status, red.retry_after is not None, "refused" in red.body) == (503, True, True), red
+        assert look(served, "/__lbheartbeat__").status == 200
+        assert look(served, "/v1/queuey/any").status in {403, 503}
+        with Client(f"http://127.0.0.1:{served.port}", key="k") as client, pytest.raises(Exception, match="503"):
+            client.create_queue("q")
+        assert served.end(signal.SIGTERM) == 0
+    reasons = [line for line in served.lines if "refused" in line]
+    assert len(reasons) == 2, served.output  # one for whoever started it, one in the worker's log
+    assert "Traceback" not in served.output
+    assert not served.data.exists()
+
+
+def test_commands_without_cassandra() -> None:
+    """Commands that need the store fail with one line that says why."""
+    ended = command("app", "list", "--store", NOBODY)
+    (line,) = ended.stderr.splitlines()
+    assert (ended.returncode, "refused" in line, ended.stdout) == (1, True, "")
+    ended = command("doctor", "--store", NOBODY)
+    assert (ended.returncode, ended.stdout.startswith("fail  nodes")) == (1, True)
+
+
+@pytest.mark.slow
+def test_password_certificate_and_group_commit(servers: Any, tmp_path: Path) -> None:  # noqa: ANN401 - only asked for
+    """With TLS and a login the service works by the settings for them, shows the password nowhere, and says fsync.
+
+    A certificate of another name, a missing authority and a wrong password are told apart.
+    """
+    (tmp_path / "both.pem").write_bytes((TLS / "key.pem").read_bytes() + (TLS / "cert.pem").read_bytes())
+    secret = tmp_path / "password"
+    secret.write_text("cassandra\n")
+    made = CassandraOptions(
+        commitlog_sync="group",
+        authentication=True,
+        tls=Tls(tmp_path / "both.pem"),
+        settings={"paxos_variant": "v2"},
+    )
+    with start_cassandra(1, made) as own:
+        url = Target(tuple(own.contact_points), unique_name("tls"), own.port).url
+        access = ["--store", url, "--cassandra-user", "cassandra", "--cassandra-password", f"file:{secret}"]
+        trust = ["--cassandra-tls-ca", str(TLS / "cert.pem")]
+        works = [*access, *trust, "--cassandra-tls-hostname", "off"]
+        assert command("migrate", *works, "--replication", "1").returncode == 0
+        found = findings(command("doctor", *works, "--json"))
+        states = {check: found[check]["state"] for check in ("access", "acknowledged", "paxos", "store")}
+        assert states == {"access": "ok", "acknowledged": "ok", "paxos": "ok", "store": "ok"}, found
+        assert "certificate" in command("doctor", *access, *trust).stdout
+        assert "certificate" in command("doctor", *access, "--cassandra-tls", "on").stdout
+        wrong = [*works, "--cassandra-password", "env:WRONG"]
+        assert "Bad credentials" in command("doctor", *wrong, variables={"WRONG": "hunter2"}).stdout
+        with Served(tmp_path, [*works, "--cassandra-password", "env:PW"], variables={"PW": "cassandra"}) as served:
+            assert "acknowledged means fsync" in served.lines[0]
+            assert until(served, lambda reply: reply.status == 200).status == 200
+            assert served.end(signal.SIGTERM) == 0
