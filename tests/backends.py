@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -88,11 +88,16 @@ class CassandraSite:
     url: str
 
     def open(self, clock: Callable[[], int] | None = None) -> Store:
-        """Opens the keyspace; its clock cannot be moved by hand."""
-        from queuey.storage.cassandra import CassandraOptions, open_store  # noqa: PLC0415 - only who uses it needs it
+        """Opens the keyspace; a clock moved by hand is one that may differ from the nodes' as it likes."""
+        from queuey.storage.cassandra import CassandraOptions, Level, open_store  # noqa: PLC0415 - only for who uses it
+        from tests.keyspaces import HandClock  # noqa: PLC0415 - likewise
 
-        assert clock is None
-        store = open_store(self.url, options=CassandraOptions(row_age=ROW_AGE, reap_interval=None))
+        options = CassandraOptions(row_age=ROW_AGE, reap_interval=None)
+        if clock is not None:
+            strong = Level(None, None, delay=2 * ANY_DIFFERENCE)
+            levels = {"weak": strong, "strong": strong, "very_strong": strong}
+            options = replace(options, clock_difference=ANY_DIFFERENCE, levels=levels)
+        store = open_store(self.url, options=options, clock=None if clock is None else HandClock(clock))
         assert store.ready(60), store.statistics()
         return store
 
@@ -104,6 +109,8 @@ class CassandraSite:
         return self
 
 
+ANY_DIFFERENCE = 1e9
+"""Seconds."""
 ROW_AGE = 0.1
 """Seconds (C) of the stores under test: purges, deletes and updates wait for so long."""
 
@@ -121,7 +128,7 @@ def cassandra_site(request: pytest.FixtureRequest) -> Site:
 
 
 BACKENDS = {
-    "cassandra": Backend("cassandra", frozenset({"sorted_listing", "processes"}), cassandra_site),
+    "cassandra": Backend("cassandra", frozenset({"clock", "sorted_listing", "processes"}), cassandra_site),
     "sqlite": Backend(
         "sqlite",
         frozenset({"clock", "one_generator", "exact_horizon", "counts_deletes", "sorted_listing", "processes"}),

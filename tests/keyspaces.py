@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.migrations import migrate
 from queuey.storage.cassandra.options import CassandraOptions, Target, parse_url
 from tests.servers import Cassandra, unique_name
+
+
+class HandClock(Clock):
+    """Gives a time that is moved by hand; ages and deadlines go by the real time."""
+
+    __slots__ = ("_hand",)
+
+    def __init__(self, hand: Callable[[], int]) -> None:
+        super().__init__()
+        self._hand = hand
+
+    def now(self) -> int:
+        """The time by hand."""
+        return self._hand()
+
+    def both(self) -> tuple[int, float]:
+        """The time by hand, and the real seconds since boot."""
+        return self._hand(), self.boottime()
+
 
 OPTIONS = CassandraOptions(timeout=20.0)
 CATALOGUE = {

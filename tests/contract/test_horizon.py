@@ -160,8 +160,8 @@ def test_cursor_under_a_read_delay(store: Store, clock: Clock) -> None:
 
 
 def queue_for(store: Store) -> Queue:
-    """A queue of two partitions for writers and readers that run against each other."""
-    return make_queue(store, fresh_name(), partitions=2)
+    """A queue of two partitions, with the store's own read delay, for writers and readers against each other."""
+    return make_queue(store, fresh_name(), partitions=2, read_delay=None)
 
 
 def test_g1_between_threads(store: Store, other: Store) -> None:

@@ -1,14 +1,27 @@
-"""How many messages lie in a range: counted where they are few, estimated from both ends where they are many."""
+"""How many messages lie in a range: listed where they are few, else counted by Cassandra, place by place.
+
+A place holds some ten thousands of messages by design (see :mod:`heat`). Of many narrow places only some at both ends
+are counted, and the others are taken to be like them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from queuey.ids import Position
+from queuey import ids
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Slice
+from queuey.storage.cassandra import reading, rows
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.reading import Extent, Source
 
-COUNTED = 2000
-"""Up to so many messages are counted."""
+LISTED = 2000
+"""Up to so many messages are listed; their number is exact."""
+COUNTED = 4
+"""Narrow places that are counted at each end."""
+END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
+"""Above every id."""
 
 
 class Tally(NamedTuple):
@@ -23,20 +36,51 @@ class Tally(NamedTuple):
 NOTHING = Tally(0, exact=True, oldest=None, newest=None)
 
 
-def tally(first: Sequence[Position], last: Sequence[Position] = ()) -> Tally:
-    """Makes a tally of one end of a range, or of both.
+def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], consistency: str, *, now: int) -> Tally:
+    """Counts what lies in an extent.
 
     Args:
-        first: The lowest positions, ascending; all there are if ``last`` is empty.
-        last: The highest positions, descending, if ``first`` does not hold all.
+        driver: The way to Cassandra.
+        key: qid and partition.
+        extents: What is to be counted, as it is known looking upwards and looking downwards.
+        consistency: The queue's read level.
+        now: Ticks; what has expired by then is not listed.
+
+    Raises:
+        StoreUnavailable: As the driver.
     """
-    if not first:
-        return NOTHING
-    if not last:
-        return Tally(len(first), exact=True, oldest=first[0], newest=first[-1])
-    if last[-1] <= first[-1]:
-        known = len(set(first) | set(last))
-        return Tally(known, exact=True, oldest=first[0], newest=last[0])
-    densities = [len(end) / max(1, abs(end[-1][0] - end[0][0])) for end in (first, last)]
-    between = (last[-1][0] - first[-1][0]) * sum(densities) / 2
-    return Tally(round(len(first) + len(last) + between), exact=False, oldest=first[0], newest=last[0])
+    up, down = extents
+    wanted = Slice(key[1], up.lower, up.upper, limit=LISTED + 1)
+    [first] = reading.run(driver, [reading.ascend(wanted, up, now)], [key], consistency, only_ids=True)
+    found = [message.position for message in first.messages]
+    if not first.more and up.complete:
+        return Tally(len(found), exact=True, oldest=found[0], newest=found[-1]) if found else NOTHING
+    wanted = Slice(key[1], down.lower, down.upper, limit=1, descending=True)
+    [last] = reading.run(driver, [reading.descend(wanted, down, now)], [key], consistency, only_ids=True)
+    newest = last.messages[0].position if last.messages else None
+    size = max(len(found), _count(driver, key, [*{*up.sources, *down.sources}], (up.lower, down.upper), consistency))
+    return Tally(size, exact=False, oldest=found[0] if found else newest, newest=newest)
+
+
+def _count(
+    driver: Driver,
+    key: tuple[int, int],
+    sources: Sequence[Source],
+    bounds: tuple[Position, Position],
+    consistency: str,
+) -> int:
+    narrow = sorted((source for source in sources if not source.place.wide), key=lambda source: source.place.start)
+    left_out = max(0, len(narrow) - 2 * COUNTED)
+    chosen = narrow if not left_out else [*narrow[:COUNTED], *narrow[-COUNTED:]]
+    wide = [source for source in sources if source.place.wide]
+    calls: list[tuple[Statement, Sequence[Any]]] = []
+    counted = []
+    for place, lowest in [*chosen, *wide]:
+        low, high = max(bounds[0], lowest), min(bounds[1], (place.end, LOW_MIN))
+        if low < high:
+            ends = rows.uuid_of(low), rows.uuid_of(ids.preceding(high))
+            calls.append((rows.COUNT[place.kind], (*key, place.bucket, *ends)))
+            counted.append(place)
+    answers = [int(answer[0][0]) for answer in driver.run_all(calls, consistency=consistency)]
+    of_narrow = [number for place, number in zip(counted, answers, strict=True) if not place.wide]
+    return sum(answers) + (left_out * sum(of_narrow) // len(of_narrow) if of_narrow else 0)

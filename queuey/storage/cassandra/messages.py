@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from queuey import ids
-from queuey.errors import Outcome, StoreUnavailable
+from queuey.errors import Outcome, StoreClosed, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 from queuey.storage import Messages
@@ -290,7 +290,7 @@ class CassandraMessages(Messages):
         now, boot = self._clock.both()
         row = self._rows.current(queue, since=boot)
         numbers = range(1, row.queue.partitions + 1)
-        found = self._count(row, [(number, ids.FIRST, ids.LAST) for number in numbers], now)
+        found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now)
         delay = self._levels.delay(queue)
         horizon = now - ticks(delay) if delay else self._generator.next_time()
         infos = [
@@ -321,32 +321,32 @@ class CassandraMessages(Messages):
 
     def _count(self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int) -> list[counting.Tally]:
         """Counts what lies between positions of partitions."""
-        level = self._levels.of(row.queue)
-        consistency = level.reads
+        reads = self._levels.of(row.queue).reads
         found = []
         for number, lower, upper in wanted:
             key = (row.queue.qid, number)
-            ends = []
-            for descending in (False, True):
-                part = Slice(number, lower, upper, limit=counting.COUNTED + 1, descending=descending)
-                [known] = self._segments.look(
-                    [(*key, upper[0] if descending else lower[0])], consistency=consistency, descending=descending
-                )
-                extent = self._extent(row, known, part, upper, now)
-                reader = (reading.descend if descending else reading.ascend)(part, extent, now)
-                [gathered] = reading.run(self._driver, [reader], [key], consistency, only_ids=True)
-                ends.append([message.position for message in gathered.messages])
-                if not gathered.more and extent.complete:
-                    break
-            found.append(counting.tally(*ends))
+            [up] = self._segments.look([(*key, lower[0])], consistency=reads)
+            [down] = self._segments.look([(*key, upper[0])], consistency=reads, descending=True)
+            extents = (
+                self._extent(row, up, Slice(number, lower, upper), upper, now),
+                self._extent(row, down, Slice(number, lower, upper, descending=True), upper, now),
+            )
+            found.append(counting.tally(self._driver, key, extents, reads, now=now))
         return found
 
     def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:  # noqa: ARG002 - the contract's
         """See the contract. Nobody tells this process what others write: it looks again every quarter second."""
         self._rows.current(queue)
+        look = self._clock.boottime() + POLL
 
         def wait(seconds: float) -> bool:
-            self._closing.wait(min(seconds, POLL))
+            nonlocal look
+            left = look - self._clock.boottime()
+            if self._closing.wait(max(0.0, min(seconds, left))):
+                raise StoreClosed("the store is closed")
+            if left > seconds:
+                return False
+            look = self._clock.boottime() + POLL
             return True
 
         return wait

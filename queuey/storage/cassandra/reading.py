@@ -247,6 +247,6 @@ def _query(key: tuple[int, int], probe: Probe, *, only_ids: bool) -> tuple[State
         *key,
         probe.place.bucket,
         rows.uuid_of(probe.lower),
-        rows.uuid_of(probe.upper),
+        rows.uuid_of(ids.preceding(probe.upper)),
         probe.limit,
     )

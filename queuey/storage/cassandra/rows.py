@@ -40,7 +40,7 @@ FETCH = tuple(
     Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ? AND id = ?")
     for name in NAMES
 )
-_RANGE = "WHERE qid = ? AND part = ? AND bucket = ? AND id >= ? AND id < ?"
+_RANGE = "WHERE qid = ? AND part = ? AND bucket = ? AND id >= ? AND id <= ?"
 UP = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
 DOWN = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?") for name in NAMES)
 IDS_UP = tuple(
@@ -50,6 +50,8 @@ IDS_DOWN = tuple(
     Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?")
     for name in NAMES
 )
+
+COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_RANGE}") for name in NAMES)
 
 
 def id_bytes(ticks: int, low: int) -> bytes:

@@ -26,7 +26,7 @@ from concurrent.futures import Executor
 from queue import SimpleQueue
 from typing import Any
 
-from queuey.errors import Outcome, QueueChanged, StoreClosed, StoreUnavailable
+from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import placement, rows
@@ -394,6 +394,8 @@ class Writer:
         """Does what has to be done before parts can be sent, then lets them wait for their turn again."""
         try:
             work()
+        except QueueNotFound as error:
+            self._fail(parts, QueueChanged(str(error)))
         except Exception as error:  # noqa: BLE001 - their callers get it
             self._fail(parts, error)
         else:
