@@ -13,7 +13,7 @@ from queuey.storage.cassandra.driver import Driver
 
 
 class Attempts:
-    """A session and its future in one: calls back for each attempt, as cassandra-driver does after a speculative one."""
+    """A session and its future in one: it calls back for each attempt, as cassandra-driver does after a second one."""
 
     attempted_hosts = ("one", "two")
 
