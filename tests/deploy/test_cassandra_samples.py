@@ -1,0 +1,279 @@
+"""The lines for Cassandra's nodes: a real node runs with them, and they go with what the store counts on."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped] # it ships no types
+
+import deploy.local.cassandra
+from deploy.local import CassandraCluster, CassandraOptions, Tls, start_cassandra
+from deploy.local.addresses import claim
+from deploy.local.cql import ONE, SUPERUSER, Conversation, Refused
+from queuey.errors import StoreUnavailable
+from queuey.messages import NewMessage, QueueSpec
+from queuey.storage import cassandra
+from queuey.storage.cassandra import heat, migrations, options, rows
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.examination import examine
+
+ROOT = Path(__file__).parents[2]
+LINES, SECURE = (ROOT / "deploy" / "cassandra" / name for name in ("queuey.yaml", "secure.yaml"))
+PAGE = ROOT / "docs" / "operations-cassandra.md"
+CERTIFICATES = ROOT / "tests" / "acceptance" / "tls"
+SETTINGS = Statement("SELECT name, value FROM system_views.settings")
+
+RENDERED = deploy.local.cassandra.render
+
+Connect = Callable[..., options.CassandraOptions]
+
+
+def seconds(text: str) -> float:
+    """A duration as cassandra.yaml has it."""
+    number, unit = re.fullmatch(r"(\d+)([a-z]+)", text).groups()  # type: ignore[union-attr] # it has that form
+    return int(number) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[unit]
+
+
+@pytest.fixture(scope="module")
+def lines() -> dict[str, Any]:
+    """The lines for every node."""
+    found: dict[str, Any] = yaml.safe_load(LINES.read_text())
+    return found
+
+
+def behind(own: str) -> Callable[..., str]:
+    """Renders a node's settings as its installation has them, with our text at the end of the file."""
+
+    def render(*arguments: Any) -> str:  # noqa: ANN401 - whatever it takes
+        return str(yaml.safe_dump(json.loads(RENDERED(*arguments)))) + own
+
+    return render
+
+
+def credentials(directory: Path, *addresses: str) -> str:
+    """Makes a node's certificate, and returns the lines of ``secure.yaml`` with the files in place."""
+    if addresses:
+        names = ",".join(f"IP:{address}" for address in addresses)
+        command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=node -keyout key.pem -out ca.pem -addext"
+        made = [*command.split(), f"subjectAltName={names}"]
+        subprocess.run(made, cwd=directory, capture_output=True, check=True)
+    else:
+        (directory / "key.pem").write_text((CERTIFICATES / "key.pem").read_text())
+        (directory / "ca.pem").write_text((CERTIFICATES / "cert.pem").read_text())
+    (directory / "node.pem").write_text((directory / "key.pem").read_text() + (directory / "ca.pem").read_text())
+    return SECURE.read_text().replace("/etc/cassandra/tls", str(directory))
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with the node's certificate."""
+    return tmp_path_factory.mktemp("tls")
+
+
+@pytest.fixture(scope="module")
+def node(servers: ExitStack, tls: Path) -> Iterator[CassandraCluster]:
+    """One node with both samples at the end of its cassandra.yaml, which says otherwise before."""
+    with pytest.MonkeyPatch.context() as patched:
+        own = f"{LINES.read_text()}\n{credentials(tls)}"
+        patched.setattr(deploy.local.cassandra, "render", behind(own))
+        # What is said here only tells the starter how to ask the node whether it is up.
+        with start_cassandra(1, CassandraOptions(tls=Tls(tls / "node.pem"))) as running:
+            yield running
+
+
+@pytest.fixture(scope="module")
+def target(node: CassandraCluster) -> options.Target:
+    """The keyspace that the page makes."""
+    return options.Target(tuple(node.contact_points), "queuey", node.port)
+
+
+@pytest.fixture(scope="module")
+def connect(tls: Path) -> Connect:
+    """Options for a user. The certificate is another machine's, so its name is not looked at."""
+
+    def by(user: str, password: str, **more: Any) -> options.CassandraOptions:  # noqa: ANN401 - further options
+        return options.CassandraOptions(
+            user=user, password=password, tls_ca=tls / "ca.pem", tls_hostname=False, reap_interval=None, **more
+        )
+
+    return by
+
+
+def ask(target: options.Target, given: options.CassandraOptions, *statements: Statement) -> list[Any]:
+    """Runs statements outside of any keyspace; returns what the last one gave."""
+    with closing(Driver(target, given, keyspace=False)) as driver:
+        assert driver.ready(20), driver.problem()
+        found: list[Any] = []
+        for statement in statements:
+            found = list(driver.run(statement, timeout=20.0))
+        return found
+
+
+def page_blocks() -> list[str]:
+    """The CQL of the page's section about passwords."""
+    section = PAGE.read_text().partition("\n## Passwords and TLS\n")[2].partition("\n## ")[0]
+    return re.findall(r"^```cql\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def prepared(target: options.Target, connect: Connect) -> options.Target:
+    """The cluster after everything that the page tells to type, for a cluster of one node."""
+    users = [connect(*SUPERUSER), connect("admin", "change-me-1")]
+    for user, block in zip(users, page_blocks(), strict=True):
+        here = block.replace("'dc1': 3", "'datacenter1': 1")
+        assert here.count("datacenter1") == 1
+        ask(target, user, *(Statement(one.strip(), idempotent=False) for one in here.split(";") if one.strip()))
+    return target
+
+
+def test_nodes_give_up_before_we_do(lines: dict[str, Any]) -> None:
+    """Whatever a node does for us it has given up by the time at which we do, so that nothing is done in vain."""
+    ours = options.CassandraOptions()
+    deadline = min(level.deadline for level in ours.levels.values())
+    assert seconds(lines["write_request_timeout"]) < deadline
+    assert seconds(lines["cas_contention_timeout"]) < ours.timeout
+    assert seconds(lines["read_request_timeout"]) < ours.timeout
+    assert seconds(lines["native_transport_timeout"]) <= deadline
+
+
+def test_hints_are_not_kept_for_longer_than_deletes(lines: dict[str, Any]) -> None:
+    """No hint is older than the shortest time for which a table remembers deletes."""
+    tables = "".join(path.read_text() for path in sorted((ROOT / "cql").glob("*.cql")))
+    grace = [int(value) for value in re.findall(r"gc_grace_seconds = (\d+)", tables)]
+    assert len(grace) >= 4
+    assert seconds(lines["max_hint_window"]) <= min(grace)
+
+
+def test_a_full_bucket_may_expire(lines: dict[str, Any]) -> None:
+    """A read may meet a bucket full of messages that expired early, each of which is as many dead cells as it has."""
+    (columns,) = re.findall(r"\(qid, part, bucket, id, (.*?)\)", rows.INSERT[0].cql)
+    dead = heat.FULL_ROWS * len(columns.split(","))
+    assert lines["tombstone_warn_threshold"] == dead
+    assert lines["tombstone_failure_threshold"] == 10 * dead
+
+
+def test_node_takes_the_lines(node: CassandraCluster, target: options.Target, connect: Connect, tls: Path) -> None:
+    """A node with the samples at the end of its settings runs by them, whatever the settings say before."""
+    in_force = dict(ask(target, connect(*SUPERUSER), SETTINGS))
+    wanted = yaml.safe_load(LINES.read_text() + SECURE.read_text().replace("/etc/cassandra/tls", str(tls)))
+    plain = {name: value for name, value in wanted.items() if not isinstance(value, dict)}
+    names = {"authenticator", "authorizer", "role_manager"}
+    found = {name: in_force[f"{name}.class_name" if name in names else name] for name in plain}
+    assert {name: value.rpartition(".")[2] if name in names else value for name, value in found.items()} == {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in plain.items()
+    }
+    assert in_force["client_encryption_options.enabled"] == "true"
+    assert in_force["client_encryption_options.optional"] == "false"
+    assert in_force["server_encryption_options.internode_encryption"] == "all"
+
+
+def test_nobody_gets_in_without_a_password(node: CassandraCluster) -> None:
+    """A client without encryption is cut off, and one that does not know a password is refused."""
+    address = node.contact_points[0]
+    with pytest.raises(OSError, match=r".*"), Conversation(address, node.port) as plain:
+        plain.query("SELECT key FROM system.local", ONE)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    with pytest.raises(Refused), Conversation(address, node.port, tls=context, user=("cassandra", "guess")) as wrong:
+        wrong.query("SELECT key FROM system.local", ONE)
+
+
+def test_the_page_makes_a_role_that_suffices(prepared: options.Target, connect: Connect) -> None:
+    """With the role that the page makes, the tables are made, messages posted and read, and the promise is known."""
+    ours = connect("queuey", "change-me-2", row_age=0.1)
+    report = migrations.migrate(prepared, ours)
+    assert report.replication is None
+    assert len(report.migrations) == len(list((ROOT / "cql").glob("*.cql")))
+    with closing(cassandra.open_store(prepared.url, options=ours)) as store:
+        store.ping()
+        store.create_application("app")
+        queue, _ = store.create_queue("app", "q", QueueSpec())
+        places = store.append(queue, [NewMessage(body=body, partition=1, ttl=60) for body in ("first", "second")])
+        found = store.fetch(queue, [(1, place) for place in places])
+        assert [message.body for message in found] == ["first", "second"]
+        assert store.acknowledgement().level == "fsync"
+        assert store.purge_queue(queue).qid != queue.qid
+
+
+def test_the_role_may_do_no_more(prepared: options.Target, connect: Connect) -> None:
+    """The service's role makes no keyspace and reads nobody's passwords; the superuser of old does not get in."""
+    ours = connect("queuey", "change-me-2")
+    make = "CREATE KEYSPACE other WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
+    for forbidden in (make, "SELECT role FROM system_auth.roles", "DROP ROLE admin"):
+        with pytest.raises(StoreUnavailable, match="does not let this user in"):
+            ask(prepared, ours, Statement(forbidden, idempotent=False))
+    with closing(Driver(prepared, connect(*SUPERUSER), keyspace=False)) as driver:
+        assert not driver.ready(2)
+        assert "not permitted to log in" in (driver.problem() or "")
+
+
+def test_doctor_has_nothing_against_it(prepared: options.Target, connect: Connect) -> None:
+    """What the samples are to blame for is fine: access, what is acknowledged, Paxos, how long deletes live."""
+    migrations.migrate(prepared, connect("queuey", "change-me-2"))
+    findings = {one.check: one for one in examine(prepared, connect("queuey", "change-me-2"))}
+    for check in ("nodes", "access", "clocks", "acknowledged", "paxos", "schema", "gc_grace"):
+        assert findings[check].state == "ok", findings[check]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_full_bucket_that_expired_is_read(prepared: options.Target, connect: Connect) -> None:
+    """Behind a bucket full of messages that all expired early, a read finds the one that lives, and does not fail."""
+    ours = connect("queuey", "change-me-2")
+    migrations.migrate(prepared, ours)
+    with closing(Driver(prepared, ours)) as driver:
+        assert driver.ready(20)
+        insert = rows.INSERT[1]
+        for first in range(0, heat.FULL_ROWS, 100):
+            ids = range(first, first + 100)
+            calls = [(insert, (1, 1, 0, rows.uuid_of((at, 0)), b"b", at, b"m", 1, 1)) for at in ids]
+            driver.batch(calls, consistency="ONE")
+        alive = rows.uuid_of((heat.FULL_ROWS, 0))
+        driver.run(insert, (1, 1, 0, alive, b"alive", 2, b"m", 1, 3600), consistency="ONE")
+        lower, upper = rows.uuid_of((0, 0)), rows.uuid_of((heat.FULL_ROWS + 1, 0))
+        found: list[Any] = []
+        while len(found) != 1:  # The last ones expire a second after they were written.
+            found = list(driver.run(rows.UP[1], (1, 1, 0, lower, upper, 10), consistency="ONE", timeout=20.0))
+        assert found[0][1] == b"alive"
+
+
+def is_let_in(address: str, port: int, context: ssl.SSLContext) -> bool:
+    """Tells whether a node goes on after a handshake; TLS 1.3 judges the client's certificate behind it."""
+    with socket.create_connection((address, port), 10) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname=address) as encrypted:
+                encrypted.settimeout(1)
+                return encrypted.recv(1) != b""
+        except TimeoutError:  # It waits for us to speak first.
+            return True
+        except OSError:
+            return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_nodes_encrypt_among_themselves(servers: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three nodes with the samples form a cluster over TLS, which lets in nobody without a certificate of its own."""
+    block = claim(deploy.local.cassandra.ports(3))
+    own = f"{LINES.read_text()}\n{credentials(tmp_path, *(block.address(index) for index in range(3)))}"
+    monkeypatch.setattr(deploy.local.cassandra, "render", behind(own))
+    with start_cassandra(3, CassandraOptions(tls=Tls(tmp_path / "node.pem")), block=block) as cluster:
+        first = cluster.nodes[0]
+        assert first.nodetool("status").count("\nUN ") == 3
+        stranger = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        member = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        member.load_cert_chain(tmp_path / "node.pem")
+        port = block.port(deploy.local.cassandra.STORAGE_PORT)
+        assert is_let_in(first.address, port, member)
+        assert not is_let_in(first.address, port, stranger)
+        assert is_let_in(first.address, first.port, stranger)
