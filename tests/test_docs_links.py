@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from deploy.local import __main__ as servers
 from queuey import settings
 from queuey.cli import COMMANDS, load
 from queuey.metrics import Metrics, exposition
 from queuey.storage.sqlite import open_store
+from tests.servers import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -25,6 +27,7 @@ PAGES = sorted(
 )
 SETTINGS = {line.name: line for line in settings.table()}
 VARIABLES = {line.variable for line in SETTINGS.values()} | settings.OTHER_VARIABLES
+VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -44,6 +47,11 @@ def prose_of(page: str) -> str:
 def inline_code(page: str) -> frozenset[str]:
     """What stands between backticks in a page's prose."""
     return frozenset(re.findall(r"`([^`\n]+)`", prose_of(page)))
+
+
+def options_in(page: str) -> set[str]:
+    """The options that a page's prose names."""
+    return {code.split()[0].partition("=")[0] for code in inline_code(page) if code.startswith("--")}
 
 
 def blocks(page: str, language: str) -> list[str]:
@@ -140,9 +148,10 @@ def test_commands(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_options_and_variables(page: str) -> None:
     """Every option that the text names is one of some command, every QUEUEY_ variable is read by something."""
-    if page not in {"docs/performance.md", "docs/decisions/0006-hatchling-and-plain-constraints.md"}:
-        named = {code.split()[0].partition("=")[0] for code in inline_code(page) if code.startswith("--")}
-        assert named - options() == set()
+    if page == "deploy/local/README.md":
+        assert options_in(page) - {*servers.parser()._option_string_actions, "--without-servers"} == set()
+    elif page not in {"docs/performance.md", "docs/decisions/0006-hatchling-and-plain-constraints.md"}:
+        assert options_in(page) - options() == set()
     assert set(re.findall(r"\bQUEUEY_[A-Z_]+\b", text_of(page))) - VARIABLES == set()
 
 

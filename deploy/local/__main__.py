@@ -22,22 +22,20 @@ LOOK_SECONDS = 1.0
 FEW = range(addresses.PER_BLOCK + 1)
 
 
-def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
-    parser.add_argument("--cassandra", type=int, choices=FEW, default=3, help="how many nodes")
-    parser.add_argument("--zookeeper", type=int, choices=FEW, default=3, help="how many servers")
-    parser.add_argument("--heap", default="1g", help="of each Cassandra node")
-    parser.add_argument("--commitlog-sync", choices=["periodic", "group", "batch"], default="group")
-    parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep data and logs there, and go on with what is there"
-    )
-    return parser.parse_args(arguments)
+def parser() -> argparse.ArgumentParser:
+    """Returns what reads the command line."""
+    made = argparse.ArgumentParser(prog="python -m deploy.local", description=__doc__)
+    made.add_argument("--cassandra", type=int, choices=FEW, default=3, help="how many nodes")
+    made.add_argument("--zookeeper", type=int, choices=FEW, default=3, help="how many servers")
+    made.add_argument("--heap", default="1g", help="of each Cassandra node")
+    made.add_argument("--commitlog-sync", choices=["periodic", "group", "batch"], default="group")
+    made.add_argument("--keep", type=Path, metavar="DIR", help="keep data and logs there, and go on with what is there")
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Starts the servers, says where they are, waits, stops them. Returns the exit code."""
-    wanted = options(arguments)
+    wanted = parser().parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with contextlib.ExitStack() as opened:

@@ -54,6 +54,9 @@ OPENED = (
 )
 """What Cassandra reaches of the JVM's inside."""
 
+QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xms128m")
+"""One collector thread, one compiler, memory as it is needed: for several nodes on few processors."""
+
 PROPERTIES = {
     "cassandra-foreground": "yes",
     # There is no data to wait for and no neighbour to be careful with.
@@ -213,11 +216,9 @@ class CassandraNode(Server):
         }
         return [
             *self._java(),
-            f"-Xms{self._options.heap}",
             f"-Xmx{self._options.heap}",
             "-XX:+ExitOnOutOfMemoryError",
-            # One collector thread: there are more nodes than processors.
-            *(("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1") if self._options.quick_start else ()),
+            *(QUICK if self._options.quick_start else (f"-Xms{self._options.heap}",)),
             *(f"-D{name}={value}" for name, value in properties.items()),
             *self._options.jvm_options,
             MAIN,

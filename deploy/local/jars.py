@@ -83,7 +83,9 @@ def fetch(bundle: Bundle, cache: Path | None = None) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     with _locked(cache / f"{bundle.name}.lock"):
         if not there.is_dir():
-            for left in cache.glob(f"{bundle.name}-*"):  # by one that was killed; whoever still worked would have the lock
+            for left in cache.glob(
+                f"{bundle.name}-*"
+            ):  # by one that was killed; whoever still worked would have the lock
                 shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=f"{bundle.name}-", dir=cache, ignore_cleanup_errors=True) as work:
                 lib = Path(work) / "lib"

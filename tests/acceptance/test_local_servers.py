@@ -251,5 +251,5 @@ def test_foreground_explains_failure(tmp_path: Path, servers: ExitStack) -> None
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 1
     assert "StartFailed" in done.stderr
-    assert "-Xmsnonsense" in done.stderr
+    assert "-Xmxnonsense" in done.stderr
     assert "Traceback" not in done.stderr
