@@ -73,6 +73,7 @@ def test_ttl_counts_from_due_time(store: Store, clock: Clock) -> None:
     assert store.fetch(queue, [(1, position)]) == []
 
 
+@pytest.mark.needs("exact_horizon")
 def test_moves_no_generator(store: Store, other: Store, clock: Clock) -> None:
     """Messages without delay get ids of now, below a delayed one, and are shown at once."""
     queue = make_queue(store)

@@ -61,19 +61,28 @@ class Generator:
 
 
 class Delayed:
-    """Ids of delayed messages of one call: the due time, and a ``low`` of their own, so that nothing is moved."""
+    """Ids of the delayed messages of one call.
 
-    __slots__ = ("_count", "_now", "low")
+    An id's time is the due time; its ``low`` is made up for the call and the delay, so no generator is moved and no id
+    is made twice.
 
-    def __init__(self, now: int) -> None:
-        self.low = ids.random_low()
+    Args:
+        now: Ticks from which delays count.
+        lowest: No reader of this process has passed it.
+    """
+
+    __slots__ = ("_lowest", "_made", "_now")
+
+    def __init__(self, now: int, lowest: int) -> None:
         self._now = now
-        self._count = 0
+        self._lowest = lowest
+        self._made: dict[float, tuple[int, int]] = {}
 
-    def mint(self, delay: float) -> int:
-        """Returns the ticks of a message due in ``delay`` seconds; ascending for equal delays."""
-        self._count += 1
-        return self._now + round(delay * TICKS_PER_SECOND) + self._count
+    def mint(self, delay: float) -> Position:
+        """Returns the id of a message due in ``delay`` seconds; ascending for equal delays."""
+        low, count = self._made.get(delay) or (ids.random_low(), 0)
+        self._made[delay] = low, count + 1
+        return max(self._now + round(delay * TICKS_PER_SECOND), self._lowest) + count, low
 
 
 class Stamps:

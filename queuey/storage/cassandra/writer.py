@@ -20,11 +20,9 @@ import logging
 import math
 import struct
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from queue import SimpleQueue
-from typing import Any
 
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
@@ -34,6 +32,7 @@ from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, InDoubt, routing_key
 from queuey.storage.cassandra.fences import Fence, Fencer
 from queuey.storage.cassandra.heat import Heat
+from queuey.storage.cassandra.lanes import Done, Flight, Item, Lane, Operation, Part, parts_of
 from queuey.storage.cassandra.levels import InForce, Levels
 from queuey.storage.cassandra.minting import Delayed, Generator, stamp_of
 from queuey.storage.cassandra.options import CassandraOptions
@@ -44,14 +43,6 @@ from queuey.storage.cassandra.skew import Watch
 
 log = logging.getLogger(__name__)
 
-FULL_ROWS = 50
-FULL_BYTES = 64 << 10
-"""A batch of so many rows or bytes leaves at once."""
-MOST_ROWS = 100
-MOST_BYTES = 256 << 10
-"""A request to Cassandra holds no more, unless a single body is larger."""
-FLUSH_ROWS = 2000
-"""Rows that one flush of a lane takes at most."""
 LANES = 20_000
 """Lanes that are kept for their heat when nothing is in them."""
 TTL_MARGIN = 2
@@ -59,174 +50,6 @@ TTL_MARGIN = 2
 
 _pack_long = struct.Struct(">q").pack
 _pack_int = struct.Struct(">i").pack
-
-Done = Callable[[list[Position] | None, Exception | None], None]
-
-
-class Item:
-    """A message on its way: its serialized columns, and where in the answer its id goes."""
-
-    __slots__ = ("body", "delay", "index", "meta", "ttl")
-
-    def __init__(self, message: NewMessage, index: int) -> None:
-        self.body, self.meta = rows.encode(message.body, message.meta)
-        self.ttl = message.ttl
-        self.delay = message.delay
-        self.index = index
-
-    def kind(self, home: int) -> int:
-        """The class it is kept in: the queue's own unless it lives longer."""
-        return max(home, placement.class_of(self.ttl + self.delay))
-
-
-class Operation:
-    """What one call appends; see the module's states. Its positions are in the order of the call's messages."""
-
-    __slots__ = (
-        "_begun",
-        "_claim",
-        "after",
-        "done",
-        "doubt",
-        "error",
-        "left",
-        "level",
-        "lock",
-        "minted",
-        "positions",
-        "queue",
-        "written",
-    )
-
-    def __init__(self, queue: Queue, level: InForce, count: int, after: Position | None, done: Done) -> None:
-        self.queue = queue
-        self.level = level
-        self.after = after
-        self.done = done
-        self.positions: list[Any] = [None] * count
-        self.lock = threading.Lock()
-        self.left = 0
-        """Parts that are not sent yet, and requests on their way."""
-        self.error: Exception | None = None
-        self.doubt = False
-        """Some of it is or may be stored."""
-        self.minted = math.inf
-        """Boot time of its earliest id."""
-        self.written: list[tuple[int, list[Any]]] = []
-        """Class and serialized row of each message that was given to the driver."""
-        self._claim = threading.Lock()
-        self._begun = False
-
-    def withdraw(self) -> Outcome:
-        """Gives up; afterwards nobody is told of the end. Returns what may become of the messages."""
-        self.done = _nobody
-        return "none" if self._claim.acquire(blocking=False) else "unknown"
-
-    def begin(self) -> bool:
-        """Claims it for sending; False if its caller has given up."""
-        if not self._begun:
-            self._begun = self._claim.acquire(blocking=False)
-        return self._begun
-
-    def count_down(self, error: Exception | None, *, stored: bool) -> bool:
-        """Notes the end of a part or request; returns whether it was the last."""
-        with self.lock:
-            if error is not None and (self.error is None or isinstance(error, InDoubt)):
-                self.error = error
-            self.doubt = self.doubt or stored
-            self.left -= 1
-            return not self.left
-
-
-class Part:
-    """The messages of an operation that go to one partition."""
-
-    __slots__ = ("items", "operation", "size")
-
-    def __init__(self, operation: Operation) -> None:
-        self.operation = operation
-        self.items: list[Item] = []
-        self.size = 0
-
-    def add(self, item: Item) -> None:
-        """Adds a message."""
-        self.items.append(item)
-        self.size += len(item.body)
-
-
-class Lane:
-    """What waits for one queue partition. ``flying`` counts its requests on the way and flushes under work."""
-
-    __slots__ = ("flying", "heat", "packed", "partition", "parts", "qid", "rows", "scheduled", "size")
-
-    def __init__(self, qid: int, partition: int) -> None:
-        self.qid = qid
-        self.partition = partition
-        self.packed = (_pack_long(qid), _pack_int(partition))
-        self.parts: deque[Part] = deque()
-        self.rows = 0
-        self.size = 0
-        self.flying = 0
-        self.scheduled = False
-        self.heat: Heat | None = None
-
-    @property
-    def due(self) -> bool:
-        """Whether something should be sent now."""
-        return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
-
-    def put(self, parts: Iterable[Part], *, first: bool = False) -> None:
-        """Lets parts wait; ``first``: before all others, in their order."""
-        given = list(parts)
-        if first:
-            self.parts.extendleft(reversed(given))
-        else:
-            self.parts.extend(given)
-        for part in given:
-            self.rows += len(part.items)
-            self.size += part.size
-
-    def take(self) -> list[Part]:
-        """Takes what waits, up to a bound."""
-        taken: list[Part] = []
-        count = 0
-        while self.parts and count < FLUSH_ROWS:
-            part = self.parts.popleft()
-            taken.append(part)
-            count += len(part.items)
-            self.size -= part.size
-        self.rows -= count
-        return taken
-
-
-class Flight:
-    """A request on its way: rows of one Cassandra partition, and whose they are."""
-
-    __slots__ = ("lane", "minted", "operations", "place", "rows", "size")
-
-    def __init__(self, lane: Lane, place: Place, minted: float) -> None:
-        self.lane = lane
-        self.place = place
-        self.minted = minted
-        self.rows: list[list[Any]] = []
-        self.size = 0
-        self.operations: list[Operation] = []
-
-    def add(self, operation: Operation, values: list[Any], size: int) -> None:
-        """Adds a row."""
-        self.rows.append(values)
-        self.size += size
-        operation.written.append((self.place.kind, values))
-        if not self.operations or self.operations[-1] is not operation:
-            self.operations.append(operation)
-            with operation.lock:
-                operation.left += 1
-                operation.minted = min(operation.minted, self.minted)
-
-    @property
-    def full(self) -> bool:
-        """Whether it takes no more."""
-        return len(self.rows) >= MOST_ROWS or self.size >= MOST_BYTES
 
 
 class _NotYet(Exception):
@@ -304,7 +127,7 @@ class Writer:
         if after is not None:
             self._generator.admit(after)
         operation = Operation(queue, self._levels.of(queue), len(items), after, done)
-        parts = _parts_of(operation, items)
+        parts = parts_of(operation, items)
         operation.left = len(parts)
         with self._lock:
             if self._closed:
@@ -454,11 +277,11 @@ class Writer:
         """Makes the ids of a part."""
         prompt = sum(not item.delay for item in part.items)
         ticks = self._generator.mint(prompt, part.operation.after) if prompt else 0
-        late = Delayed(now) if prompt < len(part.items) else None
+        late = Delayed(now, self._generator.next_time()) if prompt < len(part.items) else None
         found = []
         for item in part.items:
             if item.delay and late is not None:
-                found.append((late.mint(item.delay), late.low))
+                found.append(late.mint(item.delay))
             else:
                 found.append((ticks, self._generator.low))
                 ticks += 1
@@ -632,20 +455,6 @@ def _pack(
     return by_place
 
 
-def _parts_of(operation: Operation, items: Sequence[NewMessage]) -> dict[int, Part]:
-    parts: dict[int, Part] = {}
-    for index, message in enumerate(items):
-        part = parts.get(message.partition)
-        if part is None:
-            part = parts[message.partition] = Part(operation)
-        part.add(Item(message, index))
-    return parts
-
-
 def _reaches(row: Row, longest: int) -> bool:
     """Tells whether readers look far enough back for messages with such a TTL."""
     return longest <= row.reach or placement.class_of(longest) > row.home
-
-
-def _nobody(_positions: list[Position] | None, _error: Exception | None) -> None:
-    """Takes the end of an operation whose caller has given up."""
