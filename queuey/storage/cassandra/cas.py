@@ -125,19 +125,11 @@ class Cas:
         Raises:
             StoreUnavailable: With outcome ``none``: nothing was or will be changed; ``unknown``: perhaps.
         """
-        return self._settle(
-            lambda timeout: self._driver.run(
-                statement,
-                values,
-                consistency=self._options.catalogue_write,
-                serial=self._options.catalogue_serial,
-                timeout=timeout,
-            )
-        )
+        return self.settle(lambda timeout: self.send(statement, values, timeout))
 
     def batch(self, calls: Sequence[Call]) -> Verdict:
         """Runs statements of one Cassandra partition as one, of which one has a condition; raises like :meth:`run`."""
-        return self._settle(
+        return self.settle(
             lambda timeout: self._driver.batch(
                 calls,
                 consistency=self._options.catalogue_write,
@@ -146,7 +138,23 @@ class Cas:
             )
         )
 
-    def _settle(self, send: Callable[[float], Rows]) -> Verdict:
+    def send(self, statement: Statement, values: Sequence[Any], timeout: float) -> Rows:
+        """Sends one conditional statement once."""
+        return self._driver.run(
+            statement,
+            values,
+            consistency=self._options.catalogue_write,
+            serial=self._options.catalogue_serial,
+            timeout=timeout,
+        )
+
+    def settle(self, send: Callable[[float], Rows]) -> Verdict:
+        """Sends something until it is decided; raises like :meth:`run`.
+
+        Args:
+            send: Sends it, waits so many seconds for the answer, and gives that. What it sends must do no harm when it
+                is applied more than once.
+        """
         until = self._clock.boottime() + self._options.catalogue_deadline
         pause = FIRST_PAUSE
         doubted = False

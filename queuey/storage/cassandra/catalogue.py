@@ -12,9 +12,9 @@ from queuey.errors import ApplicationNotFound, QueueChanged, QueueExists, QueueN
 from queuey.messages import Queue, QueueSpec
 from queuey.storage import Applications, Catalogue, specs
 from queuey.storage.cassandra import placement
-from queuey.storage.cassandra.cas import Cas, Conclusion, Verdict, new_number, unclear
+from queuey.storage.cassandra.cas import Cas, Conclusion, new_number, unclear
 from queuey.storage.cassandra.clock import Clock
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.graves import Graves
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.queue_index import Entry, QueueIndex
@@ -69,21 +69,29 @@ class CassandraCatalogue(Catalogue, Applications):
         return row.queue, created
 
     def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
-        """Makes a queue that was not there, unless somebody else is quicker."""
+        """Makes a queue that was not there, unless somebody else is quicker.
+
+        Each attempt has numbers of its own. An attempt that was made though its answer was lost may have been found
+        and deleted by others: the next one must not make a queue with the numbers, and so the messages, of that one.
+        """
         while True:
-            row = self._new_row(application, name, spec)
-            queue = row.queue
-            self._index.add(application, name, queue.uid)
-            verdict = self._insert_row(row)
-            if verdict.applied:
-                self._rows.put(row)
-                return row, True
-            present = self._find_row(application, name)
-            if present is not None and present.queue.uid == queue.uid:
-                return present, True  # Applied before, when the answer was lost.
-            self._index.remove(application, name, queue.uid)
+            tried: dict[int, Row] = {}
+
+            def attempt(timeout: float, tried: dict[int, Row] = tried) -> Rows:
+                row = self._new_row(application, name, spec)
+                tried[row.queue.uid] = row
+                self._index.add(application, name, row.queue.uid)
+                return self._cas.send(_INSERT, _values_of(row), timeout)
+
+            if self._cas.settle(attempt).applied:
+                present: Row | None = tried[next(reversed(tried))]
+            else:
+                present = self._find_row(application, name)
+            for uid in tried.keys() - {present.queue.uid if present else 0}:
+                self._index.remove(application, name, uid)
             if present is not None:
-                return present, False
+                self._rows.put(present)
+                return present, present.queue.uid in tried
             # Whoever was quicker has deleted it again.
 
     def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
@@ -99,13 +107,6 @@ class CassandraCatalogue(Catalogue, Applications):
         )
         reach = self._default_reach(queue)
         return Row(queue=queue, home=placement.class_of(reach), reach=reach, read_at=read_at)
-
-    def _insert_row(self, row: Row) -> Verdict:
-        queue = row.queue
-        numbers = queue.uid, queue.qid, row.home, row.reach
-        return self._cas.run(
-            _INSERT, (queue.application, queue.name, *numbers, *fields_of(queue), queue.created, queue.version)
-        )
 
     def _default_reach(self, queue: Queue) -> int:
         return self._options.default_ttl if queue.ttl is None else queue.ttl
@@ -207,3 +208,9 @@ class CassandraCatalogue(Catalogue, Applications):
         ]
         by_uid = {row.queue.uid: row.queue for row in rows}
         return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]
+
+
+def _values_of(row: Row) -> tuple[object, ...]:
+    queue = row.queue
+    numbers = queue.uid, queue.qid, row.home, row.reach
+    return queue.application, queue.name, *numbers, *fields_of(queue), queue.created, queue.version

@@ -30,6 +30,7 @@ _REMOVE = tuple(
     Statement(f"DELETE FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ?") for name in placement.NAMES
 )
 _FORGET_PLACES = Statement("DELETE FROM segments WHERE qid = ? AND part = ?")
+_MOST_FAILURES = 3
 _AT_ONCE = 100
 """Deletes under way at the same time; the nodes have other work to do."""
 
@@ -78,13 +79,21 @@ class Reaper:
         """Empties the graves that are old enough; returns how many.
 
         Raises:
-            StoreUnavailable: Some work is left for the next time.
+            StoreUnavailable: Several could not be emptied; all that is left is tried again the next time.
         """
         before = self.reaped
+        failures = 0
         for grave in self._graves.older(self._clock.now() - round(self._options.reap_after * TICKS_PER_SECOND)):
             if self._closing.is_set():
                 break
-            self._empty(grave)
+            try:
+                self._empty(grave)
+            except StoreUnavailable:
+                # One that cannot be emptied must not keep the others waiting; if none can, it is Cassandra.
+                failures += 1
+                if failures == _MOST_FAILURES:
+                    raise
+                log.info("Queue %s of %s is emptied later.", grave.name, grave.application, exc_info=True)
         return self.reaped - before
 
     def loop(self) -> None:

@@ -261,11 +261,13 @@ class Driver:
         except DRIVER_ERRORS as error:
             raise translate(error, reads=statement.reads, attempts=_attempts(future)) from error
 
-    def run_text(self, cql: str, *, timeout: float | None = None) -> Rows:
-        """Runs a statement that cannot be prepared (schema changes), or whose table may not be there."""
+    def run_text(self, cql: str, *, timeout: float | None = None, host: str | None = None) -> Rows:
+        """Runs a statement that cannot be prepared (schema changes), or whose table may not be there, like ``run``."""
         session = self._open_session()
         try:
-            return _all_pages(session.execute_async(cql, timeout=timeout or self._options.timeout))
+            return _all_pages(
+                session.execute_async(cql, timeout=timeout or self._options.timeout, host=self._host(host))
+            )
         except DRIVER_ERRORS as error:
             raise translate(error, reads=False) from error
 
