@@ -19,6 +19,8 @@ from deploy.local.server import Server
 from deploy.local.zookeeper import ZooKeeperEnsemble
 
 LOOK_SECONDS = 1.0
+PATIENCE = 300.0
+"""How many seconds a start may take; longer than in tests, as somebody watches it."""
 FEW = range(addresses.PER_BLOCK + 1)
 
 
@@ -36,7 +38,11 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Starts the servers, says where they are, waits, stops them. Returns the exit code."""
     wanted = parser().parse_args(arguments)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # both, as a shell makes what it runs in the background ignore Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     try:
         with contextlib.ExitStack() as opened:
             clusters = []
@@ -73,11 +79,14 @@ def start(wanted: argparse.Namespace, block: Block) -> Iterator[CassandraCluster
     keep: Path | None = wanted.keep
     if wanted.zookeeper:
         print(f"Starting ZooKeeper {jars.ZOOKEEPER_VERSION}", flush=True)
-        yield zookeeper.start_zookeeper(wanted.zookeeper, keep=keep and keep / "zookeeper", block=block)
+        yield zookeeper.start_zookeeper(
+            wanted.zookeeper, keep=keep and keep / "zookeeper", block=block, seconds=PATIENCE
+        )
     if wanted.cassandra:
         print(f"Starting Cassandra {jars.CASSANDRA_VERSION}", flush=True)
         setup = CassandraOptions(heap=wanted.heap, commitlog_sync=wanted.commitlog_sync, quick_start=False)
-        yield cassandra.start_cassandra(wanted.cassandra, setup, keep=keep and keep / "cassandra", block=block)
+        directory = keep and keep / "cassandra"
+        yield cassandra.start_cassandra(wanted.cassandra, setup, keep=directory, block=block, seconds=PATIENCE)
 
 
 def account(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -221,9 +222,12 @@ def test_killed_keeper(servers: ExitStack) -> None:
         assert not node.alive
 
 
-def test_foreground(tmp_path: Path, servers: ExitStack) -> None:
-    """Run in the foreground, servers answer where they say, stop on SIGTERM, and leave what was to be kept."""
-    command = [sys.executable, "-m", "deploy.local", "--zookeeper", "3", "--cassandra", "1", "--heap", "512m"]
+@pytest.mark.parametrize(
+    ("end", "nodes", "kept"), [(signal.SIGTERM, 1, {"cassandra", "zookeeper"}), (signal.SIGINT, 0, {"zookeeper"})]
+)
+def test_foreground(end: signal.Signals, nodes: int, kept: set[str], tmp_path: Path, servers: ExitStack) -> None:
+    """Run in the foreground, servers answer where they say, stop when told, and leave what was to be kept."""
+    command = [sys.executable, "-m", "deploy.local", "--zookeeper", "1", "--cassandra", str(nodes), "--heap", "512m"]
     with subprocess.Popen([*command, "--keep", str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -234,15 +238,16 @@ def test_foreground(tmp_path: Path, servers: ExitStack) -> None:
                     break
             text = "".join(lines)
             pids = [int(line.rpartition("process ")[2]) for line in lines if " process " in line]
-            assert len(pids) == 4, text
-            host, port = text.partition("QUEUEY_TEST_CASSANDRA=")[2].split()[0].split(":")
-            cql.Conversation(host, int(port), seconds=SECONDS).close()
-            process.send_signal(signal.SIGTERM)
+            assert len(pids) == 1 + nodes, text
+            for kind in ("CASSANDRA", "ZOOKEEPER")[1 - nodes :]:
+                host, port = text.partition(f"QUEUEY_TEST_{kind}=")[2].split()[0].split(":")
+                socket.create_connection((host, int(port)), SECONDS).close()
+            process.send_signal(end)
             assert process.wait(SECONDS) == 0
         finally:
             process.kill()
     assert [pid for pid in pids if is_there(pid)] == []
-    assert {path.name for path in tmp_path.iterdir()} == {"cassandra", "zookeeper"}
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_foreground_explains_failure(tmp_path: Path, servers: ExitStack) -> None:
