@@ -1,0 +1,139 @@
+"""Kills and pauses web processes and nodes by a plan, and records when."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, Protocol
+
+from tests.faults.history import Fault, FaultKind, Recorder, now
+from tests.served import Served
+
+
+class Victim(Protocol):
+    """What can be killed, paused and brought back. The nodes of ``deploy.local`` are such."""
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL."""
+
+    def start(self) -> None:
+        """Starts it on what it left, and waits until it serves."""
+
+    def pause(self) -> None:
+        """Stops it where it is."""
+
+    def resume(self) -> None:
+        """Lets it go on."""
+
+
+class WebProcess:
+    """A service with all its processes, at the same port for as long as it lives on.
+
+    Args:
+        serve: Starts it at a port; None: a free one.
+    """
+
+    def __init__(self, serve: Callable[[int | None], Served]) -> None:
+        self._serve = serve
+        self.served = serve(None)
+        self.earlier: list[str] = []
+
+    @property
+    def output(self) -> str:
+        """Everything printed by all its lives."""
+        return "".join([*self.earlier, self.served.output])
+
+    def wait(self) -> None:
+        """Waits until it serves."""
+        self.served.wait_for("Queuey serves at")
+
+    def kill(self) -> None:
+        """Ends it by SIGKILL, the parent and its workers."""
+        self.served.kill()
+
+    def start(self) -> None:
+        """Starts it again and waits until it serves."""
+        self.earlier.append(self.served.output)
+        self.served = self._serve(self.served.port)
+        self.wait()
+
+    def pause(self) -> None:
+        """Stops all its processes where they are."""
+        os.killpg(self.served.process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets them go on."""
+        os.killpg(self.served.process.pid, signal.SIGCONT)
+
+
+class Step(NamedTuple):
+    """One fault.
+
+    Attributes:
+        target: Name of the victim.
+        seconds: How long it is paused, or dead before it is started again.
+        after: Seconds from the beginning of the act.
+    """
+
+    kind: FaultKind
+    target: str
+    seconds: float
+    after: float = 0.0
+
+
+Act = tuple[Step, ...]
+"""Faults that go on together. An act is over when all of them are undone."""
+
+
+def perform(acts: Sequence[Act], victims: Mapping[str, Victim], recorder: Recorder, *, rest: float) -> None:
+    """Performs acts one after another.
+
+    Args:
+        acts: What to do.
+        victims: By name.
+        recorder: Is told of each fault when it is over.
+        rest: Seconds without fault after each act.
+    """
+    clock = threading.Event()
+    with ThreadPoolExecutor(max(map(len, acts), default=1)) as pool:
+        for act in acts:
+            running = [pool.submit(_fault, step, victims[step.target], recorder) for step in act]
+            for one in running:
+                one.result()
+            clock.wait(rest)
+
+
+def _fault(step: Step, victim: Victim, recorder: Recorder) -> None:
+    clock = threading.Event()
+    clock.wait(step.after)
+    start = now()
+    do, undo = (victim.kill, victim.start) if step.kind == "kill" else (victim.pause, victim.resume)
+    do()
+    clock.wait(step.seconds)
+    undo()
+    recorder.add(Fault(start=start, end=now(), target=step.target, kind=step.kind))
+
+
+class Span(NamedTuple):
+    """The times that matter to a store: W and D in seconds."""
+
+    deadline: float
+    delay: float
+
+
+def random_act(rng: random.Random, webs: Sequence[str], nodes: Sequence[str], span: Span) -> Act:
+    """Draws an act: up to two nodes and a web process, killed or paused for times around W and D."""
+    times = [0.3 * span.deadline, 1.05 * span.deadline, 1.3 * span.deadline, 1.1 * span.delay, 2 * span.deadline]
+
+    def step(target: str, kill: float) -> Step:
+        kind: FaultKind = "kill" if rng.random() < kill else "pause"
+        return Step(kind, target, rng.choice(times) * rng.uniform(0.9, 1.1), rng.choice((0.0, 0.0, 0.5, 1.5)))
+
+    chosen = [step(node, 0.25) for node in rng.sample(nodes, min(len(nodes), rng.choice((0, 1, 1, 2, 2))))]
+    if not chosen or rng.random() < 0.4:
+        chosen += [step(web, 0.3) for web in rng.sample(webs, rng.choice((1, 1, 1, len(webs))))]
+    return tuple(chosen)

@@ -1,0 +1,63 @@
+"""The guarantees hold while web processes are killed and paused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.faults.checker import Limits
+from tests.faults.counts import vacuous
+from tests.faults.experiment import Experiment, Store, explain
+from tests.faults.nemesis import Act, Span, Step
+
+if TYPE_CHECKING:
+    from deploy.local import CassandraCluster
+
+LIMITS = Limits(bound=20.0, grace=2.0, calm=1.5)
+
+
+@pytest.mark.timeout(180)
+def test_sqlite(tmp_path: Path) -> None:
+    """Two services on one SQLite store, paused and killed: nothing is missed, lost, invented or out of order."""
+    store = Store(options=(), span=Span(deadline=0.5, delay=0.5))
+    acts: list[Act] = [
+        (Step("pause", "web-1", 1.0), Step("kill", "web-2", 0.2, after=0.3)),
+        (Step("pause", "web-2", 1.0), Step("pause", "web-1", 0.5, after=0.2)),
+        (Step("kill", "web-1", 0.2), Step("kill", "web-2", 0.2, after=0.5)),
+    ]
+    verdict = Experiment(tmp_path, store, seed=1).run(acts, limits=LIMITS, rest=0.3)
+    assert verdict.violations == [], explain(verdict)
+    assert vacuous(verdict.counts, {"acknowledged": 500, "unknown": 1, "shown": 1000, "during_faults": 10}) == []
+
+
+def cassandra_acts(span: Span) -> list[Act]:
+    """What is done to nodes and web processes, around the times that matter."""
+    late, longer = 1.3 * span.deadline, 1.2 * span.delay
+    return [
+        (Step("pause", "node-2", longer),),
+        (Step("pause", "node-1", late), Step("pause", "node-3", late)),
+        (Step("pause", "web-1", longer),),
+        (Step("pause", "node-2", longer), Step("pause", "node-3", longer)),
+        (
+            Step("kill", "node-3", 2.0),
+            Step("pause", "web-2", longer, after=1.0),
+            Step("pause", "node-1", late, after=1.5),
+        ),
+        (Step("kill", "web-1", 0.5), Step("pause", "node-2", late)),
+        (Step("pause", "node-2", late), Step("pause", "node-3", late)),
+    ]
+
+
+@pytest.mark.timeout(400)
+def test_cassandra(tmp_path: Path, cassandra_nodes: CassandraCluster) -> None:
+    """Two web processes on three nodes with small W, S, D and C: one or two nodes and a web process fail at a time."""
+    from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
+
+    span = Span(deadline=1.0, delay=2.5)
+    store = store_on(cassandra_nodes, span, difference=0.5, row_age=0.5)
+    verdict = Experiment(tmp_path, store, seed=1).run(cassandra_acts(span), limits=LIMITS, rest=1.0)
+    assert verdict.violations == [], explain(verdict)
+    least = {"acknowledged": 1000, "refused": 20, "unknown": 10, "none_late": 1, "shown": 3000, "during_faults": 50}
+    assert vacuous(verdict.counts, least) == [], explain(verdict)

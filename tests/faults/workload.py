@@ -1,0 +1,299 @@
+"""Writers and readers over HTTP: each a thread that records every request and its answer."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from queuey import ids
+from tests.faults.history import ONLY_SENT, Outcome, Post, Read, Recorder, Sent, Shown, now
+from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
+
+PARTITIONS = 2
+PATIENCE = 40.0
+"""Seconds that a client waits for an answer: longer than any pause, so that late answers are heard as well."""
+HASTE = (0.3, 1.5)
+"""The same for clients in a hurry, who never hear what became of some posts."""
+LONGEST_DELAY = 2.0
+CATCH_UP_SECONDS = 60.0
+
+
+class Style(NamedTuple):
+    """How a writer writes.
+
+    Attributes:
+        sizes: Messages in a post, drawn from these; more than one are sent as a batch.
+        delayed: Share of messages with a delay.
+        chained: Each post names the last acknowledged id of this writer as ``X-After``.
+        hasty: Share of posts that are given up early.
+        pace: Mean seconds between posts.
+    """
+
+    sizes: tuple[int, ...] = (1,)
+    delayed: float = 0.0
+    chained: bool = False
+    hasty: float = 0.05
+    pace: float = 0.03
+
+
+SINGLE = Style(delayed=0.05)
+BATCHES = Style(sizes=(2, 5, 20), delayed=0.02, pace=0.06)
+CHAIN = Style(sizes=(1, 1, 1, 3), chained=True, hasty=0.02, pace=0.02)
+
+
+class Writer:
+    """Posts until told to stop; never repeats a post.
+
+    Args:
+        name: Unique in the history; bodies begin with it.
+        webs: The web processes to ask, in turn.
+        queues: Posts go to one of them at a time.
+        style: How to write.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        webs: Sequence[Web],
+        account: Account,
+        queues: Sequence[str],
+        style: Style,
+        recorder: Recorder,
+        seed: int,
+    ) -> None:
+        self._name = name
+        self._lines = [Line(web, account) for web in webs]
+        self._queues = queues
+        self._style = style
+        self._recorder = recorder
+        self._rng = random.Random(f"{seed} {name}")
+        self._last: str | None = None
+        self._number = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Is the thread."""
+        lines = itertools.cycle(self._lines)
+        while not stop.wait(self._rng.expovariate(1 / self._style.pace)):
+            try:
+                post = self._post(next(lines), self._rng.choice(self._queues), self._draw())
+            except NotSent:
+                stop.wait(0.1)
+                continue
+            if self._style.chained and post.ids:
+                self._last = max(post.ids, key=ids.parse_position)
+        self._close()
+
+    def mark(self) -> dict[str, dict[int, str]]:
+        """Posts to every partition of every queue until each has taken one; returns their ids."""
+        marks: dict[str, dict[int, str]] = {}
+        until = now() + CATCH_UP_SECONDS
+        for queue, partition in itertools.product(self._queues, range(1, PARTITIONS + 1)):
+            lines = itertools.cycle(self._lines)
+            post = self._post(next(lines), queue, (Sent(self._body(0), partition),))
+            while not post.ids and now() < until:
+                threading.Event().wait(0.2)
+                post = self._post(next(lines), queue, (Sent(self._body(0), partition),))
+            assert post.ids, f"nothing is taken any more: {post}"
+            marks.setdefault(queue, {})[partition] = post.ids[0]
+        self._close()
+        return marks
+
+    def _close(self) -> None:
+        for line in self._lines:
+            line.close()
+
+    def _body(self, n: int) -> str:
+        return f"{self._name}.{self._number}.{n}"
+
+    def _draw(self) -> tuple[Sent, ...]:
+        """Makes up the messages of a post."""
+        rng, style = self._rng, self._style
+        return tuple(
+            Sent(
+                self._body(n),
+                rng.randint(1, PARTITIONS),
+                round(rng.uniform(0.05, LONGEST_DELAY), 2) if rng.random() < style.delayed else 0.0,
+            )
+            for n in range(rng.choice(style.sizes))
+        )
+
+    def _post(self, line: Line, queue: str, sent: tuple[Sent, ...]) -> Post:
+        self._number += 1
+        body, headers = _request(sent, self._last)
+        timeout = self._rng.uniform(*HASTE) if self._rng.random() < self._style.hasty else PATIENCE
+        start = now()
+        try:
+            answer = line.ask("POST", f"/{queue}", body=body, headers=headers, timeout=timeout)
+        except Unanswered as error:
+            answer = Answer(ONLY_SENT, retry_after=False, content={}, text=str(error))
+        post = Post(
+            start=start,
+            end=now(),
+            web=line.web.name,
+            writer=self._name,
+            queue=queue,
+            sent=sent,
+            status=answer.status,
+            outcomes=_outcomes(answer, len(sent)),
+            ids=tuple(one["key"] for one in answer.content["messages"]) if answer.status == 201 else (),
+            after=self._last,
+            retry_after=answer.retry_after,
+            note="" if answer.status == 201 else answer.text,
+        )
+        self._recorder.add(post)
+        return post
+
+
+def _request(sent: tuple[Sent, ...], after: str | None) -> tuple[bytes, dict[str, str]]:
+    headers = {"X-After": after} if after else {}
+    if len(sent) > 1:
+        messages = [{"body": one.body, "partition": one.partition, "delay": one.delay} for one in sent]
+        return json.dumps({"messages": messages}).encode(), {**headers, "Content-Type": "application/json"}
+    (one,) = sent
+    headers |= {"X-Partition": str(one.partition), "Content-Type": "text/plain"}
+    if one.delay:
+        headers["X-Delay"] = str(one.delay)
+    return one.body.encode(), headers
+
+
+def _outcomes(answer: Answer, size: int) -> tuple[Outcome, ...]:
+    """What an answer says of each message; where it says nothing, anything may be."""
+    told = answer.content.get("outcomes", [answer.content.get("outcome")] * size)
+    return tuple(_outcome(answer, told[n]) for n in range(size))
+
+
+def _outcome(answer: Answer, told: object) -> Outcome:
+    if answer.status == 201:
+        return "acknowledged"
+    return "none" if told == "none" else "unknown"
+
+
+class Habit(NamedTuple):
+    """How a reader reads.
+
+    Attributes:
+        partitions: Which of the queue's; several in one request.
+        merge: As one list in time order.
+        limit: Of a page.
+        wait: Seconds of the long poll, 0 for none.
+        pause: Mean seconds of rest where there is nothing more to read.
+    """
+
+    partitions: tuple[int, ...] = tuple(range(1, PARTITIONS + 1))
+    merge: bool = False
+    limit: int = 50
+    wait: int = 0
+    pause: float = 0.15
+
+
+class Reader:
+    """Follows a queue by the cursor of each answer, asking now this web process and now that.
+
+    Args:
+        name: Unique in the history.
+        webs: The web processes to ask, at random.
+        queue: What to follow.
+        habit: How to read.
+        final: As in :class:`tests.faults.history.Read`.
+
+    Attributes:
+        queue: What it follows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        webs: Sequence[Web],
+        account: Account,
+        queue: str,
+        habit: Habit,
+        recorder: Recorder,
+        final: int = 0,
+    ) -> None:
+        self._name = name
+        self._lines = [Line(web, account) for web in webs]
+        self.queue = queue
+        self._habit = habit
+        self._recorder = recorder
+        self._final = final
+        self._rng = random.Random(name)
+        self._cursor = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Is the thread: follows the queue until told to stop."""
+        while not stop.is_set():
+            if not self._step(self._habit.wait):
+                stop.wait(self._rng.expovariate(1 / self._habit.pause))
+        self._close()
+
+    def read_beyond(self, marks: dict[int, str]) -> None:
+        """Reads on until everything up to these ids was shown, one per partition, or for too long."""
+        until = now() + CATCH_UP_SECONDS
+        while not self._beyond(marks) and now() < until:
+            if not self._step(0):
+                threading.Event().wait(0.1)
+        self._close()
+
+    def _close(self) -> None:
+        for line in self._lines:
+            line.close()
+
+    def _beyond(self, marks: dict[int, str]) -> bool:
+        cursors = _cursors(self._cursor)
+        return bool(cursors) and all(
+            ids.parse_position(cursor) > ids.parse_position(marks[number]) for number, cursor in cursors.items()
+        )
+
+    def _step(self, wait: int) -> bool:
+        """Reads a page and tells whether there is more at once."""
+        line = self._rng.choice(self._lines)
+        start = now()
+        try:
+            answer = line.ask("GET", self._path(wait), timeout=PATIENCE)
+        except NotSent:
+            return False
+        except Unanswered as error:
+            answer = Answer(ONLY_SENT, retry_after=False, content={}, text=str(error))
+        self._recorder.add(self._record(line.web, start, answer))
+        if answer.status != 200:
+            return False
+        self._cursor = answer.content["cursor"]
+        return bool(answer.content["more"])
+
+    def _path(self, wait: int) -> str:
+        habit = self._habit
+        path = f"/{self.queue}?partitions={','.join(map(str, habit.partitions))}&limit={habit.limit}"
+        path += f"&since={self._cursor}" if self._cursor else ""
+        return path + ("&merge=true" if habit.merge else "") + (f"&wait={wait}" if wait else "")
+
+    def _record(self, web: Web, start: float, answer: Answer) -> Read:
+        good = answer.status == 200
+        content = answer.content
+        return Read(
+            start=start,
+            end=now(),
+            web=web.name,
+            reader=self._name,
+            queue=self.queue,
+            partitions=self._habit.partitions,
+            status=answer.status,
+            since=_cursors(self._cursor),
+            merge=self._habit.merge,
+            horizon=content["horizon"] if good else "",
+            shown=tuple(Shown(one["partition"], one["message_id"], one["body"]) for one in content["messages"])
+            if good
+            else (),
+            next={int(number): name for number, name in content["next"].items()} if good else {},
+            retry_after=answer.retry_after,
+            final=self._final,
+            note="" if good else answer.text,
+        )
+
+
+def _cursors(text: str) -> dict[int, str]:
+    """Reads a cursor in one string, ``1:<id>,2:<id>``."""
+    return {int(number): name for number, _, name in (part.partition(":") for part in text.split(",") if part)}
