@@ -88,7 +88,7 @@ def test_data_outlives_containers(services: dict[str, Service]) -> None:
     kept = [
         volume.partition(":")[0] for one in services.values() for volume in one.get("volumes", []) if volume[0] != "."
     ]
-    assert sorted(kept) == sorted({*NODES, *WEB, "zookeeper", "zookeeper-log"})
+    assert sorted(kept) == sorted({*NODES, "zookeeper", "zookeeper-log"})
 
 
 def test_ports_are_published_to_this_machine_only(services: dict[str, Service]) -> None:
@@ -187,7 +187,7 @@ def test_web_nodes_find_the_store(services: dict[str, Service]) -> None:
 
 
 def test_web_nodes_may_do_little(services: dict[str, Service]) -> None:
-    """The service's containers write to their volume and /tmp alone, and have no capabilities."""
+    """The service's containers write to /tmp and the image's volume alone, and have no capabilities."""
     for name in (*WEB, "migrate"):
         service = services[name]
         assert service["read_only"] is True

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -89,12 +90,13 @@ def test_restarts_where_that_helps(unit: dict[str, list[str]]) -> None:
 
 
 def test_it_can_write_where_it_keeps_things(unit: dict[str, list[str]]) -> None:
-    """The settings' samples keep the profile in the one directory that the unit lets it write to."""
+    """The settings that the page shows with the unit keep everything in the one directory that it lets it write to."""
     (state,) = unit["StateDirectory"]
-    for sample in (ROOT / "deploy" / "settings").glob("*.toml"):
-        profile = settings.load({}, {}, config=sample).settings.profile
-        assert profile is not None
-        assert profile.parent == Path("/var/lib") / state
+    section = (ROOT / "docs" / "operations.md").read_text().partition("\n## As a systemd service\n")[2]
+    (shown,) = re.findall(r"^```toml\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    kept = {name: Path(value) for name, value in tomllib.loads(shown).items() if name in {"data", "profile"}}
+    assert set(kept) == {"data", "profile"}
+    assert {path.parent for path in kept.values()} == {Path("/var/lib") / state}
 
 
 def test_variables(unit: dict[str, list[str]]) -> None:
