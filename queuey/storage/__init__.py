@@ -1,9 +1,9 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` is four small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
-:class:`Applications` (and their keys) and :class:`Offsets`. The claim log, jobs, named messages and the bulk scan and
-write for Spark are further contracts beside these; none of these four needs to change for them, because a message is
-always named by ``(queue.qid, partition, position)`` and every read is bounded by a horizon the store reports.
+A :class:`Store` is five small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+:class:`Bulk`, :class:`Applications` (and their keys) and :class:`Offsets`. The claim log, jobs and named messages are
+further contracts beside these; none of these needs to change for them, because a message is always named by
+``(queue.qid, partition, position)`` and every read is bounded by a horizon the store reports.
 
 Rules for every implementation:
 
@@ -20,8 +20,10 @@ Rules for every implementation:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from queuey.ids import FIRST, LAST
 
 if TYPE_CHECKING:
     from queuey.errors import Outcome
@@ -204,6 +206,44 @@ class Messages(ABC):
         """
 
 
+class Bulk(ABC):
+    """Whole ranges out of a store and into it, for pipelines: past the limits of single calls, in any process."""
+
+    @abstractmethod
+    def plan(
+        self, queue: Queue, lower: Position = FIRST, upper: Position = LAST, *, pieces: int = 1
+    ) -> tuple[int, list[Slice]]:
+        """Divides what lies between two positions and below the horizon into slices to be scanned side by side.
+
+        Args:
+            queue: What to scan.
+            lower: The lowest position of interest.
+            upper: The lowest position above it.
+            pieces: About how many slices; at least one for each partition that holds anything, of about equal size
+                if messages are spread evenly over time.
+
+        Returns:
+            The horizon (ticks), and the slices by partition and position. They do not overlap.
+        """
+
+    @abstractmethod
+    def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
+        """Reads a whole slice, in lists of at most its ``limit`` messages and about ``max_bytes``."""
+
+    @abstractmethod
+    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """Writes messages at their own partitions and ids, with their own ends; idempotent.
+
+        Overwrites what is at these ids. Moves no generator. After an error some of them may be written.
+
+        Returns:
+            How many were written; messages that have expired are left out.
+
+        Raises:
+            InvalidRequest: A partition is beyond the queue's.
+        """
+
+
 class Applications(ABC):
     """Applications and the SHA-256 hashes of their keys."""
 
@@ -293,7 +333,7 @@ class Offsets(ABC):
         """
 
 
-class Store(Catalogue, Messages, Applications, Offsets):
+class Store(Catalogue, Messages, Bulk, Applications, Offsets):
     """One backend, open."""
 
     name: str

@@ -42,7 +42,9 @@ __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
 POOL = 8
 """Threads for what has to wait: reading rows, recording places, checking the clock."""
-START = 5.0
+ASKED_EVERY = 60.0
+"""Seconds for which it is remembered how the nodes write their commit logs."""
+START = 3.0
 """Seconds that opening waits for Cassandra before it goes on without."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?)")
@@ -84,7 +86,7 @@ class CassandraStore(CassandraCatalogue, CassandraMessages, CassandraApplication
             levels=self._levels,
             pool=self._pool,
         )
-        self._acknowledgement: Acknowledgement | None = None
+        self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._reaper = Reaper(self._driver, options, clock, self._graves, self._offsets, self._closing)
         self._reaping = threading.Thread(target=self._reaper.loop, name="queuey-reaper", daemon=True)
         self._reaping.start()
@@ -130,9 +132,10 @@ class CassandraStore(CassandraCatalogue, CassandraMessages, CassandraApplication
 
     def acknowledgement(self) -> Acknowledgement:
         """See the contract."""
-        if self._acknowledgement is None:
-            self._acknowledgement = acknowledgement_of(self._driver)
-        return self._acknowledgement
+        now = self._clock.boottime()
+        if self._acknowledgement is None or now - self._acknowledgement[0] > ASKED_EVERY:
+            self._acknowledgement = now, acknowledgement_of(self._driver)
+        return self._acknowledgement[1]
 
     def guarantee(self, queue: Queue) -> str:
         """See the contract."""

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from queuey import ids
 from queuey.errors import Outcome, StoreClosed, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
-from queuey.storage import Messages
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import counting, placement, reading, rows
 from queuey.storage.cassandra.clock import Clock, ticks
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.levels import InForce, Levels
+from queuey.storage.cassandra.loading import LOADED_AT_ONCE, Loader
 from queuey.storage.cassandra.minting import Generator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.placement import CLASSES, Place
@@ -25,6 +26,7 @@ from queuey.storage.cassandra.reading import Extent, Source
 from queuey.storage.cassandra.segments import MARGIN, Known, Segments
 from queuey.storage.cassandra.skew import Watch
 from queuey.storage.cassandra.writer import TTL_MARGIN, Writer
+from queuey.storage.scanning import Scanning
 
 POLL = 0.25
 """Seconds between looks of a reader that waits: nobody tells a process of what others write."""
@@ -32,8 +34,8 @@ POLL = 0.25
 _Places = Sequence[tuple[int, Position]]
 
 
-class CassandraMessages(Messages):
-    """The messages contract on Cassandra."""
+class CassandraMessages(Scanning):
+    """The messages and bulk contracts on Cassandra."""
 
     _driver: Driver
     _options: CassandraOptions
@@ -138,6 +140,21 @@ class CassandraMessages(Messages):
             ]
         self._driver.run_all(calls, consistency=level.writes)
         return len(wanted)
+
+    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """See the contract. They go to places of their own, as those that are put (see :mod:`loading`)."""
+        self._watch.require()
+        row = self._rows.current(queue)
+        loader = Loader(self._driver, self._segments, row, self._levels.of(row.queue), self._clock, self._stamps)
+        written = 0
+        left = iter(messages)
+        while some := list(islice(left, LOADED_AT_ONCE)):
+            row = self._rows.current(queue)
+            for message in some:
+                items_of.check_partition(row.queue, message.partition)
+                items_of.check_text(message.body)
+            written += loader.write(some)
+        return written
 
     # Reading
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from queuey import ids
 from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
-from queuey.storage import Messages
 from queuey.storage import items as items_of
+from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database, Watch
@@ -18,6 +19,7 @@ from queuey.storage.sqlite.reading import read_slice, to_messages
 from queuey.storage.sqlite.runs import estimate, live_runs, lowest_live
 from queuey.storage.sqlite.transaction import Append, Transaction
 
+LOADED_AT_ONCE = 1000
 COUNTED = 10_000
 """Up to so many messages are counted; more are estimated from the runs."""
 
@@ -37,8 +39,8 @@ _FIRST_ABOVE = (
 )
 
 
-class SqliteMessages(Messages):
-    """The messages contract on SQLite."""
+class SqliteMessages(Scanning):
+    """The messages and bulk contracts on SQLite."""
 
     _db: Database
 
@@ -74,6 +76,29 @@ class SqliteMessages(Messages):
                 transaction.put(base | partition, position, lifetime, item.body, meta)
 
         self._db.writer.perform(work)
+
+    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """See the contract. Each thousand is one transaction."""
+        written = 0
+        left = iter(messages)
+        while some := list(islice(left, LOADED_AT_ONCE)):
+            for message in some:
+                items_of.check_partition(queue, message.partition)
+                items_of.check_text(message.body)
+
+            def work(transaction: Transaction, some: list[Message] = some) -> int:
+                transaction.verify(queue)
+                transaction.advance()
+                alive = [message for message in some if message.expires > transaction.now]
+                for message in alive:
+                    lifetime = message.expires - max(transaction.now, message.ticks)
+                    meta = rows.encode_meta(message.meta)
+                    qp = queue.qid << 8 | message.partition
+                    transaction.put(qp, message.position, lifetime, message.body, meta)
+                return len(alive)
+
+            written += self._db.writer.perform(work)
+        return written
 
     def fetch(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> list[Message]:
         """See the contract."""

@@ -1,0 +1,141 @@
+"""Bulk loads: many messages with given ids, in batches of one Cassandra partition each, some on the way at a time."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from queuey.errors import StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Message
+from queuey.storage.cassandra import placement, rows
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver, Rows, routing_key
+from queuey.storage.cassandra.heat import FULL_ROWS
+from queuey.storage.cassandra.levels import InForce
+from queuey.storage.cassandra.minting import Stamps
+from queuey.storage.cassandra.placement import Place
+from queuey.storage.cassandra.queue_rows import Row
+from queuey.storage.cassandra.segments import Segments
+
+LOADED_AT_ONCE = 5000
+"""Messages that are divided among places together."""
+BATCH_ROWS = 50
+BATCH_BYTES = 128 << 10
+FLYING = 8
+"""Batches on the way."""
+_NO_META = b"\0"
+
+_pack_long = struct.Struct(">q").pack
+_pack_int = struct.Struct(">i").pack
+
+
+class Loader:
+    """Loads messages into one queue.
+
+    Args:
+        driver: The way to Cassandra.
+        segments: The record of places.
+        row: The queue's.
+        level: The queue's.
+        clock: What has expired by it is left out.
+        stamps: Of writes.
+    """
+
+    def __init__(
+        self, driver: Driver, segments: Segments, row: Row, level: InForce, clock: Clock, stamps: Stamps
+    ) -> None:
+        self._driver = driver
+        self._segments = segments
+        self._row = row
+        self._level = level
+        self._clock = clock
+        self._stamps = stamps
+
+    def write(self, messages: Sequence[Message]) -> int:
+        """Writes messages; returns how many, without those that have expired.
+
+        Raises:
+            StoreUnavailable: Some may be written and some not.
+        """
+        now = self._clock.now()
+        alive = [message for message in messages if message.expires > now]
+        by_place: dict[tuple[int, Place], list[Message]] = {}
+        level = _level_for(alive)
+        for message in alive:
+            lifetime = (message.expires - min(now, message.ticks)) / TICKS_PER_SECOND
+            kind = max(self._row.home, placement.class_of(lifetime))
+            place = placement.place_of(message.ticks, kind, level)
+            by_place.setdefault((message.partition, place), []).append(message)
+        by_partition: dict[int, list[Place]] = {}
+        for partition, place in by_place:
+            by_partition.setdefault(partition, []).append(place)
+        for partition, places in by_partition.items():
+            self._segments.record(self._row.queue.qid, partition, places, consistency=self._level.writes)
+        self._send(by_place, now)
+        return len(alive)
+
+    def _send(self, by_place: dict[tuple[int, Place], list[Message]], now: int) -> None:
+        room = threading.Semaphore(FLYING)
+        errors: list[StoreUnavailable] = []
+
+        def done(_rows: Rows | None, error: StoreUnavailable | None) -> None:
+            if error is not None:
+                errors.append(error)
+            room.release()
+
+        for (partition, place), messages in by_place.items():
+            key = [_pack_long(self._row.queue.qid), _pack_int(partition), _pack_long(place.bucket)]
+            for batch in _batches(messages):
+                room.acquire()
+                if errors:
+                    room.release()
+                    break
+                self._driver.begin_rows(
+                    rows.INSERT[place.kind],
+                    [[*key, *self._values(message, now)] for message in batch],
+                    routing_key=routing_key(key),
+                    consistency=self._level.writes,
+                    timeout=self._level.deadline,
+                    done=done,
+                )
+        for _ in range(FLYING):
+            room.acquire()
+        if errors:
+            raise errors[0]
+
+    def _values(self, message: Message, now: int) -> list[Any]:
+        body, meta = rows.encode(message.body, message.meta)
+        lives = -((now - message.expires) // TICKS_PER_SECOND) + 1
+        return [
+            rows.id_bytes(*message.position),
+            body,
+            _pack_long(message.expires),
+            meta if isinstance(meta, bytes) else _NO_META,  # Nothing must be left of a message that was there.
+            _pack_long(self._stamps.above(message.ticks)),
+            _pack_int(max(1, min(lives, placement.longest_ttl(now)))),
+        ]
+
+
+def _level_for(messages: Sequence[Message]) -> int:
+    """Returns narrow enough a level for messages that lie as densely as these."""
+    if not messages:
+        return placement.LOAD
+    times = [message.ticks for message in messages]
+    span = max(times) - min(times) + 1
+    full = len(messages) * placement.width(0, placement.LOAD) / span > FULL_ROWS
+    return placement.DENSE_LOAD if full else placement.LOAD
+
+
+def _batches(messages: Sequence[Message]) -> list[list[Message]]:
+    batches: list[list[Message]] = []
+    size = BATCH_BYTES
+    for message in messages:
+        if size >= BATCH_BYTES or len(batches[-1]) >= BATCH_ROWS:
+            batches.append([])
+            size = 0
+        batches[-1].append(message)
+        size += len(message.body)
+    return batches

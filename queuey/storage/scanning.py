@@ -1,0 +1,58 @@
+"""Scans of whole ranges, on top of what every store can do: read slices and say what its partitions hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import msgspec
+
+from queuey import ids
+from queuey.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.messages import Message, PartitionInfo, Queue, Slice
+from queuey.storage import Bulk, Messages
+
+
+class Scanning(Messages, Bulk):
+    """The reading half of the bulk contract."""
+
+    def plan(
+        self, queue: Queue, lower: Position = FIRST, upper: Position = LAST, *, pieces: int = 1
+    ) -> tuple[int, list[Slice]]:
+        """See the contract."""
+        horizon, partitions = self.inspect(queue)
+        upper = min(upper, (horizon, LOW_MIN))
+        total = sum(info.count for info in partitions) or 1
+        found: list[Slice] = []
+        for info in partitions:
+            if info.count:
+                found += _divided(info, lower, upper, max(1, round(pieces * info.count / total)))
+        return horizon, found
+
+    def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
+        """See the contract."""
+        more = True
+        while more:
+            [page] = self.read(queue, [part])
+            if page.messages:
+                yield page.messages
+            more = page.more and page.next is not None
+            if page.next is not None:
+                bounds = {"upper": ids.following(page.next)} if part.descending else {"lower": page.next}
+                part = msgspec.structs.replace(part, **bounds)
+
+
+def _divided(info: PartitionInfo, lower: Position, upper: Position, pieces: int) -> list[Slice]:
+    """Returns slices of a partition that take equal times."""
+    low = lower if info.oldest is None else max(lower, info.oldest)
+    high = upper if info.newest is None else min(upper, ids.following(info.newest))
+    if low >= high:
+        return []
+    step = max(1, math.ceil((high[0] + 1 - low[0]) / pieces))
+    bounds = [low, *((low[0] + step * number, LOW_MIN) for number in range(1, pieces)), high]
+    return [
+        Slice(info.partition, first, min(last, high))
+        for first, last in pairwise(bounds)
+        if first < min(last, high)
+    ]

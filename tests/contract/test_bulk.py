@@ -1,0 +1,138 @@
+"""Whole ranges out of a store and into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from msgspec import structs
+
+from queuey import ids
+from queuey.errors import InvalidRequest, QueueChanged
+from queuey.messages import Message, Meta, Queue
+from queuey.storage import Store
+from tests.contract.samples import bodies, make_queue, new, pages, positions, say, shown, whole
+
+HOUR = 3600 * ids.TICKS_PER_SECOND
+
+
+def old_messages(count: int, *, partition: int = 1, step: int = HOUR // 10) -> list[Message]:
+    """Messages of the last hours, the newest last, all alive for another day."""
+    now = ids.now_ticks()
+    return [
+        Message(now - (count - n) * step, n, partition, now + 24 * HOUR, f"{partition}-{n}", Meta("text/plain"))
+        for n in range(count)
+    ]
+
+
+def scanned(store: Store, queue: Queue, *, pieces: int = 1) -> Iterator[Message]:
+    """Everything that the slices of a plan give."""
+    _, parts = store.plan(queue, pieces=pieces)
+    for part in parts:
+        for some in store.scan(queue, part):
+            yield from some
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7, 40])
+def test_a_plan_covers_everything_once(store: Store, pieces: int) -> None:
+    """However finely a queue is divided, its slices together give each message once, in order in its partition."""
+    queue = make_queue(store, partitions=3)
+    given = old_messages(60) + old_messages(25, partition=3, step=HOUR // 3600)
+    assert store.load(queue, given) == 85
+    found = list(scanned(store, queue, pieces=pieces))
+    assert found == given
+
+
+def test_a_plan_ends_at_the_horizon(store: Store) -> None:
+    """What is not due yet belongs to no slice."""
+    queue = make_queue(store)
+    found = say(store, queue, "a", "b")
+    store.append(queue, [new("late", delay=3600.0)])
+    horizon, parts = store.plan(queue)
+    assert horizon > found[-1][0]
+    assert all(part.upper <= (horizon, ids.LOW_MIN) for part in parts)
+    assert [message.body for part in parts for some in store.scan(queue, part) for message in some] == ["a", "b"]
+
+
+def test_a_plan_keeps_to_its_bounds(store: Store) -> None:
+    """Only what lies in the bounds is planned; the upper one is exclusive."""
+    queue = make_queue(store)
+    given = old_messages(20)
+    store.load(queue, given)
+    _, parts = store.plan(queue, given[5].position, given[9].position, pieces=3)
+    assert [message for part in parts for some in store.scan(queue, part) for message in some] == given[5:9]
+
+
+def test_nothing_to_plan(store: Store) -> None:
+    """An empty queue has no slices."""
+    assert store.plan(make_queue(store, partitions=2), pieces=5)[1] == []
+
+
+def test_a_scan_comes_in_portions(store: Store) -> None:
+    """A scan gives lists no longer than the slice's limit, in either direction."""
+    queue = make_queue(store)
+    given = old_messages(23)
+    store.load(queue, given)
+    for descending in (False, True):
+        part = structs.replace(whole(), limit=5, descending=descending)
+        portions = list(store.scan(queue, part))
+        assert max(len(some) for some in portions) <= 5
+        found = [message for some in portions for message in some]
+        assert found == (given[::-1] if descending else given)
+
+
+def test_loading_again_changes_nothing(store: Store, other: Store) -> None:
+    """A load may be repeated by anybody, in part or as a whole: each message is there once."""
+    queue = make_queue(store)
+    given = old_messages(30)
+    store.load(queue, given)
+    other.load(queue, given[10:20])
+    store.load(queue, given)
+    assert shown(store, queue) == given
+    assert shown(other, queue) == given
+
+
+def test_loaded_messages_are_like_others(store: Store) -> None:
+    """They are read by range beside new ones, found, counted, overwritten and deleted by id."""
+    queue = make_queue(store)
+    given = old_messages(6)
+    say(store, queue, "new")
+    store.load(queue, given)
+    assert bodies(shown(store, queue)) == [*[message.body for message in given], "new"]
+    assert store.fetch(queue, [(1, given[3].position)]) == [given[3]]
+    assert store.inspect(queue)[1][0].count == 7
+    store.put(queue, [(1, given[0].position)], new("put"))
+    store.delete(queue, [(1, given[1].position)])
+    assert bodies(shown(store, queue)) == ["put", *[message.body for message in given[2:]], "new"]
+    assert next(bodies(page.messages) for page in pages(store, queue, structs.replace(whole(), limit=4))) == [
+        "put",
+        *[message.body for message in given[2:5]],
+    ]
+
+
+def test_expired_messages_are_left_out(store: Store) -> None:
+    """What has ended already is not written and not counted."""
+    queue = make_queue(store)
+    given = old_messages(4)
+    ended = [structs.replace(message, expires=ids.now_ticks() - HOUR) for message in given[:2]]
+    assert store.load(queue, [*ended, *given[2:]]) == 2
+    assert positions(shown(store, queue)) == positions(given[2:])
+
+
+def test_many_messages_of_a_moment(store: Store) -> None:
+    """Thousands of messages within a second are loaded and read as well as thousands over days."""
+    queue = make_queue(store)
+    given = old_messages(6000, step=1000)
+    assert store.load(queue, iter(given)) == 6000
+    assert list(scanned(store, queue, pieces=3)) == given
+
+
+def test_refused_loads(store: Store) -> None:
+    """A partition that the queue does not have and a row that is out of date are refused."""
+    queue = make_queue(store)
+    with pytest.raises(InvalidRequest):
+        store.load(queue, old_messages(3, partition=2))
+    purged = store.purge_queue(queue)
+    with pytest.raises(QueueChanged):
+        store.load(queue, old_messages(3))
+    assert shown(store, purged) == []
