@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped] # it ships no types
+import yaml
 
 import deploy.local.cassandra
 from deploy.local import CassandraCluster, CassandraOptions, Tls, start_cassandra

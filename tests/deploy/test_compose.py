@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped] # it ships no types
+import yaml
 
 from deploy.local.cassandra import NATIVE_PORT
 from queuey import settings

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped] # it ships no types
+import yaml
 
 from queuey.client import Client
 from queuey.storage.cassandra.options import Target

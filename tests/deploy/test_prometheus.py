@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped] # it ships no types
+import yaml
 
 from queuey.metrics import Metrics, exposition
 from queuey.storage.cassandra import CassandraOptions, CassandraStore

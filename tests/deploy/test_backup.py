@@ -1,0 +1,89 @@
+"""The page's backup and restore of a Cassandra cluster, typed as it says, on real nodes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from deploy.local import CassandraCluster, CassandraNode, start_cassandra
+from deploy.local.cassandra import NODETOOL
+from queuey.messages import NewMessage, QueueSpec
+from queuey.storage import cassandra
+from queuey.storage.cassandra import migrations
+from queuey.storage.cassandra.options import CassandraOptions, Target
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "operations-cassandra.md"
+OPTIONS = CassandraOptions(row_age=0.1, timeout=20.0, reap_interval=None)
+
+
+def commands() -> tuple[str, str]:
+    """What the page says to type: for the backup, and for the restore."""
+    section = PAGE.read_text().partition("\n## Backup and restore\n")[2].partition("\n## ")[0]
+    backup, restore = re.findall(r"^ *```sh\n(.*?)^ *```$", section, re.DOTALL | re.MULTILINE)
+    return backup, restore
+
+
+def keyspace(cluster: CassandraCluster) -> Target:
+    """The keyspace, with its tables."""
+    target = Target(tuple(cluster.contact_points), "queuey", cluster.port)
+    migrations.migrate(target, OPTIONS, replication="datacenter1=1")
+    return target
+
+
+def operator(node: CassandraNode, directory: Path, text: str) -> str:
+    """Types commands on a node's machine; returns what they print."""
+    tool = directory / "nodetool"
+    asked = shlex.join([*node._java(), f"-Duser.home={directory}", NODETOOL, "-p", str(node._place.jmx_port)])
+    tool.write_text(f'#!/bin/sh\nexec {asked} "$@"\n')
+    tool.chmod(0o755)
+    places = {
+        "/var/lib/cassandra/data": node.directory / "data",
+        "/backup": directory,
+        "/restore": directory / "restore",
+    }
+    for place, here in places.items():
+        text = re.sub(rf"(?<![\w/]){place}\b", str(here), text)
+    variables = {"PATH": f"{directory}:/usr/bin:/bin"}
+    ended = subprocess.run(["/bin/sh", "-euc", text], env=variables, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
+    """A new cluster, restored from the snapshot, has the queues, messages and keys of before it, none from after."""
+    backup, restore = commands()
+    with start_cassandra(1) as old:
+        target = keyspace(old)
+        with closing(cassandra.open_store(target.url, options=OPTIONS)) as store:
+            store.create_application("app")
+            store.add_key("app", b"k" * 32)
+            queue, _ = store.create_queue("app", "kept", QueueSpec(partitions=2))
+            before = store.append(queue, [NewMessage(body=str(number), partition=1, ttl=3600) for number in range(500)])
+            tag = operator(old.nodes[0], tmp_path, f'{backup}\nprintf "%s" "$TAG"').rpartition("\n")[2]
+            after = store.append(queue, [NewMessage(body="late", partition=2, ttl=3600)])
+            store.create_queue("app", "late", QueueSpec())
+        assert "There are no snapshots" in old.nodes[0].nodetool("listsnapshots")
+        tokens = re.findall(r"^Token\s+: (-?\d+)$", (tmp_path / f"{tag}.tokens").read_text(), re.MULTILINE)
+    with start_cassandra(1) as new:
+        target = keyspace(new)
+        assert sorted(tokens) == sorted(
+            re.findall(r"^Token\s+: (-?\d+)$", new.nodes[0].nodetool("info", "--tokens"), re.MULTILINE)
+        )
+        operator(new.nodes[0], tmp_path, f"TAG={tag}\n{restore}")
+        with closing(cassandra.open_store(target.url, options=OPTIONS)) as store:
+            assert [found.name for found in store.list_queues("app")] == ["kept"]
+            assert store.find_key(b"k" * 32) is not None
+            queue = store.queue("app", "kept")
+            found = store.fetch(queue, [(1, place) for place in before])
+            assert [message.body for message in found] == [str(number) for number in range(500)]
+            assert store.fetch(queue, [(2, place) for place in after]) == []
+            (newer,) = store.append(queue, [NewMessage(body="new", partition=1, ttl=3600)])
+            assert newer > max(*before, *after)
