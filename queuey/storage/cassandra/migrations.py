@@ -176,10 +176,12 @@ def migrate(
 
 def _make_all(driver: Driver, options: CassandraOptions, tell: Tell) -> Iterator[Migration]:
     first, *_ = known = cql_files.known()
+    # It makes the table that holds the lock, and does nothing if that is there; a read could find one that another
+    # run is making at this moment, and that cannot be used yet.
+    for statement in first.statements:
+        _change_schema(driver, options, statement)
     if not pending(known, _recorded(driver)):
         return
-    for statement in first.statements:  # It makes the table that holds the lock.
-        _change_schema(driver, options, statement)
     lock = _Lock(driver, options, tell)
     with lock:
         for migration in pending(known, _recorded(driver)):
