@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -61,12 +61,14 @@ class Experiment:
         directory: For data, logs and the history.
         store: What they run on.
         seed: Of what writers write.
+        slowness: Writers rest so many times longer than usual.
     """
 
-    def __init__(self, directory: Path, store: Store, seed: int) -> None:
+    def __init__(self, directory: Path, store: Store, seed: int, slowness: float = 1.0) -> None:
         self._directory = directory
         self._store = store
         self._seed = seed
+        self._slowness = slowness
         self._recorder = Recorder()
         self._processes: dict[str, WebProcess] = {}
         self._account = Account("", "")
@@ -75,7 +77,7 @@ class Experiment:
     def _webs(self) -> list[Web]:
         return [Web(name, process.served.port) for name, process in self._processes.items()]
 
-    def run(self, acts: Sequence[Act], *, limits: Limits, rest: float) -> Verdict:
+    def run(self, acts: Iterable[Act], *, limits: Limits, rest: float) -> Verdict:
         """Runs, with all faults in the middle, and judges.
 
         Args:
@@ -175,6 +177,7 @@ class Experiment:
         ]
 
     def _writer(self, name: str, webs: Sequence[Web], queues: Sequence[str], style: Style) -> Writer:
+        style = style._replace(pace=style.pace * self._slowness)
         return Writer(name, webs, self._account, queues, style, self._recorder, self._seed)
 
     def _readers(self) -> list[Reader]:

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
 
@@ -89,7 +89,7 @@ Act = tuple[Step, ...]
 """Faults that go on together. An act is over when all of them are undone."""
 
 
-def perform(acts: Sequence[Act], victims: Mapping[str, Victim], recorder: Recorder, *, rest: float) -> None:
+def perform(acts: Iterable[Act], victims: Mapping[str, Victim], recorder: Recorder, *, rest: float) -> None:
     """Performs acts one after another.
 
     Args:
@@ -99,7 +99,7 @@ def perform(acts: Sequence[Act], victims: Mapping[str, Victim], recorder: Record
         rest: Seconds without fault after each act.
     """
     clock = threading.Event()
-    with ThreadPoolExecutor(max(map(len, acts), default=1)) as pool:
+    with ThreadPoolExecutor(len(victims)) as pool:
         for act in acts:
             running = [pool.submit(_fault, step, victims[step.target], recorder) for step in act]
             for one in running:
@@ -125,15 +125,23 @@ class Span(NamedTuple):
     delay: float
 
 
+def random_acts(seed: int, webs: Sequence[str], nodes: Sequence[str], span: Span, seconds: float) -> Iterator[Act]:
+    """Draws acts until the time is over."""
+    rng, until = random.Random(seed), now() + seconds
+    while now() < until:
+        yield random_act(rng, webs, nodes, span)
+
+
 def random_act(rng: random.Random, webs: Sequence[str], nodes: Sequence[str], span: Span) -> Act:
-    """Draws an act: up to two nodes and a web process, killed or paused for times around W and D."""
+    """Draws an act: nodes and web processes, killed or paused for times around W and D, mostly not all at once."""
     times = [0.3 * span.deadline, 1.05 * span.deadline, 1.3 * span.deadline, 1.1 * span.delay, 2 * span.deadline]
 
-    def step(target: str, kill: float) -> Step:
-        kind: FaultKind = "kill" if rng.random() < kill else "pause"
+    def step(target: str, kills: float) -> Step:
+        kind: FaultKind = "kill" if rng.random() < kills else "pause"
         return Step(kind, target, rng.choice(times) * rng.uniform(0.9, 1.1), rng.choice((0.0, 0.0, 0.5, 1.5)))
 
-    chosen = [step(node, 0.25) for node in rng.sample(nodes, min(len(nodes), rng.choice((0, 1, 1, 2, 2))))]
+    hit = rng.sample(nodes, min(len(nodes), rng.choice((0, 0, 1, 1, 1, 1, 2, 2, 2, 3))))
+    chosen = [step(node, kills=0.25) for node in hit]
     if not chosen or rng.random() < 0.4:
-        chosen += [step(web, 0.3) for web in rng.sample(webs, rng.choice((1, 1, 1, len(webs))))]
+        chosen += [step(web, kills=0.3) for web in rng.sample(webs, rng.choice((1, 1, 1, len(webs))))]
     return tuple(chosen)
