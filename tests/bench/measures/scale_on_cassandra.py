@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from tests.bench import nodes, on_cassandra, service, traffic
 from tests.bench.harness import Bench, Void, measure
@@ -25,6 +25,9 @@ THOUSAND = 1000
 SPAN = 71 * 3600
 """Seconds over which the messages of a long queue are spread: a little less than their age at most."""
 LOW = ids.random_low()
+TTL = 4 * 86_400
+"""Seconds that they live: none ends during the measure."""
+LOADERS = 4
 BEHIND = 1.5
 """What a read may cost behind messages that are gone, over one without them."""
 LIVE = 1000
@@ -62,18 +65,19 @@ def queues(bench: Bench) -> Report:
 
 def create_all(server: Process, size: int, part: int) -> dict[str, Sample]:
     """Creates queues over many connections; returns how it went with the first ones and with the last ones."""
-    ranges = {"the first": range(part), "those between": range(part, size - part), "the last": range(size - part, size)}
+    ranges = {"the first": range(part)}
+    if size > part:
+        ranges |= {"those between": range(part, size - part), "the last": range(size - part, size)}
     return {
         what: traffic.run(server, creations(numbers), seconds=600, warm=0, count=len(numbers))
         for what, numbers in ranges.items()
-        if numbers
     }
 
 
 def creations(numbers: range) -> Job:
-    """Returns creations of numbered queues and, as the generator is ahead by one a connection, of some spare ones."""
+    """Returns creations of numbered queues and of spare ones: the generator sends a little more than it counts."""
     names = [f"q{number:07d}" for number in numbers]
-    spare = [f"spare{numbers.start}-{number}" for number in range(CONNECTIONS)]
+    spare = [f"spare{numbers.start}-{number}" for number in range(2 * CONNECTIONS)]
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     return Job(
         [
@@ -103,20 +107,22 @@ def deep(bench: Bench) -> Report:
 
 
 def spread(store: Store, queue: Queue, count: int) -> list[Position]:
-    """Writes messages under ids of the last three days; returns the ids in their order."""
+    """Loads messages under ids of the last three days; returns the ids in their order."""
     first = ids.now_ticks() - SPAN * ids.TICKS_PER_SECOND
     step = SPAN * ids.TICKS_PER_SECOND // count
-    found = [(first + number * step, LOW) for number in range(count)]
-    (text,) = traffic.bodies(1)
-    item = NewMessage(text, 1, service.THREE_DAYS)
+    texts = traffic.bodies(THOUSAND)
 
-    def write(at: int) -> None:
-        store.put(queue, [(1, position) for position in found[at : at + BATCH]], item)
+    def message(number: int) -> Message:
+        ticks = first + number * step
+        return Message(ticks, LOW, 1, ticks + TTL * ids.TICKS_PER_SECOND, texts[number % THOUSAND])
 
-    with ThreadPoolExecutor(4) as pool:
-        for _ in pool.map(write, range(0, count, BATCH)):
-            pass
-    return found
+    def load(number: int) -> int:
+        return store.load(queue, map(message, range(count * number // LOADERS, count * (number + 1) // LOADERS)))
+
+    with ThreadPoolExecutor(LOADERS) as pool:
+        if sum(pool.map(load, range(LOADERS))) != count:
+            raise Void("not all messages were loaded")
+    return [(first + number * step, LOW) for number in range(count)]
 
 
 @measure("cassandra-deletes", "Reading on Cassandra behind messages that were deleted, have expired or were purged")
