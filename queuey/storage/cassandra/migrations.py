@@ -7,6 +7,7 @@ before. A run that dies leaves a lock that expires and files done in part; every
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
@@ -153,6 +154,7 @@ def migrate(
         StoreUnavailable: Cassandra cannot be reached, or another run has the lock. What was done is kept.
     """
     wanted = None if replication is None else parse_replication(replication)
+    options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # Nobody waits for an answer; nodes may be busy.
     with _connected(target, options, keyspace=False) as driver:
         present = _replication(driver)
         if present is None:
