@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -36,8 +36,8 @@ TIMEOUT = 1.5
 KEPT = 100_000
 """Deletes that are tried on in the background at most; the oldest are given up beyond."""
 
-Written = tuple[int, list[Any]]
-"""The class of a message and its serialized row, as it was written."""
+Written = tuple[int, Sequence[list[Any]]]
+"""A class of messages and serialized rows, as they were written."""
 
 
 class _Chunk(NamedTuple):
@@ -209,8 +209,9 @@ class Fencer:
 
 def _chunks(written: Iterable[Written]) -> list[_Chunk]:
     by_place: dict[tuple[int, bytes, bytes, bytes], list[list[Any]]] = {}
-    for kind, values in written:
-        by_place.setdefault((kind, values[0], values[1], values[2]), []).append(values)
+    for kind, some in written:
+        for values in some:
+            by_place.setdefault((kind, values[0], values[1], values[2]), []).append(values)
     return [
         _Chunk(key[0], found[at : at + ROWS]) for key, found in by_place.items() for at in range(0, len(found), ROWS)
     ]

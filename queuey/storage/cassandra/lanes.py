@@ -12,15 +12,16 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from queuey.errors import Outcome
-from queuey.ids import Position
+from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import placement, rows
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.heat import Heat
 from queuey.storage.cassandra.levels import InForce
+from queuey.storage.cassandra.minting import stamp_of
 from queuey.storage.cassandra.placement import Place
 
 FULL_ROWS = 50
@@ -29,6 +30,8 @@ FULL_BYTES = 64 << 10
 MOST_ROWS = 100
 MOST_BYTES = 256 << 10
 """A request to Cassandra holds no more, unless a single body is larger."""
+TTL_MARGIN = 2
+"""Seconds that Cassandra keeps a row beyond its end: its clock ticks in seconds, and ours decides."""
 FLUSH_ROWS = 2000
 """Rows that one flush of a lane takes at most."""
 
@@ -87,8 +90,8 @@ class Operation:
         """Some of it is or may be stored."""
         self.minted = math.inf
         """Boot time of its earliest id."""
-        self.written: list[tuple[int, list[Any]]] = []
-        """Class and serialized row of each message that was given to the driver."""
+        self.written: list[tuple[int, Sequence[list[Any]]]] = []
+        """Class and serialized rows of what was given to the driver."""
         self._claim = threading.Lock()
         self._begun = False
 
@@ -116,15 +119,19 @@ class Operation:
 class Part:
     """The messages of an operation that go to one partition."""
 
-    __slots__ = ("items", "operation", "size")
+    __slots__ = ("alike", "items", "operation", "size")
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
         self.items: list[Item] = []
         self.size = 0
+        self.alike = True
+        """All have one TTL and no delay, so they follow each other."""
 
     def add(self, item: Item) -> None:
         """Adds a message."""
+        if item.delay or (self.items and item.ttl != self.items[0].ttl):
+            self.alike = False
         self.items.append(item)
         self.size += len(item.body)
 
@@ -174,6 +181,35 @@ class Lane:
         return taken
 
 
+class Run(NamedTuple):
+    """Messages of a part that go to one place under ids that follow each other tick by tick; one TTL, one delay."""
+
+    part: Part
+    items: Sequence[Item]
+    place: Place
+    ticks: int
+    low: int
+
+    def serialized(self, key: Sequence[bytes], now: int) -> list[list[Any]]:
+        """Returns the rows, as the columns of :data:`rows.INSERT`.
+
+        Args:
+            key: The serialized partition key.
+            now: Ticks; the write's timestamp where the id's time is still to come.
+        """
+        first = self.items[0]
+        lifetime = first.ttl * TICKS_PER_SECOND
+        ttl = _pack_int(min(first.ttl + math.ceil(first.delay) + TTL_MARGIN, placement.longest_ttl(now)))
+        ticks, low, id_bytes = self.ticks, self.low, rows.id_bytes
+        found = []
+        for item in self.items:
+            stamp = stamp_of(now if first.delay else ticks)
+            expires = _pack_long(ticks + lifetime)
+            found.append([*key, id_bytes(ticks, low), item.body, expires, item.meta, _pack_long(stamp), ttl])
+            ticks += 1
+        return found
+
+
 class Flight:
     """A request on its way: rows of one Cassandra partition, and whose they are."""
 
@@ -187,21 +223,57 @@ class Flight:
         self.size = 0
         self.operations: list[Operation] = []
 
-    def add(self, operation: Operation, values: list[Any], size: int) -> None:
-        """Adds a row."""
-        self.rows.append(values)
+    def take(self, operation: Operation, given: Sequence[list[Any]]) -> int:
+        """Takes as many rows of an operation as there is room for; returns how many."""
+        room = MOST_ROWS - len(self.rows)
+        taken = given[:room]
+        size = sum(len(values[4]) for values in taken)
+        if self.size + size > MOST_BYTES:
+            taken, size = self._fitting(taken)
+        if not taken:
+            return 0
+        self.rows += taken
         self.size += size
-        operation.written.append((self.place.kind, values))
+        operation.written.append((self.place.kind, taken))
         if not self.operations or self.operations[-1] is not operation:
             self.operations.append(operation)
             with operation.lock:
                 operation.left += 1
                 operation.minted = min(operation.minted, self.minted)
+        return len(taken)
 
-    @property
-    def full(self) -> bool:
-        """Whether it takes no more."""
-        return len(self.rows) >= MOST_ROWS or self.size >= MOST_BYTES
+    def _fitting(self, given: Sequence[list[Any]]) -> tuple[Sequence[list[Any]], int]:
+        """Returns the first rows that fit in: at least one, however large, if there is none yet."""
+        size = 0
+        for number, values in enumerate(given):
+            if self.size + size + len(values[4]) > MOST_BYTES and (number or self.rows):
+                return given[:number], size
+            size += len(values[4])
+        return given, size
+
+
+def flights_of(lane: Lane, runs: Iterable[Run], now: int, minted: float) -> list[Flight]:
+    """Serializes what is to be sent and divides it into requests.
+
+    Args:
+        lane: Whose it is.
+        runs: In the order of their ids at each place.
+        now: Ticks.
+        minted: Boot time not after any of the ids.
+    """
+    open_flights: dict[Place, Flight] = {}
+    flights: list[Flight] = []
+    for run in runs:
+        given = run.serialized([*lane.packed, _pack_long(run.place.bucket)], now)
+        while given:
+            flight = open_flights.get(run.place)
+            taken = 0 if flight is None else flight.take(run.part.operation, given)
+            if not taken:
+                flight = open_flights[run.place] = Flight(lane, run.place, minted)
+                flights.append(flight)
+                taken = flight.take(run.part.operation, given)
+            given = given[taken:]
+    return flights
 
 
 def parts_of(operation: Operation, items: Sequence[NewMessage]) -> dict[int, Part]:

@@ -16,6 +16,7 @@ from queuey.storage import items as items_of
 from queuey.storage.cassandra import counting, placement, reading, rows
 from queuey.storage.cassandra.clock import Clock, ticks
 from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.lanes import TTL_MARGIN
 from queuey.storage.cassandra.levels import InForce, Levels
 from queuey.storage.cassandra.loading import LOADED_AT_ONCE, Loader
 from queuey.storage.cassandra.minting import Generator, Stamps
@@ -25,7 +26,7 @@ from queuey.storage.cassandra.queue_rows import QueueRows, Row
 from queuey.storage.cassandra.reading import Extent, Source
 from queuey.storage.cassandra.segments import MARGIN, Known, Segments
 from queuey.storage.cassandra.skew import Watch
-from queuey.storage.cassandra.writer import TTL_MARGIN, Writer
+from queuey.storage.cassandra.writer import Writer
 from queuey.storage.scanning import Scanning
 
 POLL = 0.25

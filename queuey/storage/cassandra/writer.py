@@ -17,7 +17,6 @@ place it needs is not recorded yet; a pool's thread sees to that.
 from __future__ import annotations
 
 import logging
-import math
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -25,16 +24,16 @@ from concurrent.futures import Executor
 from queue import SimpleQueue
 
 from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
-from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import placement, rows
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, InDoubt, routing_key
 from queuey.storage.cassandra.fences import Fence, Fencer
 from queuey.storage.cassandra.heat import Heat
-from queuey.storage.cassandra.lanes import Done, Flight, Item, Lane, Operation, Part, parts_of
+from queuey.storage.cassandra.lanes import Done, Flight, Lane, Operation, Part, Run, flights_of, parts_of
 from queuey.storage.cassandra.levels import InForce, Levels
-from queuey.storage.cassandra.minting import Delayed, Generator, stamp_of
+from queuey.storage.cassandra.minting import Delayed, Generator
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.placement import Place
 from queuey.storage.cassandra.queue_rows import QueueRows, Row
@@ -45,8 +44,6 @@ log = logging.getLogger(__name__)
 
 LANES = 20_000
 """Lanes that are kept for their heat when nothing is in them."""
-TTL_MARGIN = 2
-"""Seconds that Cassandra keeps a row beyond its end: its clock ticks in seconds, and ours decides."""
 
 _pack_long = struct.Struct(">q").pack
 _pack_int = struct.Struct(">i").pack
@@ -241,14 +238,16 @@ class Writer:
             heat = lane.heat = Heat(row.home)
         level = heat.level_at(self._generator.next_time())
         now, minted = self._clock.both()
-        marked = [(part, self._mint(part, now)) for part in ready]
-        flights = _pack(row, level, marked)
-        self._check_places(lane, row, flights)
+        runs = [run for part in ready for run in self._mint(part, row, level, now)]
+        self._check_places(lane, row, {run.place for run in runs})
         if self._clock.boottime() - row.read_at > self._options.row_age:
             raise _NotYet(lambda: self._rows.read(row.queue.application, row.queue.name))
-        boarded = self._board(lane, flights, now, minted)
+        for run in runs:
+            for number, item in enumerate(run.items):
+                run.part.operation.positions[item.index] = run.ticks + number, run.low
+        flights = flights_of(lane, runs, now, minted)
         heat.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
-        for flight in boarded:
+        for flight in flights:
             self._send(flight, ready[0].operation.level)
         for part in ready:
             self._count_down(part.operation, None, stored=False)
@@ -273,19 +272,25 @@ class Writer:
         parts[:] = ready  # Should something have to be done first, these are the ones that wait on.
         return ready
 
-    def _mint(self, part: Part, now: int) -> list[Position]:
-        """Makes the ids of a part."""
-        prompt = sum(not item.delay for item in part.items)
-        ticks = self._generator.mint(prompt, part.operation.after) if prompt else 0
-        late = Delayed(now, self._generator.next_time()) if prompt < len(part.items) else None
-        found = []
-        for item in part.items:
-            if item.delay and late is not None:
-                found.append(late.mint(item.delay))
-            else:
-                found.append((ticks, self._generator.low))
-                ticks += 1
-        return found
+    def _mint(self, part: Part, row: Row, level: int, now: int) -> list[Run]:
+        """Makes the ids of a part and finds their places."""
+        items, low = part.items, self._generator.low
+        if part.alike:
+            ticks = self._generator.mint(len(items), part.operation.after)
+            place = placement.place_of(ticks, items[0].kind(row.home), level)
+            if ticks + len(items) <= place.end:
+                return [Run(part, items, place, ticks, low)]
+        else:
+            prompt = sum(not item.delay for item in items)
+            ticks = self._generator.mint(prompt, part.operation.after) if prompt else 0
+        late = Delayed(now, self._generator.next_time())
+        runs = []
+        for item in items:
+            position = late.mint(item.delay) if item.delay else (ticks, low)
+            ticks += not item.delay
+            place = placement.place_of(position[0], item.kind(row.home), level)
+            runs.append(Run(part, [item], place, *position))
+        return runs
 
     def _check_places(self, lane: Lane, row: Row, places: Iterable[Place]) -> None:
         """Makes sure that readers are told of every place before an id in it counts.
@@ -302,39 +307,6 @@ class Writer:
         if missing:
             consistency = self._levels.of(row.queue).writes
             raise _NotYet(lambda: self._segments.record(lane.qid, lane.partition, missing, consistency=consistency))
-
-    def _board(
-        self,
-        lane: Lane,
-        by_place: dict[Place, list[tuple[Part, Item, Position]]],
-        now: int,
-        minted: float,
-    ) -> list[Flight]:
-        """Serializes the rows and divides them into requests."""
-        flights: list[Flight] = []
-        now_stamp = stamp_of(now)
-        longest = placement.longest_ttl(now)
-        for place, found in by_place.items():
-            flight = Flight(lane, place, minted)
-            flights.append(flight)
-            key = [*lane.packed, _pack_long(place.bucket)]
-            for part, item, position in found:
-                if flight.full:
-                    flight = Flight(lane, place, minted)
-                    flights.append(flight)
-                ticks = position[0]
-                part.operation.positions[item.index] = position
-                values = [
-                    *key,
-                    rows.id_bytes(*position),
-                    item.body,
-                    _pack_long(ticks + item.ttl * TICKS_PER_SECOND),
-                    item.meta,
-                    _pack_long(now_stamp if item.delay else stamp_of(ticks)),
-                    _pack_int(min(item.ttl + math.ceil(item.delay) + TTL_MARGIN, longest)),
-                ]
-                flight.add(part.operation, values, len(item.body))
-        return flights
 
     def _send(self, flight: Flight, level: InForce) -> None:
         with self._lock:
@@ -441,18 +413,6 @@ class Writer:
         self.fencer.close(max(0.0, until - self._clock.boottime()))
         self._ready.put(None)
         self._thread.join(1.0)
-
-
-def _pack(
-    row: Row, level: int, marked: list[tuple[Part, list[Position]]]
-) -> dict[Place, list[tuple[Part, Item, Position]]]:
-    """Returns what goes to each place."""
-    by_place: dict[Place, list[tuple[Part, Item, Position]]] = {}
-    for part, positions in marked:
-        for item, position in zip(part.items, positions, strict=True):
-            place = placement.place_of(position[0], item.kind(row.home), level)
-            by_place.setdefault(place, []).append((part, item, position))
-    return by_place
 
 
 def _reaches(row: Row, longest: int) -> bool:
