@@ -96,11 +96,12 @@ def narrower(kind: int, level: int) -> int:
 
 
 def wider(kind: int, level: int) -> int:
-    """Returns the next wider level, or the same if there is none."""
-    if level == HOME:
-        return level
-    previous = level - 1
-    return previous if width(kind, previous) > width(kind, level) else previous - 1
+    """Returns the next wider level, or the same if there is none.
+
+    Level 1 is as wide as the class of 6 h itself, so that class has no use for it.
+    """
+    previous = max(HOME, level - 1)
+    return previous if width(kind, previous) < width(kind, HOME) else HOME
 
 
 def own_places(kind: int, lower: int, upper: int) -> list[Place]:

@@ -1,0 +1,1 @@
+"""Decisions of the Cassandra store, without a server."""
