@@ -20,13 +20,18 @@ from cassandra import (
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException
 from cassandra.pool import NoConnectionsAvailable
+from cassandra.protocol import ErrorMessage
 
 from queuey.errors import Outcome, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
-DRIVER_ERRORS = (DriverException, NoHostAvailable, ConnectionException, OSError)
-"""Everything that the driver raises on purpose; ``InvalidRequest`` and timeouts are ``DriverException``s."""
+DRIVER_ERRORS = (DriverException, NoHostAvailable, ConnectionException, ErrorMessage, OSError)
+"""Everything that the driver raises on purpose; ``InvalidRequest`` and timeouts are ``DriverException``s.
+
+Errors of the server that the driver knows no class for are ``ErrorMessage``s: overload, and a lightweight transaction
+whose result is unknown.
+"""
 
 
 class InDoubt(StoreUnavailable):
