@@ -18,7 +18,9 @@ from tests.bench.opponents.wide_rows import Address
 from tests.bench.processes import TICKS
 
 Sync = Literal["periodic", "batch"]
-HEAP = "2g"
+HEAP = {1: "2g", 3: "1g"}
+"""Of each node, by how many there are."""
+START_SECONDS = 300.0
 
 
 class Nodes:
@@ -58,9 +60,9 @@ def cassandra(bench: Bench, count: int = 1, sync: Sync = "periodic") -> Iterator
         Skip: There is no Java here, or no way to Cassandra's jars.
         Void: A node did not start.
     """
-    options = CassandraOptions(heap=HEAP, commitlog_sync=sync, quick_start=False)
+    options = CassandraOptions(heap=HEAP[count], commitlog_sync=sync, quick_start=False)
     try:
-        cluster = start_cassandra(count, options, keep=bench.fresh("cassandra"))
+        cluster = start_cassandra(count, options, keep=bench.fresh("cassandra"), seconds=START_SECONDS)
     except (CannotFetch, NoJava) as error:
         raise Skip(f"needs Cassandra: {error}") from error
     except ServersError as error:
