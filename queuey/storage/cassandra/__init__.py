@@ -103,8 +103,8 @@ class CassandraStore(CassandraCatalogue, CassandraMessages, CassandraApplication
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         at = self._clock.now()
-        self._driver.run(_BEAT, (self._process, at))
-        if self._driver.run(_BEATS, (self._process,)) != [(at,)]:
+        self._driver.run(_BEAT, (self._process, at), consistency=self._options.catalogue_write)
+        if self._driver.run(_BEATS, (self._process,), consistency=self._options.catalogue_read) != [(at,)]:
             raise StoreUnavailable("Cassandra did not give back what was written")
         problem = schema_problem(self._driver) or self._skew.complaint()
         if problem is not None:

@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Slice
 from queuey.storage.cassandra import reading, rows
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, Statement, TooManyDead
 from queuey.storage.cassandra.reading import Extent, Source
 
 LISTED = 2000
@@ -81,6 +81,9 @@ def _count(
             ends = rows.uuid_of(low), rows.uuid_of(ids.preceding(high))
             calls.append((rows.COUNT[place.kind], (*key, place.bucket, *ends)))
             counted.append(place)
-    answers = [int(answer[0][0]) for answer in driver.run_all(calls, consistency=consistency)]
+    try:
+        answers = [int(answer[0][0]) for answer in driver.run_all(calls, consistency=consistency)]
+    except TooManyDead:  # An estimate is not worth more than what was listed.
+        return 0
     of_narrow = [number for place, number in zip(counted, answers, strict=True) if not place.wide]
     return sum(answers) + (left_out * sum(of_narrow) // len(of_narrow) if of_narrow else 0)

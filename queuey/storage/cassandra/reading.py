@@ -1,6 +1,6 @@
 """Reading a slice of a partition out of the places it may lie in.
 
-A slice is read in rounds. A round looks at a window of time: all wide places that overlap it, and as many narrow ones
+A slice is read in rounds. A round looks at a window of time: the wide places that overlap it, and as many narrow ones
 as it is given; each is asked for at most what the page still lacks. If a place gave as much as it was asked for, there
 may be more behind its last row, so the round ends there and the next begins. The logic is a generator that yields
 probes and is sent their rows, so slices of several partitions share their round trips, and it runs without a server.
@@ -12,16 +12,18 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 from queuey import ids
+from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, Page, Slice
 from queuey.storage.cassandra import rows
-from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.driver import Driver, Rows, Statement, TooManyDead
 from queuey.storage.cassandra.placement import Place
 
 ROUND = 256
 """Rows that the first round of a page asks for at most; later ones know how large the bodies are."""
 MOST_NARROW = 16
-"""Narrow places in one round at most."""
+MOST_WIDE = 16
+"""Narrow and wide places in one round at most. Of wide ones there are more only where old ids were put."""
 _END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
 
 
@@ -57,7 +59,8 @@ class Extent(NamedTuple):
     complete: bool
 
 
-Rounds = Generator[list[Probe], list[Rows], "Gathered"]
+Rounds = Generator[list[Probe], list[Rows] | None, "Gathered"]
+"""Yields probes and is sent their rows, or None if there are too many dead rows in between."""
 
 
 class Gathered(NamedTuple):
@@ -80,15 +83,19 @@ def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     places = [source.place for source in sources]
     gathered: list[Message] = []
     size, narrow, at = 0, 1, extent.lower
+    span = _Span()
     while at < extent.upper:
         stop = min(extent.upper, _window_end(places, at[0], narrow))
         limit = _share(wanted, len(gathered), size)
-        probes = [
-            Probe(place, low, high, limit, descending=False)
-            for place, lowest in sources
-            if (low := max(at, lowest)) < (high := min(stop, (place.end, LOW_MIN)))
-        ]
+        probes = _probes(sources, at, stop, limit, descending=False)
+        if probes and span.ticks:
+            stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
+            probes = _probes(sources, at, stop, limit, descending=False)
         found = (yield probes) if probes else []
+        if found is None:
+            span.narrow(probes)
+            continue
+        span.widen()
         cut = stop
         for answer in found:
             if len(answer) >= limit:
@@ -111,15 +118,19 @@ def descend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     places = [source.place for source in sources]
     gathered: list[Message] = []
     size, narrow, at = 0, 1, extent.upper
+    span = _Span()
     while at > extent.lower:
         stop = max(extent.lower, _window_start(places, at, narrow))
         limit = _share(wanted, len(gathered), size)
-        probes = [
-            Probe(place, low, high, limit, descending=True)
-            for place, lowest in sources
-            if (low := max(stop, lowest)) < (high := min(at, (place.end, LOW_MIN)))
-        ]
+        probes = _probes(sources, stop, at, limit, descending=True)
+        if probes and span.ticks:
+            stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
+            probes = _probes(sources, stop, at, limit, descending=True)
         found = (yield probes) if probes else []
+        if found is None:
+            span.narrow(probes)
+            continue
+        span.widen()
         cut = stop
         for answer in found:
             if len(answer) >= limit:
@@ -136,16 +147,53 @@ def descend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     return Gathered(gathered, ids.preceding(extent.lower), more=False)
 
 
+class _Span:
+    """How much time a round may cover: all there is, until it turns out that there are too many dead rows in it."""
+
+    ticks: int | None = None
+
+    def narrow(self, probes: Sequence[Probe]) -> None:
+        """Takes a quarter of what the probes covered.
+
+        Raises:
+            StoreUnavailable: They covered next to nothing.
+        """
+        covered = max(probe.upper for probe in probes)[0] - min(probe.lower for probe in probes)[0]
+        self.ticks = covered // 4
+        if not self.ticks:
+            raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
+
+    def widen(self) -> None:
+        """Lets the next round cover twice as much."""
+        if self.ticks:
+            self.ticks *= 2
+
+
+def _probes(sources: Sequence[Source], start: Position, stop: Position, limit: int, *, descending: bool) -> list[Probe]:
+    """Returns what to ask each source for between two positions."""
+    return [
+        Probe(place, low, high, limit, descending)
+        for place, lowest in sources
+        if (low := max(start, lowest)) < (high := min(stop, (place.end, LOW_MIN)))
+    ]
+
+
 def _window_end(places: Sequence[Place], at: int, narrow: int) -> Position:
     """Returns where a window ends that begins at a tick and holds so many narrow places (more if they overlap)."""
-    ahead = [place for place in places if not place.wide and place.end > at]
-    return next(((place.start, LOW_MIN) for place in ahead[narrow:] if place.start > at), _END)
+    ends = []
+    for wide, most in ((False, narrow), (True, MOST_WIDE)):
+        ahead = [place for place in places if place.wide == wide and place.end > at]
+        ends += [place.start for place in ahead[most:] if place.start > at][:1]
+    return (min(ends), LOW_MIN) if ends else _END
 
 
 def _window_start(places: Sequence[Place], at: Position, narrow: int) -> Position:
     """The mirror image: where a window begins that ends below a position."""
-    below = [place for place in places if not place.wide and (place.start, LOW_MIN) < at]
-    return next(((place.end, LOW_MIN) for place in below[narrow:] if (place.end, LOW_MIN) < at), ids.FIRST)
+    starts = []
+    for wide, most in ((False, narrow), (True, MOST_WIDE)):
+        below = [place for place in places if place.wide == wide and (place.start, LOW_MIN) < at]
+        starts += [place.end for place in below[most:] if (place.end, LOW_MIN) < at][:1]
+    return (max(starts), LOW_MIN) if starts else ids.FIRST
 
 
 def _share(wanted: Slice, count: int, size: int) -> int:
@@ -212,27 +260,52 @@ def run(
         StoreUnavailable: As the driver.
     """
     results: list[Gathered | None] = [None] * len(readers)
-    waiting = {number: _advance(results, number, reader, None) for number, reader in enumerate(readers)}
+    waiting = {number: _advance(results, number, reader) for number, reader in enumerate(readers)}
     while pending := {number: probes for number, probes in waiting.items() if probes is not None}:
-        calls: list[tuple[Statement, Sequence[Any]]] = []
-        for number, probes in pending.items():
-            calls += [_query(keys[number], probe, only_ids=only_ids) for probe in probes]
-        found = driver.run_all(calls, consistency=consistency)
-        if only_ids:
-            found = [[(data, b"", expires, None) for data, expires in answer] for answer in found]
-        answers = iter(found)
-        waiting = {
-            number: _advance(results, number, readers[number], [next(answers) for _ in probes])
+        calls = {
+            number: [_query(keys[number], probe, only_ids=only_ids) for probe in probes]
             for number, probes in pending.items()
+        }
+        waiting = {
+            number: _advance(results, number, readers[number], _with_bodies(found) if only_ids else found, sent=True)
+            for number, found in _answers(driver, calls, consistency).items()
         }
     return [result for result in results if result is not None]
 
 
-def _advance(
-    results: list[Gathered | None], number: int, reader: Rounds, answers: list[Rows] | None
-) -> list[Probe] | None:
+def _answers(
+    driver: Driver, calls: dict[int, list[tuple[Statement, Sequence[Any]]]], consistency: str
+) -> dict[int, list[Rows] | None]:
+    """Asks for everybody at once, or one after another if somebody asks for too much; None is who does."""
     try:
-        return next(reader) if answers is None else reader.send(answers)
+        found = iter(driver.run_all([call for some in calls.values() for call in some], consistency=consistency))
+        return {number: [next(found) for _ in some] for number, some in calls.items()}
+    except TooManyDead:
+        if len(calls) == 1:
+            return dict.fromkeys(calls)
+        return {
+            number: answer
+            for one in calls.items()
+            for number, answer in _answers(driver, dict([one]), consistency).items()
+        }
+
+
+def _with_bodies(found: list[Rows] | None) -> list[Rows] | None:
+    """Makes rows of ids look like rows of messages."""
+    return found and [[(data, b"", expires, None) for data, expires in answer] for answer in found]
+
+
+def _advance(
+    results: list[Gathered | None],
+    number: int,
+    reader: Rounds,
+    answers: list[Rows] | None = None,
+    *,
+    sent: bool = False,
+) -> list[Probe] | None:
+    """Lets a reader go on with its answers, or begin; returns what it asks for next, None at its end."""
+    try:
+        return reader.send(answers) if sent else next(reader)
     except StopIteration as ended:
         results[number] = ended.value
         return None

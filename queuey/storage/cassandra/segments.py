@@ -38,8 +38,8 @@ REFRESH_PUT = 3600.0
 """Seconds after which a place of given ids is recorded again: messages may come to it as long as it is named."""
 _BEFORE = 60 * TICKS_PER_SECOND
 """A look begins so much below what was asked for, so that readers with nearby cursors share it."""
-FLOOR_EVERY = 10.0
-FLOOR_STEP = 60 * TICKS_PER_SECOND
+FLOOR_EVERY = 5.0
+FLOOR_STEP = TICKS_PER_SECOND
 """A floor is raised at most so often (seconds), and by at least so much (ticks)."""
 
 Key = tuple[int, int]

@@ -4,7 +4,7 @@ Nothing above it sees an exception, a consistency constant or a row type of the 
 """
 
 from queuey.storage.cassandra.driver.connection import Driver, Host, routing_key
-from queuey.storage.cassandra.driver.errors import InDoubt
+from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead
 from queuey.storage.cassandra.driver.requests import UNSET, Rows, Statement
 
-__all__ = ["UNSET", "Driver", "Host", "InDoubt", "Rows", "Statement", "routing_key"]
+__all__ = ["UNSET", "Driver", "Host", "InDoubt", "Rows", "Statement", "TooManyDead", "routing_key"]

@@ -25,7 +25,7 @@ from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import policies, requests
-from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, translate
+from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, TooManyDead, translate
 from queuey.storage.cassandra.driver.requests import Call, Rows, Statement
 from queuey.storage.cassandra.options import CassandraOptions, Target
 
@@ -299,7 +299,8 @@ class Driver:
         for _ in calls:
             left.acquire()
         if errors:
-            raise max(errors, key=lambda error: error.outcome == "unknown")
+            # What could be done about it by asking for less is the least of them.
+            raise max(errors, key=lambda error: (error.outcome == "unknown", not isinstance(error, TooManyDead)))
         return [rows or [] for rows in results]
 
     def batch(

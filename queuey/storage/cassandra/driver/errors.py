@@ -14,6 +14,7 @@ from cassandra import (
     DriverException,
     InvalidRequest,
     OperationTimedOut,
+    ReadFailure,
     Unauthorized,
     Unavailable,
 )
@@ -34,11 +35,19 @@ whose result is unknown.
 """
 
 
+TOO_MANY_TOMBSTONES = 1
+"""The protocol's code for it, in a read failure."""
+
+
 class InDoubt(StoreUnavailable):
     """Nobody knows whether the write took effect."""
 
     def __init__(self, message: str, *, retry_after: int = 1) -> None:
         super().__init__(message, outcome="unknown", retry_after=retry_after)
+
+
+class TooManyDead(StoreUnavailable):
+    """A read would walk over more deleted and expired rows than Cassandra lets it (``tombstone_failure_threshold``)."""
 
 
 def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreUnavailable:
@@ -51,6 +60,10 @@ def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreU
     """
     outcome: Outcome = "none" if reads or _without_effect(error, attempts) else "unknown"
     message = f"Cassandra {_describe(error)}"
+    if isinstance(error, ReadFailure) and TOO_MANY_TOMBSTONES in (error.error_code_map or {}).values():
+        dead = TooManyDead(message)
+        dead.__cause__ = error
+        return dead
     found = StoreUnavailable(message, outcome="none") if outcome == "none" else InDoubt(message)
     found.__cause__ = error
     return found

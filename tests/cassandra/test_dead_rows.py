@@ -1,0 +1,68 @@
+"""Reads among many deleted and expired rows, on a node that allows few of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage.cassandra import CassandraOptions as StoreOptions
+from queuey.storage.cassandra import CassandraStore, open_store
+from tests import keyspaces
+from tests.servers import CassandraOptions, start_cassandra
+
+THRESHOLD = 1000
+"""Dead rows after which the node refuses a read."""
+
+
+@pytest.fixture(scope="module")
+def strict_store(servers: object) -> Iterator[CassandraStore]:
+    """A store on a node that refuses reads over a thousand dead rows, with one application."""
+    limits = {"tombstone_warn_threshold": THRESHOLD // 2, "tombstone_failure_threshold": THRESHOLD}
+    with start_cassandra(1, CassandraOptions(settings=limits)) as cluster:
+        store = open_store(keyspaces.make(cluster), options=StoreOptions(row_age=0.1, reap_interval=None))
+        assert store.ready(60)
+        store.create_application("acme")
+        yield store
+        store.close()
+
+
+def queue_of(store: CassandraStore, name: str) -> Queue:
+    """A queue that is read without a delay."""
+    return store.create_queue("acme", name, QueueSpec(read_delay=0.0))[0]
+
+
+def say(store: CassandraStore, queue: Queue, count: int, *, ttl: int = 3600) -> list[tuple[int, tuple[int, int]]]:
+    """Appends messages and returns where they are."""
+    found = []
+    for _ in range(0, count, 500):
+        found += store.append(queue, [NewMessage(str(n), 1, ttl) for n in range(500)])
+    return [(1, position) for position in found]
+
+
+@pytest.mark.parametrize("direction", ["ascending", "descending"])
+def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction: str) -> None:
+    """However many messages were deleted before the first live one, a read without a cursor finds it."""
+    descending = direction == "descending"
+    queue = queue_of(strict_store, f"deleted-{direction}")
+    places = say(strict_store, queue, 4000)
+    kept = places[-1] if not descending else places[0]
+    doomed = [place for place in places if place != kept]
+    for at in range(0, len(doomed), 500):
+        strict_store.delete(queue, doomed[at : at + 500])
+    [page] = strict_store.read(queue, [Slice(1, limit=10, descending=descending)])
+    assert [message.position for message in page.messages] == [kept[1]]
+    _, [info] = strict_store.inspect(queue)
+    assert info.oldest == kept[1] == info.newest
+
+
+def test_reads_get_past_expired_messages(strict_store: CassandraStore) -> None:
+    """The same holds for messages that expired long before their queue's own TTL."""
+    queue = queue_of(strict_store, "expired")
+    say(strict_store, queue, 2000, ttl=1)
+    time.sleep(4)  # Cassandra keeps them for two seconds beyond their end.
+    [alive] = strict_store.append(queue, [NewMessage("alive", 1, 3600)])
+    [page] = strict_store.read(queue, [Slice(1, limit=10)])
+    assert [message.position for message in page.messages] == [alive]
