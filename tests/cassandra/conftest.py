@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import pytest
 
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
+from tests.cassandra.scene import Scene, playing
 from tests.servers import unique_name
 
 
@@ -47,3 +48,9 @@ def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
 def store(open_with: OpenStore) -> CassandraStore:
     """One store."""
     return open_with()
+
+
+@pytest.fixture
+def scene(contract_keyspace: str, application: str) -> Iterator[Scene]:
+    """Processes whose time and requests are moved by hand."""
+    yield from playing(contract_keyspace, application)

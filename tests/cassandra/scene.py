@@ -1,0 +1,274 @@
+"""Several processes on one real node, in a world whose time is moved by hand.
+
+Every process has a store of its own on a machine of its own. Their clocks and the nodes' show the world's time, which
+stands still until a test moves it: so what is late, stale or due is decided by the test alone, however slow the
+machine is that it runs on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pytest
+
+from queuey import ids
+from queuey.errors import QueueyError, StoreUnavailable
+from queuey.ids import EPOCH_TICKS, Position
+from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
+from queuey.storage.cassandra.clock import Clock
+from tests.cassandra.interposed import PATIENCE, Wire
+
+W, S, D, C = 3.0, 1.0, 5.0, 1.0
+"""Write deadline, clock difference, read delay and age of rows: seconds of the world's time."""
+OPTIONS: dict[str, Any] = {
+    "row_age": C,
+    "clock_difference": S,
+    "levels": {"strong": Level(None, None, delay=D, deadline=W)},
+    "heartbeat": None,
+    "reap_interval": None,
+    "timeout": 20.0,
+    "deadline": PATIENCE,
+    "speculative": 0.0,
+}
+TTL = 3600
+
+Attempt = Future[list[Position]]
+
+
+class World:
+    """The time of everybody, in nanoseconds since 1970."""
+
+    def __init__(self) -> None:
+        self._moved = 0
+        self._lock = threading.Lock()
+        self._began = time.time_ns()
+        self._running: int | None = None
+
+    def __call__(self) -> int:
+        """Tells it."""
+        run = 0 if self._running is None else time.monotonic_ns() - self._running
+        return self._began + self._moved + run
+
+    def advance(self, seconds: float) -> None:
+        """Moves it."""
+        with self._lock:
+            self._moved += round(seconds * 1e9)
+
+    def run(self) -> None:
+        """Lets it go by itself, for what is to end by its deadlines."""
+        self._running = time.monotonic_ns()
+
+    def uuid(self) -> UUID:
+        """Tells it as a node does."""
+        return UUID(hex=ids.to_hex((self() // 100 + EPOCH_TICKS, 0)))
+
+
+class Machine:
+    """The clocks of one machine.
+
+    Args:
+        world: What they show.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._started = world() - 10**12
+        self.lag = 0.0
+        """Seconds that its boot time has stood still while the world's went on."""
+        self.wrong = 0.0
+        """Seconds that its wall clock is ahead of the world's."""
+
+    def boottime(self) -> int:
+        """Nanoseconds since it was started."""
+        return self._world() - self._started - round(self.lag * 1e9)
+
+    def wall(self) -> int:
+        """Nanoseconds since 1970."""
+        return self._world() + round(self.wrong * 1e9)
+
+
+class Waiting:
+    """Whoever waits for this lets the world's time go on instead, so waits take no time.
+
+    Args:
+        world: Whose time.
+        closing: Set when the store is being closed.
+    """
+
+    def __init__(self, world: World, closing: threading.Event) -> None:
+        self._world = world
+        self._closing = closing
+        self.set, self.is_set = closing.set, closing.is_set
+
+    def wait(self, seconds: float) -> bool:
+        """Tells whether the store is being closed, so many seconds later."""
+        self._world.advance(seconds)
+        return self.is_set()
+
+
+@dataclass
+class Process:
+    """A store, the machine it runs on, and its way to Cassandra."""
+
+    store: CassandraStore
+    machine: Machine
+    wire: Wire
+
+    def post(self, queue: Queue, *items: NewMessage, after: Position | None = None) -> Attempt:
+        """Begins an append."""
+        attempt: Attempt = Future()
+
+        def done(positions: list[Position] | None, error: Exception | None) -> None:
+            if error is not None:
+                attempt.set_exception(error)
+            else:
+                attempt.set_result(positions or [])
+
+        try:
+            self.store.begin_append(queue, items or (message(),), done, after=after)
+        except QueueyError as error:
+            attempt.set_exception(error)
+        return attempt
+
+
+class Reader:
+    """Reads a partition from its beginning, each time from where it stopped.
+
+    Args:
+        process: Reads.
+        queue: Is read.
+        start: The first position of interest.
+    """
+
+    def __init__(self, process: Process, queue: Queue, start: Position = ids.FIRST, *, partition: int = 1) -> None:
+        self._store = process.store
+        self._queue = queue
+        self._partition = partition
+        self.cursor = start
+        self.seen: list[Position] = []
+
+    def go_on(self) -> list[Position]:
+        """Reads everything that is to be had; returns what is new."""
+        found: list[Position] = []
+        while True:
+            part = Slice(self._partition, self.cursor)
+            [page] = self._store.read(self._queue, [part])
+            found += [one.position for one in page.messages]
+            assert page.next is not None
+            self.cursor = page.next
+            if not page.more:
+                break
+        self.seen += found
+        return found
+
+    def missed(self, attempts: Sequence[Attempt]) -> list[str]:
+        """Says which acknowledged messages were passed without being shown (G1)."""
+        seen = set(self.seen)
+        return [
+            f"acknowledged, below the cursor, never shown: {ids.to_hex(position)}"
+            for attempt in attempts
+            if end_of(attempt) == "acknowledged"
+            for position in attempt.result()
+            if position < self.cursor and position not in seen
+        ]
+
+
+@dataclass
+class Scene:
+    """The processes of one test, which share one application.
+
+    Attributes:
+        url: The keyspace.
+        application: Its name.
+        world: Their time.
+    """
+
+    url: str
+    application: str
+    world: World = field(default_factory=World)
+    processes: list[Process] = field(default_factory=list)
+
+    def start(self, **options: Any) -> Process:  # noqa: ANN401 - options of any type
+        """Starts one more process."""
+        machine = Machine(self.world)
+        clock = Clock(machine.boottime, machine.wall)
+        store = CassandraStore(self.url, CassandraOptions(**(OPTIONS | options)), clock)
+        vars(store)["_closing"] = Waiting(self.world, store._closing)
+        process = Process(store, machine, Wire(store._driver, self.world.uuid))
+        self.processes.append(process)
+        assert store.ready(PATIENCE), store.statistics()
+        return process
+
+    def queue(self, process: Process, **spec: Any) -> Queue:  # noqa: ANN401 - fields of any type
+        """Makes a queue."""
+        if not process.store.has_application(self.application):
+            process.store.create_application(self.application)
+        queue, _ = process.store.create_queue(self.application, "queue", QueueSpec(**spec))
+        return queue
+
+    def close(self) -> None:
+        """Ends all processes in good order."""
+        self.world.run()
+        with contextlib.ExitStack() as closing:
+            for process in self.processes:
+                process.wire.clear()
+                closing.callback(process.store.close)
+
+
+def message(text: str = "x", partition: int = 1, ttl: int = TTL, delay: float = 0.0) -> NewMessage:
+    """A message."""
+    return NewMessage(text, partition, ttl, None, delay)
+
+
+def end_of(attempt: Attempt) -> str:
+    """Waits for the end of an append and names it: ``acknowledged``, ``none``, ``unknown`` or the error's code."""
+    error = attempt.exception(PATIENCE)
+    if error is None:
+        return "acknowledged"
+    if isinstance(error, StoreUnavailable):
+        return error.outcome
+    assert isinstance(error, QueueyError), error
+    return error.code
+
+
+def playing(url: str, application: str) -> Iterator[Scene]:
+    """Sets a scene and takes it down again."""
+    scene = Scene(url, application)
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+Scenario = Callable[[Scene], list[str]]
+"""Plays something and returns what was violated."""
+
+
+class Mechanism(NamedTuple):
+    """Something that keeps a promise.
+
+    Attributes:
+        what: Its name.
+        scenario: Is played; violates nothing as long as it works.
+        remove: Takes it out.
+    """
+
+    what: str
+    scenario: Scenario
+    remove: Callable[[pytest.MonkeyPatch], None]
+
+    def __str__(self) -> str:
+        return self.what
+
+
+def mechanisms(*found: Mechanism) -> pytest.MarkDecorator:
+    """Runs a test for each of them."""
+    return pytest.mark.parametrize("mechanism", [pytest.param(one, id=one.what) for one in found])
