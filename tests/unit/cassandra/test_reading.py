@@ -1,0 +1,359 @@
+"""Reading slices out of many places: what is asked for, and what comes of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.messages import Message, Page, Slice
+from queuey.storage.cassandra import placement, reading, rows
+from queuey.storage.cassandra.placement import DENSE_LOAD, HOME, LEVELS, LOAD, PUT, Place
+from queuey.storage.cassandra.reading import Extent, Gathered, Probe, Rounds, Source
+
+START = ids.seconds_to_ticks(1_750_000_000)
+SECOND = TICKS_PER_SECOND
+HOUR = 3600 * SECOND
+NOW = START + 10 * HOUR
+ALIVE, DEAD = NOW + HOUR, NOW
+END: Position = (START + 400 * HOUR, LOW_MIN)
+
+Row = tuple[bytes, bytes | None, int | None, bytes | None]
+
+
+@dataclass
+class Partition:
+    """The places of a partition: what lies in each, and what was asked of them."""
+
+    places: dict[Place, dict[Position, Row]] = field(default_factory=dict)
+    lowest: dict[Place, Position] = field(default_factory=dict)
+    rounds: list[list[Probe]] = field(default_factory=list)
+
+    def add(self, place: Place, position: Position, body: str, expires: int | None = ALIVE) -> None:
+        """Puts a row into a place."""
+        meta = None if place.minted else b"\0"
+        value = None if expires is None else body.encode()
+        self.places.setdefault(place, {})[position] = (rows.id_bytes(*position), value, expires, meta)
+
+    def source(self, place: Place) -> Source:
+        """A place as the reader is told of it."""
+        return Source(place, self.lowest.get(place, (place.start, LOW_MIN)))
+
+    def answer(self, probe: Probe) -> list[Row]:
+        """Gives what a query gives."""
+        found = sorted(at for at in self.places[probe.place] if probe.lower <= at < probe.upper)
+        if probe.descending:
+            found.reverse()
+        return [self.places[probe.place][at] for at in found[: probe.limit]]
+
+    def gather(self, reader: Rounds) -> Gathered:
+        """Answers a reader's probes until it is done."""
+        answers: list[list[Row]] | None = None
+        while True:
+            try:
+                probes = next(reader) if answers is None else reader.send(answers)
+            except StopIteration as ended:
+                gathered: Gathered = ended.value
+                return gathered
+            self.rounds.append(probes)
+            answers = [self.answer(probe) for probe in probes]
+
+    def expected(self, lower: Position, upper: Position) -> list[tuple[Position, str]]:
+        """All live messages between two positions; of two with one id the one that was put."""
+        found: dict[Position, str] = {}
+        for place in sorted(self.places, key=lambda place: not place.minted):
+            for at, (_, body, expires, _) in self.places[place].items():
+                if max(lower, self.source(place).lowest) <= at < upper and body and expires is not None:
+                    if expires > NOW:
+                        found[at] = body.decode()
+                    else:
+                        found.pop(at, None)
+        return sorted(found.items())
+
+
+def place_at(at: int, level: int = HOME, kind: int = 1) -> Place:
+    """The place of a time."""
+    return placement.place_of(at, kind, level)
+
+
+@st.composite
+def positions(draw: st.DrawFn) -> Position:
+    """Positions in a few hours, many close to each other and to where buckets begin."""
+    corner = START // HOUR * HOUR + draw(st.sampled_from([0, HOUR, 2 * HOUR, 2 * HOUR + 15 * 60 * SECOND, 7 * HOUR]))
+    away = draw(st.integers(-3, 3) | st.integers(0, 40).map(lambda n: n * 7 * SECOND))
+    return corner + away, draw(st.sampled_from([LOW_MIN, -5, 0, 5, LOW_MAX]))
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> Partition:
+    """Messages in places of all levels and two classes, some expired, some in a second place because they were put."""
+    partition = Partition()
+    given_levels = [level for level in LEVELS if level >= PUT]
+    for number, at in enumerate(draw(st.lists(positions(), max_size=60, unique=True))):
+        kind = draw(st.integers(0, 1))
+        ends = draw(st.sampled_from([ALIVE, ALIVE, ALIVE, DEAD, None]))
+        minted, put = draw(st.sampled_from([(True, False), (True, False), (False, True), (True, True)]))
+        if minted:
+            place = place_at(at[0], draw(st.sampled_from([HOME, HOME, 1, 2, 3, 4])), kind)
+            partition.add(place, at, f"minted {number}", ALIVE if put else ends)
+        if put:
+            partition.add(place_at(at[0], draw(st.sampled_from(given_levels)), kind), at, f"put {number}", ALIVE)
+    for place in draw(st.lists(st.builds(place_at, positions().map(lambda at: at[0]), st.sampled_from(LEVELS)))):
+        partition.places.setdefault(place, {})
+    floor = draw(st.just(FIRST) | positions())
+    for place in partition.places:
+        if place.minted:
+            partition.lowest[place] = max(floor, (place.start, LOW_MIN))
+    return partition
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> Slice:
+    """Slices with all kinds of bounds and limits."""
+    one, other = sorted((draw(positions() | st.just(FIRST)), draw(positions() | st.just(END))))
+    return Slice(
+        1,
+        one,
+        ids.following(other),
+        limit=draw(st.integers(1, 70)),
+        max_bytes=draw(st.just(1 << 20) | st.integers(1, 100)),
+        descending=draw(st.booleans()),
+    )
+
+
+def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position]) -> Page:
+    """Reads a page; ``looks``: where what is known of the partition's places ends."""
+    lower, upper = wanted.lower, wanted.upper
+    if wanted.descending:
+        lower = max([lower, *(at for at in looks if at < upper)])
+    else:
+        upper = min([upper, *(at for at in looks if at > lower)])
+    sources = [partition.source(place) for place in partition.places if (place.start, LOW_MIN) < upper]
+    extent = Extent(sources, lower, upper, complete=(lower, upper) == (wanted.lower, wanted.upper))
+    reader = (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW)
+    before = len(partition.rounds)
+    gathered = partition.gather(reader)
+    for probes in partition.rounds[before:]:
+        check_round(partition, probes, extent, wanted)
+    assert len(partition.rounds) - before <= len(sources) + sum(map(len, partition.places.values())) + 1
+    return reading.page_of(wanted, extent, gathered, NOW)
+
+
+def check_round(partition: Partition, probes: Sequence[Probe], extent: Extent, wanted: Slice) -> None:
+    """Sees that a round asks each place once, and for nothing that cannot be wanted."""
+    assert probes
+    assert len({probe.place for probe in probes}) == len(probes)
+    for probe in probes:
+        assert extent.lower <= probe.lower < probe.upper <= extent.upper
+        assert (probe.place.start, LOW_MIN) <= partition.source(probe.place).lowest <= probe.lower
+        assert probe.upper <= (probe.place.end, LOW_MIN)
+        assert 1 <= probe.limit <= wanted.limit
+        assert probe.descending == wanted.descending
+
+
+def check_page(page: Page, wanted: Slice) -> None:
+    """Sees that a page keeps to its limits and that its cursor leads on."""
+    sizes = [len(message.body) for message in page.messages]
+    assert len(sizes) <= wanted.limit
+    assert sum(sizes[:-1]) < wanted.max_bytes
+    if page.next is None:
+        assert wanted.descending
+    elif wanted.descending:
+        assert page.next < wanted.upper
+        assert all(message.position > page.next for message in page.messages)
+    else:
+        assert page.next > wanted.lower
+        assert all(message.position < page.next for message in page.messages)
+
+
+def read_all(partition: Partition, wanted: Slice, looks: Sequence[Position]) -> list[Message]:
+    """Reads page after page from where the one before ended."""
+    found: list[Message] = []
+    lower, upper = wanted.lower, wanted.upper
+    while lower < upper:
+        part = Slice(1, lower, upper, limit=wanted.limit, max_bytes=wanted.max_bytes, descending=wanted.descending)
+        page = read_page(partition, part, looks)
+        check_page(page, part)
+        found += page.messages
+        if not page.more or page.next is None:
+            break
+        lower, upper = (lower, ids.following(page.next)) if wanted.descending else (page.next, upper)
+    return found
+
+
+@given(partitions(), slices(), st.lists(positions(), max_size=4), st.sampled_from([1, 3, 256]))
+def test_pages_give_all_live_messages_in_order_once(
+    partition: Partition, wanted: Slice, looks: list[Position], most: int
+) -> None:
+    """Pages chained by their cursors give what is alive between the bounds, in order, each message once."""
+    with mock.patch.object(reading, "ROUND", most):
+        found = read_all(partition, wanted, looks)
+    expected = partition.expected(wanted.lower, wanted.upper)
+    if wanted.descending:
+        expected.reverse()
+    assert [(message.position, message.body) for message in found] == expected
+
+
+@given(partitions(), st.lists(positions(), max_size=3))
+def test_both_directions_give_the_same(partition: Partition, looks: list[Position]) -> None:
+    """What is read downwards is what is read upwards, turned round."""
+    up = read_all(partition, Slice(1, upper=END, limit=7), looks)
+    down = read_all(partition, Slice(1, upper=END, limit=5, descending=True), looks)
+    assert up == down[::-1]
+
+
+def idle(count: int, step: int = HOUR) -> Partition:
+    """A partition with messages in the wide places only."""
+    partition = Partition()
+    for number in range(count):
+        at = START + number * step
+        partition.add(place_at(at), (at, 0), f"{number}")
+    return partition
+
+
+def hot(count: int, level: int = 4) -> Partition:
+    """A partition with a message in each of many narrow places, and an empty wide one."""
+    partition = Partition({place_at(START): {}})
+    size = placement.width(1, level)
+    for number in range(count):
+        at = START // size * size + number * size
+        partition.add(place_at(at, level), (at, 0), f"{number}")
+    return partition
+
+
+def read_once(partition: Partition, wanted: Slice) -> list[Message]:
+    """Reads one page, with everything known."""
+    extent = Extent([partition.source(place) for place in partition.places], wanted.lower, wanted.upper, complete=True)
+    return partition.gather((reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW)).messages
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_an_idle_queue_costs_one_round_of_two_probes(descending: bool) -> None:  # noqa: FBT001
+    """With nothing but two wide places, each is asked once, side by side."""
+    partition = idle(20, 8 * HOUR)
+    partition.places.setdefault(place_at(START - 96 * HOUR), {})
+    assert len(partition.places) <= 3
+    found = read_once(partition, Slice(1, (START - 40 * HOUR, 0), (START + 50 * HOUR, 0), descending=descending))
+    assert len(found) == 7
+    assert [len(probes) for probes in partition.rounds] == [2]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_page_that_lies_in_one_narrow_place_costs_one_round(descending: bool) -> None:  # noqa: FBT001
+    """Reading the head or the tail of a hot partition asks one narrow place, and the wide one beside it."""
+    partition = hot(300)
+    assert len(read_once(partition, Slice(1, upper=END, limit=1, descending=descending))) == 1
+    [probes] = partition.rounds
+    assert sorted(probe.place.level for probe in probes) == [HOME, 4]
+
+
+def test_empty_places_are_passed_in_growing_strides() -> None:
+    """Behind a hundred empty narrow places a page takes a few rounds, none of more than 16 of them."""
+    partition = hot(101)
+    narrow = sorted((place for place in partition.places if not place.wide), key=lambda place: place.start)
+    for place in narrow[:-1]:
+        partition.places[place].clear()
+    found = read_once(partition, Slice(1, upper=END, limit=10))
+    assert [message.body for message in found] == ["100"]
+    assert [sum(not probe.place.wide for probe in probes) for probes in partition.rounds[:6]] == [1, 2, 4, 8, 16, 16]
+    assert len(partition.rounds) <= 12
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_many_wide_places_are_not_all_asked_at_once(descending: bool) -> None:  # noqa: FBT001
+    """Where messages were put at ids of many years, a page asks a bounded number of places at a time."""
+    partition = Partition()
+    for number in range(500):
+        at = START + number * 6 * HOUR
+        partition.add(place_at(at, PUT, kind=0), (at, 0), f"{number}")
+    found = read_once(partition, Slice(1, limit=10, descending=descending))
+    numbers = range(499, 489, -1) if descending else range(10)
+    assert [message.body for message in found] == [f"{number}" for number in numbers]
+    assert [len(probes) for probes in partition.rounds] == [16]
+
+
+def test_a_read_does_not_wait_for_places_after_its_page() -> None:
+    """Further rounds ask only for what the page lacks, and none follows when it is full."""
+    partition = hot(300)
+    assert len(read_once(partition, Slice(1, upper=END, limit=3))) == 3
+    assert [[probe.limit for probe in probes] for probes in partition.rounds] == [[3, 3], [2, 2, 2]]
+
+
+def test_large_bodies_are_not_asked_for_in_vain() -> None:
+    """Once it is known how large bodies are, no more of them are asked for than the page may hold."""
+    partition = Partition()
+    for number in range(1000):
+        partition.add(place_at(START), (START + number, 0), "x" * 1000)
+    with mock.patch.object(reading, "ROUND", 10):
+        found = read_once(partition, Slice(1, upper=END, limit=900, max_bytes=20_500))
+    assert len(found) == 21
+    assert sum(probe.limit for probes in partition.rounds for probe in probes) <= 22
+
+
+def test_a_place_below_its_lowest_is_not_asked() -> None:
+    """Nothing is asked of a place in which nothing can be alive."""
+    partition = hot(3)
+    last = max(partition.places, key=lambda place: place.start)
+    for place in partition.places:
+        partition.lowest[place] = (last.start, LOW_MIN) if place != last else (last.start + 1, LOW_MIN)
+    assert read_once(partition, Slice(1, upper=END)) == []
+    assert {probe.place for probes in partition.rounds for probe in probes} == {place_at(START), last}
+
+
+def test_what_was_loaded_or_put_counts_more_than_what_was_minted() -> None:
+    """A message in two places is shown once, as it was put."""
+    for level in (PUT, LOAD, DENSE_LOAD):
+        partition = Partition()
+        partition.add(place_at(START), (START, 0), "minted")
+        partition.add(place_at(START, level), (START, 0), "given")
+        for descending in (False, True):
+            found = read_once(partition, Slice(1, upper=END, descending=descending))
+            assert [message.body for message in found] == ["given"]
+
+
+class Answering:
+    """Answers queries of several partitions, and notes how many came together."""
+
+    def __init__(self, partitions_by_number: dict[int, Partition]) -> None:
+        self.partitions = partitions_by_number
+        self.calls: list[int] = []
+
+    def run_all(self, calls: Sequence[tuple[Any, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
+        """Answers by the values of the queries, as they are bound."""
+        self.calls.append(len(calls))
+        found = []
+        for statement, (_, part, bucket, low, high, limit) in calls:
+            place = Place(next(n for n, name in enumerate(placement.NAMES) if f"_{name} " in statement.cql), bucket)
+            upper = ids.following(ids.parse_position(high.hex))
+            descending = "DESC" in statement.cql
+            probe = Probe(place, ids.parse_position(low.hex), upper, limit, descending)
+            answer = self.partitions[part].answer(probe)
+            found.append([(row[0], row[2]) for row in answer] if "body" not in statement.cql else answer)
+        return found
+
+
+@pytest.mark.parametrize("only_ids", [False, True])
+def test_slices_of_several_partitions_share_their_rounds(only_ids: bool) -> None:  # noqa: FBT001
+    """However many partitions are read, there are as many round trips as the one that takes most of them."""
+    partitions_by_number = {1: idle(30), 2: hot(40), 3: idle(2), 4: Partition({place_at(START): {}})}
+    driver = Answering(partitions_by_number)
+    wanted = [Slice(number, upper=END, limit=35, descending=number == 3) for number in partitions_by_number]
+    readers = [
+        (reading.descend if part.descending else reading.ascend)(
+            part, Extent([one.source(place) for place in one.places], part.lower, part.upper, complete=True), NOW
+        )
+        for part, one in zip(wanted, partitions_by_number.values(), strict=True)
+    ]
+    keys = [(7, part.partition) for part in wanted]
+    found = reading.run(driver, readers, keys, "QUORUM", only_ids=only_ids)  # type: ignore[arg-type]
+    assert [len(one.messages) for one in found] == [30, 35, 2, 0]
+    assert [one.more for one in found] == [False, True, False, False]
+    assert all(message.body == "" for one in found for message in one.messages) == only_ids
+    assert len(driver.calls) == 6
