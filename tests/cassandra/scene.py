@@ -86,6 +86,11 @@ class Machine:
         self.wrong = 0.0
         """Seconds that its wall clock is ahead of the world's."""
 
+    def fall_behind(self, seconds: float) -> None:
+        """Sets all its clocks back; ahead if negative."""
+        self.lag += seconds
+        self.wrong -= seconds
+
     def boottime(self) -> int:
         """Nanoseconds since it was started."""
         return self._world() - self._started - round(self.lag * 1e9)

@@ -1,0 +1,249 @@
+"""What keeps the promises of writes, each part by a scenario that goes wrong when the part is taken out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import pytest
+
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.storage.cassandra import fences, placement, writer
+from queuey.storage.cassandra.fences import Fence, Fencer
+from queuey.storage.cassandra.lanes import Lane
+from queuey.storage.cassandra.minting import Generator, stamp_of
+from queuey.storage.cassandra.placement import Place
+from queuey.storage.cassandra.queue_rows import Row
+from queuey.storage.cassandra.writer import Writer
+from tests.cassandra.interposed import DELETES, INSERTS, RECORDS
+from tests.cassandra.scene import (
+    TTL,
+    Attempt,
+    D,
+    Mechanism,
+    Reader,
+    S,
+    Scene,
+    W,
+    end_of,
+    mechanisms,
+    message,
+)
+
+LONG = 5 * 86_400
+"""A TTL beyond the class of the queues here, so that its place has to be recorded."""
+
+
+def undone(reader: Reader, attempt: Attempt) -> list[str]:
+    """Says whether a read showed a message that was said not to be written (G2)."""
+    return ["outcome none, but shown"] if end_of(attempt) == "none" and reader.seen else []
+
+
+def late_write(scene: Scene) -> list[str]:
+    """A write reaches Cassandra when readers have passed its id."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    reader = Reader(reading, queue)
+    gate = writing.wire.hold(INSERTS)
+    attempt = writing.post(queue)
+    gate.reached()
+    scene.world.advance(D + S)
+    reader.go_on()
+    gate.open()
+    end_of(attempt)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def answer_lost(scene: Scene) -> list[str]:
+    """A write is made, but its answer is lost."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    writing.wire.lose(INSERTS)
+    attempt = writing.post(queue)
+    assert end_of(attempt) == "none"
+    scene.world.advance(D + S)
+    reader = Reader(reading, queue)
+    reader.go_on()
+    return undone(reader, attempt)
+
+
+def late_but_undone(scene: Scene) -> list[str]:
+    """A write is answered after its deadline, but before any reader's horizon."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    gate = writing.wire.hold(INSERTS, answered=True)
+    attempt = writing.post(queue)
+    gate.reached()
+    scene.world.advance((W + D - S) / 2)
+    gate.open()
+    assert end_of(attempt) == "none"
+    scene.world.advance(D + S)
+    reader = Reader(reading, queue)
+    reader.go_on()
+    return undone(reader, attempt)
+
+
+def overtaken_by_its_fence(scene: Scene) -> list[str]:
+    """A write with an id ahead of the clock reaches Cassandra after the fence that undoes it."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    ahead: Position = writing.store._clock.now() + TICKS_PER_SECOND * 9 // 10, 0
+    gate = writing.wire.straggle(INSERTS)
+    attempt = writing.post(queue, after=ahead)
+    assert end_of(attempt) == "none"
+    gate.open()
+    gate.passed()
+    scene.world.advance(D + S)
+    reader = Reader(reading, queue)
+    reader.go_on()
+    return undone(reader, attempt)
+
+
+def shown_before_its_fence(scene: Scene) -> list[str]:
+    """A fence holds only when a reader has been shown the message already."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    writing.wire.lose(INSERTS)
+    gate = writing.wire.hold(DELETES)
+    attempt = writing.post(queue)
+    gate.reached()
+    scene.world.advance(D + S)
+    reader = Reader(reading, queue)
+    assert reader.go_on()
+    gate.open()
+    return undone(reader, attempt)
+
+
+def stopped_before_minting(scene: Scene) -> list[str]:
+    """A process stops between its look at the queue's row and the making of an id; the queue is purged meanwhile."""
+    writing, other = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    mint = writing.store._writer._mint
+    purged = []
+
+    def stopped(*arguments: Any) -> Any:  # noqa: ANN401 - the writer's
+        if not purged:
+            scene.world.advance(0.01)
+            purged.append(other.store.purge_queue(queue))
+        return mint(*arguments)
+
+    vars(writing.store._writer)["_mint"] = stopped
+    attempt = writing.post(queue)
+    end_of(attempt)
+    scene.world.advance(D + S)
+    reader = Reader(other, purged[0])
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def place_recorded_slowly(scene: Scene) -> list[str]:
+    """A message goes to a place that nobody knows yet; to tell readers takes longer than their delay."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing, ttl=TTL)
+    reader = Reader(reading, queue)
+    gate = writing.wire.hold(RECORDS)
+    attempt = writing.post(queue, message(ttl=LONG))
+    gate.reached()
+    scene.world.advance(D + S)
+    reader.go_on()
+    gate.open()
+    end_of(attempt)
+    scene.world.advance(D + S)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def posted_after(scene: Scene) -> list[str]:
+    """A message is to follow one of another process, whose clock is ahead."""
+    first, second = scene.start(), scene.start()
+    queue = scene.queue(first)
+    scene.world.advance(S / 2)
+    second.machine.fall_behind(S / 2)
+    one = first.post(queue).result()
+    other = second.post(queue, after=one[-1]).result()
+    return [] if other > one else ["posted after, but placed before"]
+
+
+def no_deadline(patch: pytest.MonkeyPatch) -> None:
+    """Acknowledges writes however late they are."""
+    judge = Writer._judge
+    patch.setattr(Writer, "_judge", lambda self, f, level, e: judge(self, f, level._replace(deadline=math.inf), e))
+
+
+def no_fence(patch: pytest.MonkeyPatch) -> None:
+    """Says that writes are undone without doing it."""
+    patch.setattr(Fencer, "undo", lambda self, fence: fence.tell("none"))
+
+
+def fence_stamped_now(patch: pytest.MonkeyPatch) -> None:
+    """Stamps fences with the time."""
+    patch.setattr(fences, "fence_stamp", lambda now, ticks: stamp_of(now))
+
+
+def fence_without_deadline(patch: pytest.MonkeyPatch) -> None:
+    """Says that nothing was written whenever the fence holds at last."""
+
+    def endless(*arguments: Any) -> Fence:  # noqa: ANN401 - the fence's
+        fence = Fence(*arguments)
+        fence.deadline += 1e6
+        return fence
+
+    patch.setattr(writer, "Fence", endless)
+
+
+def age_not_checked(patch: pytest.MonkeyPatch) -> None:
+    """Trusts a queue's row however old it is when ids have been made."""
+    fresh = Writer._fresh_row
+    patch.setattr(
+        Writer, "_fresh_row", lambda self, queue: msgspec.structs.replace(fresh(self, queue), read_at=math.inf)
+    )
+
+
+def recorded_afterwards(patch: pytest.MonkeyPatch) -> None:
+    """Records places when what is in them has been acknowledged."""
+    answer = Writer._answer
+    unknown: list[tuple[int, int, list[Place]]] = []
+
+    def check(self: Writer, lane: Lane, row: Row, places: Iterable[Place]) -> None:
+        unknown.append((lane.qid, lane.partition, [one for one in places if placement.is_recorded(one, row.home)]))
+
+    def tell(self: Writer, *arguments: Any) -> None:  # noqa: ANN401 - the writer's
+        answer(self, *arguments)
+        self._pool.submit(self._segments.record, *unknown.pop(), consistency="QUORUM")
+
+    patch.setattr(Writer, "_check_places", check)
+    patch.setattr(Writer, "_answer", tell)
+
+
+def after_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Makes ids by the clock alone."""
+    mint = Generator.mint
+    patch.setattr(Generator, "mint", lambda self, count, after=None: mint(self, count))
+
+
+WRITING = (
+    Mechanism("write deadline", late_write, no_deadline),
+    Mechanism("fence", answer_lost, no_fence),
+    Mechanism("fence of late writes", late_but_undone, no_fence),
+    Mechanism("stamp of fences", overtaken_by_its_fence, fence_stamped_now),
+    Mechanism("deadline of fences", shown_before_its_fence, fence_without_deadline),
+    Mechanism("age after minting", stopped_before_minting, age_not_checked),
+    Mechanism("places before ids", place_recorded_slowly, recorded_afterwards),
+    Mechanism("ids after others", posted_after, after_ignored),
+)
+
+
+@mechanisms(*WRITING)
+def test_holds(scene: Scene, mechanism: Mechanism) -> None:
+    """What can go wrong with a write breaks no promise."""
+    assert mechanism.scenario(scene) == []
+
+
+@mechanisms(*WRITING)
+def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the mechanism the same breaks one."""
+    mechanism.remove(monkeypatch)
+    assert mechanism.scenario(scene)
