@@ -18,7 +18,7 @@ from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.graves import Graves
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.queue_index import Entry, QueueIndex
-from queuey.storage.cassandra.queue_rows import COLUMNS, FIND, QueueRows, Row, fields_of, row_of
+from queuey.storage.cassandra.queue_rows import COLUMNS, QueueRows, Row, fields_of, row_of
 
 _INSERT = Statement(
     f"INSERT INTO queues (application, name, {COLUMNS}) "
@@ -35,7 +35,12 @@ _PURGE = Statement(
     idempotent=False,
 )
 _DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF ver = ?", idempotent=False)
-_AT_ONCE = 200
+_TOGETHER = 10
+"""Rows that a listing reads by one request, a quarter of the cost of one each; few enough for guardrails."""
+_SOME = Statement(
+    f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _TOGETHER)})"
+)
+_AT_ONCE = 500
 """Rows that a listing reads side by side."""
 
 
@@ -198,14 +203,12 @@ class CassandraCatalogue(Catalogue, Applications):
 
     def _existing_queues(self, application: str, entries: list[Entry]) -> list[Queue]:
         """Returns the queues of those entries that stand for one."""
-        calls = [(FIND, (application, entry.name)) for entry in entries]
+        names = list(dict.fromkeys(entry.name for entry in entries))
+        names += names[-1:] * (-len(names) % _TOGETHER)
+        calls = [(_SOME, (application, *names[first : first + _TOGETHER])) for first in range(0, len(names), _TOGETHER)]
         read_at = self._clock.boottime()
         found = self._driver.run_all(calls, consistency=self._options.catalogue_read)
-        rows = [
-            row_of(application, entry.name, values[0], read_at)
-            for entry, values in zip(entries, found, strict=True)
-            if values
-        ]
+        rows = [row_of(application, name, values, read_at) for some in found for name, *values in some]
         by_uid = {row.queue.uid: row.queue for row in rows}
         return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]
 
