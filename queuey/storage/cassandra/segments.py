@@ -138,9 +138,8 @@ class Segments:
         known = self._known.get((qid, part, descending))
         if known is None or known.began < since:
             return None
-        if (known.high < high) if descending else (known.low > low or known.high <= low):
-            return None
-        return known
+        reaches = known.low < high <= known.high if descending else known.low <= low < known.high
+        return known if reaches else None
 
     def look(
         self, wanted: Sequence[tuple[int, int, int]], *, consistency: str, descending: bool = False

@@ -1,0 +1,358 @@
+"""The record of places: when it is asked, how far a look reaches, and the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND
+from queuey.storage.cassandra import placement, segments
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.placement import CLASSES, HOME, PUT, Place
+from queuey.storage.cassandra.segments import FIRST_LOOK, FLOOR_EVERY, FLOOR_STEP, MORE, REFRESH_PUT, Segments
+from tests import strategies
+
+START = ids.seconds_to_ticks(1_750_000_000)
+END = ids.TICKS_MAX + 1
+QID, PART = 7, 1
+
+
+class Record:
+    """Answers from the rows of one partition, and counts what is asked; time passes by hand."""
+
+    def __init__(self, places: Sequence[Place] = ()) -> None:
+        self.rows = sorted({(place.level, place.start, place.kind) for place in places})
+        self.floor: UUID | None = None
+        self.error: StoreUnavailable | None = None
+        self.written: list[Sequence[Any]] = []
+        self.asked: list[int] = []
+        self.seconds = 1000.0
+        clock = Clock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 1_750_000_000_000_000_000)
+        self.segments = Segments(self, clock, 1000)  # type: ignore[arg-type]
+
+    def run(self, statement: object, values: Sequence[Any], *, consistency: str) -> list[Any]:
+        """Takes one record."""
+        return self.batch([(statement, values)], consistency=consistency)
+
+    def batch(self, calls: Sequence[tuple[object, Sequence[Any]]], *, consistency: str) -> list[Any]:
+        """Takes records."""
+        assert 0 < len(calls) <= 100
+        if self.error is not None:
+            raise self.error
+        for statement, values in calls:
+            assert statement is segments._RECORD
+            self.written.append(values)
+            self.rows = sorted({*self.rows, (values[2], values[3], values[4])})
+        return []
+
+    def run_all(self, calls: Sequence[tuple[object, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
+        """Answers looks."""
+        self.asked.append(len(calls))
+        return [[(self.floor, *row) for row in self._found(*call)] for call in calls]
+
+    def _found(self, statement: object, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        assert values[:2] == (QID, PART)
+        if statement is segments._ALL:
+            return self.rows[:FIRST_LOOK] or ([(None, None, None)] if self.floor else [])
+        level = [row for row in self.rows if row[0] == values[2]]
+        if statement is segments._UP:
+            return [row for row in level if row[1] > values[3]][:MORE]
+        if statement is segments._DOWN:
+            return [row for row in level if row[1] < values[3]][::-1][:MORE]
+        assert statement is segments._WIDE
+        return level
+
+    def begin(self, statement: object, values: Sequence[Any], *, consistency: str, done: Callable[..., None]) -> None:
+        """Takes a floor."""
+        assert statement is segments._FLOOR
+        self.written.append(values)
+        done(None if self.error else [], self.error)
+
+    def look(self, at: int = 0, *, descending: bool = False) -> segments.Known:
+        """Looks the partition up."""
+        [known] = self.segments.look([(QID, PART, at)], consistency="QUORUM", descending=descending)
+        return known
+
+    def cached(self, low: int, high: int, *, since: float, descending: bool = False) -> segments.Known | None:
+        """What is remembered."""
+        return self.segments.cached(QID, PART, low, high, since=since, descending=descending)
+
+    def record(self, *places: Place) -> None:
+        """Records places."""
+        self.segments.record(QID, PART, places, consistency="QUORUM")
+
+    def is_recorded(self, place: Place) -> bool:
+        """Whether a place is known to be recorded."""
+        return self.segments.is_recorded(QID, PART, place)
+
+
+def row_of(level: int, number: int, kind: int = 1) -> Place:
+    """The place of a level with a number, counted from a fixed time."""
+    return placement.place_of(START + number * placement.width(kind, level), kind, level)
+
+
+# Writing
+
+
+def test_a_place_is_recorded_once() -> None:
+    """A process records a minted place before its first use and never again."""
+    record, place = Record(), row_of(3, 0)
+    assert not record.is_recorded(place)
+    record.record(place, place)
+    assert record.is_recorded(place)
+    record.seconds += 400 * 86400
+    record.record(place)
+    assert [values[:5] for values in record.written] == [(QID, PART, 3, place.start, 1)]
+
+
+def test_a_place_of_another_partition_is_another() -> None:
+    """What is recorded for one partition says nothing of another."""
+    record, place = Record(), row_of(3, 0)
+    record.record(place)
+    assert not record.segments.is_recorded(QID, PART + 1, place)
+    assert not record.segments.is_recorded(QID + 1, PART, place)
+
+
+@pytest.mark.parametrize("level", [PUT, placement.LOAD, placement.DENSE_LOAD])
+def test_places_of_given_ids_are_recorded_again_after_an_hour(level: int) -> None:
+    """Messages may come to such a place as long as it is used, so its record must be renewed while it is."""
+    record, place = Record(), row_of(level, 0)
+    record.record(place)
+    record.seconds += REFRESH_PUT - 1
+    record.record(place)
+    assert len(record.written) == 1
+    record.seconds += 1
+    assert not record.is_recorded(place)
+    record.record(place)
+    assert len(record.written) == 2
+    assert record.is_recorded(place)
+
+
+def test_a_place_whose_record_failed_is_not_recorded() -> None:
+    """After an error nothing may be written to the place."""
+    record, place = Record(), row_of(4, 0)
+    record.error = StoreUnavailable("down")
+    with pytest.raises(StoreUnavailable):
+        record.record(place)
+    assert not record.is_recorded(place)
+
+
+def test_many_places_are_recorded_in_batches() -> None:
+    """A load's many places are all recorded."""
+    record = Record()
+    places = [row_of(6, number) for number in range(250)]
+    record.record(*places)
+    assert len(record.written) == 250
+    assert all(record.is_recorded(place) for place in places)
+
+
+@given(strategies.ticks() | st.integers(START - 10**15, START + 10**15), st.sampled_from(range(4)), st.integers(0, 7))
+def test_a_record_outlives_what_it_names(at: int, kind: int, level: int) -> None:
+    """A record lives until all that is written to its place, within an hour if ids are given, has ended."""
+    record, place = Record(), placement.place_of(at, kind, level)
+    record.record(place)
+    now = START
+    [(*_, ttl)] = record.written
+    assert 0 < ttl <= placement.longest_ttl(now)
+    newest = max(now + round(REFRESH_PUT) * TICKS_PER_SECOND, place.end)
+    if ttl < placement.longest_ttl(now):
+        assert now + ttl * TICKS_PER_SECOND >= newest + CLASSES[kind] * TICKS_PER_SECOND
+
+
+# Reading
+
+
+def test_an_idle_partition_costs_one_query() -> None:
+    """One look says all there is, whatever it was for."""
+    record = Record([row_of(2, number) for number in range(FIRST_LOOK - 1)])
+    known = record.look(START)
+    assert (known.low, known.high, len(known.places)) == (0, END, FIRST_LOOK - 1)
+    assert record.asked == [1]
+
+
+def test_a_partition_with_a_floor_and_no_places() -> None:
+    """The floor alone gives a row without a place."""
+    record = Record()
+    record.floor = UUID(hex=ids.to_hex((START, 5)))
+    known = record.look()
+    assert known.places == ()
+    assert known.floor == (START, 5)
+
+
+def test_a_look_is_remembered_until_it_is_too_old() -> None:
+    """A look that began at or after the time asked for answers from memory; an older one does not."""
+    record = Record([row_of(2, 0)])
+    assert record.cached(START, START + 1, since=0.0) is None
+    known = record.look()
+    assert record.cached(START, START + 1, since=known.began) is known
+    assert record.cached(START, START + 1, since=known.began + 0.001) is None
+    assert record.cached(START, START + 1, since=known.began, descending=True) is None
+    assert record.asked == [1]
+
+
+def test_the_age_of_a_look_counts_from_its_beginning() -> None:
+    """Time that an answer takes makes the look older: what was recorded meanwhile may be missing from it."""
+    record = Record()
+    begun = record.seconds
+    original = record.run_all
+
+    def slow(calls: Sequence[tuple[object, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
+        record.seconds += 2.0
+        return original(calls, consistency=consistency)
+
+    record.run_all = slow  # type: ignore[method-assign]
+    assert record.look().began == begun
+
+
+def test_recording_a_place_forgets_looks() -> None:
+    """What this process records is in its next look, in both directions."""
+    record = Record()
+    for descending in (False, True):
+        record.look(descending=descending)
+    record.record(row_of(3, 0))
+    for descending in (False, True):
+        assert record.cached(START, START + 1, since=0.0, descending=descending) is None
+    assert record.look().places == (row_of(3, 0),)
+
+
+@st.composite
+def recorded(draw: st.DrawFn) -> list[Place]:
+    """Runs of touching places of several levels and classes, some far longer than one look takes."""
+    found = []
+    for level in draw(st.lists(st.sampled_from(range(8)), min_size=1, max_size=4, unique=True)):
+        count = draw(st.sampled_from([0, 1, 30, MORE - 1, MORE, MORE + 1, 3 * MORE]))
+        count = min(count, 20) if level in {HOME, PUT} else count
+        first, step = draw(st.integers(0, 1000)), draw(st.sampled_from([1, 1, 3]))
+        kinds = draw(st.sampled_from([(1,), (3,), (0, 1, 2, 3)]))
+        found += [row_of(level, first + step * number, kind) for number in range(count) for kind in kinds]
+    return found
+
+
+@st.composite
+def times(draw: st.DrawFn, places: list[Place]) -> int:
+    """Times near the places."""
+    if not places or draw(st.booleans()):
+        return draw(st.sampled_from([0, START, ids.TICKS_MAX]))
+    place = draw(st.sampled_from(places))
+    return draw(st.sampled_from([place.start, place.end, place.start + 1])) + draw(st.integers(-1, 1))
+
+
+@given(st.data(), st.booleans())
+def test_a_look_knows_every_place_within_its_reach(data: st.DataObject, descending: bool) -> None:  # noqa: FBT001
+    """However many places there are: all that overlap a look's bounds are in it, and what was asked for is in them."""
+    places = data.draw(recorded())
+    at = data.draw(times(places))
+    known = Record(places).look(at, descending=descending)
+    assert known.low < at <= known.high if descending and at else known.low <= at < known.high
+    overlapping = {place for place in places if place.start < known.high and place.end > known.low}
+    assert overlapping <= set(known.places) <= set(places)
+
+
+@given(recorded())
+def test_looks_lead_through_all_places_upwards(places: list[Place]) -> None:
+    """Going on where a look ended, all places are seen in a few looks."""
+    record = Record(places)
+    seen: set[Place] = set()
+    at, looks = 0, 0
+    while at < END:
+        known = record.cached(at, END, since=0.0) or record.look(at)
+        seen.update(known.places)
+        assert known.high > at
+        at = known.high
+        looks += 1
+    assert seen == set(places)
+    assert looks <= 1 + len(places) * 4 // MORE
+
+
+@given(recorded())
+def test_looks_lead_through_all_places_downwards(places: list[Place]) -> None:
+    """The same downwards: a remembered look is of no use to who has read to its lower end."""
+    record = Record(places)
+    seen: set[Place] = set()
+    at, looks = END, 0
+    while at > 0:
+        known = record.cached(0, at, since=0.0, descending=True) or record.look(at, descending=True)
+        seen.update(known.places)
+        assert known.low < at
+        at = known.low
+        looks += 1
+    assert seen == set(places)
+    assert looks <= 1 + len(places) * 4 // MORE
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_readers_at_the_tail_of_a_hot_partition_share_a_look(descending: bool) -> None:  # noqa: FBT001
+    """A look at the tail serves cursors of the last minute, and upper bounds that move on with the clock."""
+    places = [row_of(4, number) for number in range(3 * MORE)]
+    record = Record(places)
+    at = places[-1].end
+    known = record.look(at, descending=descending)
+    assert sum(record.asked) == 9
+    for moved in (-50, 0, 50):
+        tail = at + moved * TICKS_PER_SECOND
+        low, high = (0, tail) if descending else (tail, END)
+        assert record.cached(low, high, since=known.began, descending=descending) is known
+
+
+def test_memory_is_bounded() -> None:
+    """No more partitions are remembered than was said."""
+    record = Record()
+    small = Segments(record, Clock(), 3)  # type: ignore[arg-type]
+    record.run_all = lambda calls, *, consistency: [[] for _ in calls]  # type: ignore[method-assign]
+    for part in range(10):
+        small.look([(QID, part, 0)], consistency="QUORUM")
+        small.record(QID, part, [row_of(3, 0)], consistency="QUORUM")
+        small.look([(QID, part, 0)], consistency="QUORUM")
+    assert [part for part in range(10) if small.cached(QID, part, 0, 1, since=0.0, descending=False)] == [7, 8, 9]
+    assert [part for part in range(10) if small.is_recorded(QID, part, row_of(3, 0))] == [7, 8, 9]
+
+
+# The floor
+
+
+def raise_to(record: Record, known: segments.Known, floor: ids.Position) -> bool:
+    """Asks for a higher floor; returns whether one was written."""
+    before = len(record.written)
+    record.segments.raise_floor((QID, PART), known, floor, lifetime=99, consistency="QUORUM")
+    return len(record.written) > before
+
+
+def test_a_floor_is_raised_by_a_step_at_least() -> None:
+    """A floor is not written for less than a step, and is written as an id that reads back as the same position."""
+    record = Record()
+    record.floor = UUID(hex=ids.to_hex((START, 0)))
+    known = record.look()
+    assert not raise_to(record, known, (START + FLOOR_STEP - 1, 0))
+    assert not raise_to(record, known, (START - FLOOR_STEP, 0))
+    assert raise_to(record, known, (START + FLOOR_STEP, -9))
+    ttl, value, *key = record.written[-1]
+    assert (ttl, key) == (99, [QID, PART])
+    record.floor = value
+    assert record.look().floor == (START + FLOOR_STEP, -9)
+
+
+def test_a_floor_is_raised_only_now_and_then() -> None:
+    """One process raises a partition's floor once in some seconds, however many readers come; others are not held."""
+    record = Record()
+    known = record.look()
+    assert raise_to(record, known, (START, 0))
+    record.seconds += FLOOR_EVERY - 0.1
+    assert not raise_to(record, known, (START + FLOOR_STEP, 0))
+    record.segments.raise_floor((QID, PART + 1), known, (START, 0), lifetime=99, consistency="QUORUM")
+    assert len(record.written) == 2
+    record.seconds += 0.1
+    assert raise_to(record, known, (START + FLOOR_STEP, 0))
+
+
+def test_a_floor_that_cannot_be_raised_hurts_nobody() -> None:
+    """An error is only noted: the floor has to be true, not high."""
+    record = Record()
+    record.error = StoreUnavailable("down")
+    assert raise_to(record, record.look(), (START, 0))
