@@ -132,15 +132,15 @@ class Writer:
             self.pending += len(items)
             self._operations += 1
         row = self._rows.get(queue.application, queue.name)
-        longest = max((item.ttl for item in items), default=0)
+        ttls = {item.ttl for item in items}
         if (
             not parts
             or row is None
             or row.queue.version != queue.version
-            or not _reaches(row, longest)
+            or beyond_reach(row, ttls)
             or not self._watch.sound()
         ):
-            self._pool.submit(self._enter, operation, parts, longest)
+            self._pool.submit(self._enter, operation, parts, ttls)
         else:
             self._enqueue(parts)
         return operation
@@ -154,12 +154,12 @@ class Writer:
         if self.pending and self.pending + count > self._options.most_pending:
             raise StoreUnavailable("too many messages wait for Cassandra already")
 
-    def _enter(self, operation: Operation, parts: dict[int, Part], longest: int) -> None:
+    def _enter(self, operation: Operation, parts: dict[int, Part], ttls: Iterable[int]) -> None:
         """Makes sure of the clock and the queue's row before anything is queued, in a thread that may wait."""
         try:
             self._watch.require()
             row = self._rows.current(operation.queue)
-            if not _reaches(row, longest):
+            if longest := beyond_reach(row, ttls):
                 self._rows.raise_reach(row, longest)
         except Exception as error:  # noqa: BLE001 - its caller gets it
             self._end(operation, error)
@@ -415,6 +415,9 @@ class Writer:
         self._thread.join(1.0)
 
 
-def _reaches(row: Row, longest: int) -> bool:
-    """Tells whether readers look far enough back for messages with such a TTL."""
-    return longest <= row.reach or placement.class_of(longest) > row.home
+def beyond_reach(row: Row, ttls: Iterable[int]) -> int:
+    """Returns the longest of the TTLs that readers do not look far enough back for, 0 if there is none.
+
+    Messages of longer classes than the queue's own are found by the record of their places.
+    """
+    return max((ttl for ttl in ttls if ttl > row.reach and placement.class_of(ttl) <= row.home), default=0)
