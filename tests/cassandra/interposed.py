@@ -29,6 +29,7 @@ DELETES = rows.DELETE
 READS = (*rows.UP, *rows.DOWN)
 RECORDS = (segments._RECORD,)
 LOOKS = (segments._ALL,)
+FLOORS = (segments._FLOOR,)
 CLOCKS = (skew._NOW,)
 QUEUES = (queue_rows.FIND,)
 CHANGES = (catalogue._UPDATE, catalogue._PURGE, catalogue._DELETE)
@@ -147,8 +148,7 @@ class Wire:
     def hold(self, statements: Iterable[Statement], times: int = 1, *, answered: bool = False) -> Gate:
         """Lets requests wait before they are sent, or their answers."""
         gate = Gate()
-        where = "after" if answered else "before"
-        self._add(Rule(frozenset(statements), times, **{where: gate}))
+        self._add(Rule(frozenset(statements), times, None if answered else gate, gate if answered else None))
         return gate
 
     def fail(self, statements: Iterable[Statement], times: int = 1, error: StoreUnavailable | None = None) -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import Queue
 from queuey.storage.cassandra import fences, placement, writer
 from queuey.storage.cassandra.fences import Fence, Fencer
 from queuey.storage.cassandra.lanes import Lane
@@ -122,7 +123,7 @@ def stopped_before_minting(scene: Scene) -> list[str]:
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
     mint = writing.store._writer._mint
-    purged = []
+    purged: list[Queue] = []
 
     def stopped(*arguments: Any) -> Any:  # noqa: ANN401 - the writer's
         if not purged:

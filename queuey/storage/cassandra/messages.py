@@ -371,8 +371,10 @@ class CassandraMessages(Scanning):
 
 
 def _place_to_put(row: Row, position: Position, ttl: int, now: int) -> Place:
-    """Returns where a message with a given id goes: apart from minted ones, unless its time is still to come."""
+    """Returns where a message with a given id goes: apart from minted ones.
+
+    Also if its time is still to come: the write may take so long that floors have passed the id when it is made.
+    """
     at = position[0]
     kind = max(row.home, placement.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
-    ahead = now < at <= now + CLASSES[kind] * TICKS_PER_SECOND
-    return placement.place_of(at, kind, placement.HOME if ahead else placement.PUT)
+    return placement.place_of(at, kind, placement.PUT)

@@ -3,8 +3,8 @@
 A **class** is a table; the smallest one that covers a message's lifetime holds it, so that whole files expire at once.
 A **bucket** is a Cassandra partition of one queue partition: a level and a number. Level 0 is as wide as the class, so
 a queue with few messages has its live ones in the present bucket and the one before. Levels 1 to 4 are narrow, for
-partitions that get many messages. Levels 5 to 7 hold messages written under given ids (``put``, bulk loads) that are
-not in the future: all other places only ever grow at ids that no reader's horizon has passed.
+partitions that get many messages. Levels 5 to 7 hold messages written under given ids (``put``, bulk loads): all other
+places only ever grow at ids that no reader's horizon has passed.
 
 A **place** is class and bucket. Level 0 of a queue's own class is looked at without being told; every other place is
 recorded in ``segments`` before a message is written to it.

@@ -1,0 +1,263 @@
+"""What keeps the promises of reads, each part by a scenario that goes wrong when the part is taken out."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from queuey import ids
+from queuey.errors import QueueChanged
+from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.messages import Page, Queue, Slice
+from queuey.storage.cassandra import CassandraStore, messages, placement, reading, rows
+from queuey.storage.cassandra.clock import ticks
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.messages import CassandraMessages
+from queuey.storage.cassandra.placement import Place
+from queuey.storage.cassandra.queue_rows import QueueRows, Row
+from queuey.storage.cassandra.segments import Known, Segments
+from tests.cassandra.interposed import FLOORS, INSERTS, PATIENCE, READS
+from tests.cassandra.scene import (
+    TTL,
+    D,
+    Mechanism,
+    Process,
+    Reader,
+    S,
+    Scene,
+    end_of,
+    mechanisms,
+    message,
+)
+
+LONG = 5 * 86_400
+"""A TTL beyond the class of the queues here, so that its place has to be recorded."""
+
+
+def in_thread(work: Any) -> threading.Thread:  # noqa: ANN401 - any call
+    """Does something in the background."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def slow_read(scene: Scene) -> list[str]:
+    """The answer to a read comes when what was written since is older than the read delay."""
+    writing, reading_ = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    reader = Reader(reading_, queue)
+    gate = reading_.wire.hold(READS, answered=True)
+    thread = in_thread(reader.go_on)
+    gate.reached()
+    attempt = writing.post(queue)
+    assert end_of(attempt) == "acknowledged"
+    scene.world.advance(D + S)
+    gate.open()
+    thread.join(PATIENCE)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def newest_first(scene: Scene) -> list[str]:
+    """As many messages as are asked for lie above the horizon, others below; the newest below are wanted."""
+    process = scene.start()
+    queue = scene.queue(process)
+    old = process.post(queue, message(), message(), message()).result(PATIENCE)
+    scene.world.advance(D + S)
+    process.post(queue, message(), message(), message()).result(PATIENCE)
+    [page] = process.store.read(queue, [Slice(1, limit=3, descending=True)])
+    shown = [one.position for one in page.messages]
+    return [] if shown == old[::-1] else [f"{len(shown)} of 3 shown"]
+
+
+def purged_meanwhile(scene: Scene) -> list[str]:
+    """A process has a queue's row of before a purge by another."""
+    stale, other = scene.start(), scene.start()
+    queue = scene.queue(other)
+    other.post(queue).result(PATIENCE)
+    scene.world.advance(D + S)
+    stale.store.queue(queue.application, queue.name, fresh=True)
+    scene.world.advance(0.01)
+    other.store.purge_queue(queue)
+    reader = Reader(stale, queue)
+    try:
+        reader.go_on()
+    except QueueChanged:
+        return []
+    return ["purged, but shown"] if reader.seen else []
+
+
+def longer_lived(scene: Scene) -> list[str]:
+    """A message outlives all that a reader knew of when it last looked at the queue's row."""
+    writing, stale = scene.start(), scene.start()
+    queue = scene.queue(writing, ttl=60)
+    stale.store.queue(queue.application, queue.name, fresh=True)
+    scene.world.advance(0.01)
+    attempt = writing.post(queue, message(ttl=TTL))
+    end_of(attempt)
+    scene.world.advance(100)
+    reader = Reader(stale, queue)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def place_of_another(scene: Scene) -> list[str]:
+    """A message goes to a place that was recorded after a reader had looked."""
+    writing, reading_ = scene.start(), scene.start()
+    queue = scene.queue(writing, ttl=TTL)
+    scene.world.advance(0.01)
+    reader = Reader(reading_, queue)
+    reader.go_on()
+    scene.world.advance(0.01)
+    attempt = writing.post(queue, message(ttl=LONG))
+    end_of(attempt)
+    scene.world.advance(D + S)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def raise_floor(scene: Scene, process: Process, queue: Queue) -> None:
+    """Has a partition read from its beginning, and waits until it is recorded where its messages begin."""
+    scene.world.advance(100)
+    gate = process.wire.hold(FLOORS)
+    gate.open()
+    Reader(process, queue).go_on()
+    gate.passed()
+    scene.world.advance(D)
+
+
+def shown(process: Process, queue: Queue, position: Position) -> list[str]:
+    """Says whether a message is missing from a read of the whole partition."""
+    reader = Reader(process, queue)
+    reader.go_on()
+    return [] if position in reader.seen else ["written, but not shown"]
+
+
+def below_the_floor(scene: Scene) -> list[str]:
+    """A message is written under an id of long ago, below everything that is alive."""
+    process, other = scene.start(), scene.start()
+    queue = scene.queue(process)
+    process.post(queue).result(PATIENCE)
+    raise_floor(scene, process, queue)
+    position = process.store._clock.now() - 1000 * TICKS_PER_SECOND, 1
+    process.store.put(queue, [(1, position)], message())
+    return shown(other, queue, position)
+
+
+def overtaken_by_the_floor(scene: Scene) -> list[str]:
+    """A message is written under an id that was still to come, but takes so long that the floor passes it."""
+    writing, other = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    position = writing.store._clock.now() + 1000, 1
+    gate = writing.wire.hold(INSERTS)
+    thread = in_thread(lambda: writing.store.put(queue, [(1, position)], message()))
+    gate.reached()
+    raise_floor(scene, other, queue)
+    gate.open()
+    thread.join(PATIENCE)
+    return shown(other, queue, position)
+
+
+def horizon_afterwards(patch: pytest.MonkeyPatch) -> None:
+    """Reports the horizon of when a read has ended."""
+    read = CassandraMessages.read
+
+    def late(self: CassandraStore, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        pages = read(self, queue, slices)
+        for page in pages:
+            page.horizon = self._clock.now() - ticks(D)
+            if not page.more:
+                page.next = page.horizon, LOW_MIN
+        return pages
+
+    patch.setattr(CassandraMessages, "read", late)
+
+
+class Unbounded:
+    """Asks for everything from the lower bound on, and leaves out what is beyond the upper one."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def run_all(self, calls: Sequence[tuple[Statement, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
+        """See the driver."""
+        last = rows.uuid_of(ids.LAST)
+        unbounded = [(statement, (*values[:4], last, *values[5:])) for statement, values in calls]
+        answers = self._driver.run_all(unbounded, consistency=consistency)
+        return [
+            [row for row in answer if rows.position_of(row[0]) <= rows.position_of(values[4].bytes)]
+            for (_, values), answer in zip(calls, answers, strict=True)
+        ]
+
+
+def bounded_afterwards(patch: pytest.MonkeyPatch) -> None:
+    """Leaves out what lies above the horizon after the limit."""
+    run = reading.run
+
+    def unbounded(driver: Driver, *rest: Any, **options: Any) -> Any:  # noqa: ANN401 - as it is
+        return run(cast("Driver", Unbounded(driver)), *rest, **options)
+
+    patch.setattr(reading, "run", unbounded)
+
+
+def rows_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Uses queues' rows however old they are."""
+
+    def current(self: QueueRows, queue: Queue, *, since: float | None = None) -> Row:
+        row = self._rows.get((queue.application, queue.name))
+        return row or self.read(queue.application, queue.name)
+
+    patch.setattr(QueueRows, "current", current)
+
+
+def looks_for_ever(patch: pytest.MonkeyPatch) -> None:
+    """Uses what was recorded of places however old it is."""
+    cached = Segments.cached
+
+    def old(self: Segments, *place: int, since: float, descending: bool) -> Known | None:
+        return cached(self, *place, since=-math.inf, descending=descending)
+
+    patch.setattr(Segments, "cached", old)
+
+
+def floor_for_all(patch: pytest.MonkeyPatch) -> None:
+    """Takes the floor to be that of all places."""
+    patch.setattr(Place, "minted", property(lambda self: True))
+
+
+def given_among_minted(patch: pytest.MonkeyPatch) -> None:
+    """Writes what has a given id to where new ids go."""
+
+    def place(row: Row, position: Position, ttl: int, now: int) -> Place:
+        return placement.place_of(position[0], row.home, placement.HOME)
+
+    patch.setattr(messages, "_place_to_put", place)
+
+
+READING = (
+    Mechanism("horizon before the read", slow_read, horizon_afterwards),
+    Mechanism("bound inside the query", newest_first, bounded_afterwards),
+    Mechanism("age of rows (purge)", purged_meanwhile, rows_for_ever),
+    Mechanism("age of rows (reach)", longer_lived, rows_for_ever),
+    Mechanism("age of looks at places", place_of_another, looks_for_ever),
+    Mechanism("floor of minted places only", below_the_floor, floor_for_all),
+    Mechanism("places of given ids (past)", below_the_floor, given_among_minted),
+    Mechanism("places of given ids (future)", overtaken_by_the_floor, given_among_minted),
+)
+
+
+@mechanisms(*READING)
+def test_holds(scene: Scene, mechanism: Mechanism) -> None:
+    """What can go wrong with a read breaks no promise."""
+    assert mechanism.scenario(scene) == []
+
+
+@mechanisms(*READING)
+def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the mechanism the same breaks one."""
+    mechanism.remove(monkeypatch)
+    assert mechanism.scenario(scene)
