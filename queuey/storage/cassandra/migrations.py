@@ -315,6 +315,7 @@ def _change_schema(driver: Driver, options: CassandraOptions, statement: str) ->
     near = sorted(host.address for host in driver.hosts() if host.up and options.local_dc in {None, host.dc})
     if not near:
         raise StoreUnavailable("no node of Cassandra is up")
+    driver.await_pools(STATEMENT_TIMEOUT)
     driver.run_text(statement, timeout=STATEMENT_TIMEOUT, host=near[0])
     until = time.monotonic() + AGREEMENT_TIMEOUT
     while not driver.agrees():

@@ -16,6 +16,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent import futures
 from typing import Any, NamedTuple
 
 from cassandra.auth import PlainTextAuthProvider
@@ -200,6 +201,11 @@ class Driver:
         return [
             Host(str(host.address), str(host.datacenter), up=bool(host.is_up)) for host in cluster.metadata.all_hosts()
         ]
+
+    def await_pools(self, timeout: float) -> None:
+        """Waits until the nodes that are up can be asked by name: the first one that answers makes a session usable."""
+        session = self._open_session()
+        futures.wait(session._initial_connect_futures, timeout)  # noqa: SLF001 - the driver offers no other way
 
     def replication(self) -> Mapping[str, int]:
         """Copies by data centre; one entry under an empty name where the strategy knows no data centres.
