@@ -15,7 +15,18 @@ from tests.faults.counts import Counts, count
 from tests.faults.history import History, Recorder, now
 from tests.faults.nemesis import Act, Span, Victim, WebProcess, perform
 from tests.faults.wire import Account, Line, Web, metric
-from tests.faults.workload import BATCHES, CHAIN, LONGEST_DELAY, PARTITIONS, SINGLE, Habit, Reader, Style, Writer
+from tests.faults.workload import (
+    BATCHES,
+    CHAIN,
+    LONGEST_DELAY,
+    PARTITIONS,
+    PATIENCE,
+    SINGLE,
+    Habit,
+    Reader,
+    Style,
+    Writer,
+)
 from tests.served import Served
 
 QUEUES = ("orders", "mails")
@@ -100,7 +111,9 @@ class Experiment:
                 reader.read_beyond(marks[reader.queue])
             for final in range(1, FULL_READS + 1):
                 for queue in QUEUES:
-                    self._reader(f"full-{final}.{queue}", queue, Habit(limit=500), final).read_beyond(marks[queue])
+                    self._reader(
+                        f"full-{final}.{queue}", queue, Habit(limit=500, patience=PATIENCE), final
+                    ).read_beyond(marks[queue])
                 if final == 1:
                     self._store.converged()
                 threading.Event().wait(1.0)
@@ -185,7 +198,7 @@ class Experiment:
         return [
             self._reader("both", first, Habit()),
             self._reader("merged", second, Habit(merge=True, limit=20)),
-            self._reader("waiting", second, Habit(wait=1)),
+            self._reader("waiting", second, Habit(wait=1, patience=PATIENCE)),
             *(self._reader(f"part-{n}", first, Habit(partitions=(n,), limit=20)) for n in range(1, PARTITIONS + 1)),
         ]
 

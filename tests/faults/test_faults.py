@@ -36,9 +36,9 @@ def cassandra_acts(span: Span) -> list[Act]:
     """What is done to nodes and web processes, around the times that matter."""
     late, longer = 1.3 * span.deadline, 1.2 * span.delay
     return [
-        (Step("pause", "node-2", longer),),
+        # What web-1 sent to node-2 just before is written and answered when they go on, long after readers have passed.
+        (Step("pause", "node-2", longer), Step("pause", "web-1", longer, after=0.3)),
         (Step("pause", "node-1", late), Step("pause", "node-3", late)),
-        (Step("pause", "web-1", longer),),
         (Step("pause", "node-2", longer), Step("pause", "node-3", longer)),
         (
             Step("kill", "node-3", 2.0),

@@ -18,6 +18,8 @@ PATIENCE = 40.0
 """Seconds that a client waits for an answer: longer than any pause, so that late answers are heard as well."""
 HASTE = (0.3, 1.5)
 """The same for clients in a hurry, who never hear what became of some posts."""
+STAY = 20
+"""Pages for which a reader stays away from a web process that did not answer."""
 LONGEST_DELAY = 2.0
 CATCH_UP_SECONDS = 60.0
 
@@ -181,6 +183,7 @@ class Habit(NamedTuple):
         limit: Of a page.
         wait: Seconds of the long poll, 0 for none.
         pause: Mean seconds of rest where there is nothing more to read.
+        patience: Seconds after which the reader tries the other web process, and stays there for a while.
     """
 
     partitions: tuple[int, ...] = tuple(range(1, PARTITIONS + 1))
@@ -188,6 +191,7 @@ class Habit(NamedTuple):
     limit: int = 50
     wait: int = 0
     pause: float = 0.15
+    patience: float = 1.5
 
 
 class Reader:
@@ -222,6 +226,8 @@ class Reader:
         self._final = final
         self._rng = random.Random(name)
         self._cursor = ""
+        self._line = self._lines[0]
+        self._staying = 0
 
     def run(self, stop: threading.Event) -> None:
         """Is the thread: follows the queue until told to stop."""
@@ -250,19 +256,32 @@ class Reader:
 
     def _step(self, wait: int) -> bool:
         """Reads a page and tells whether there is more at once."""
-        line = self._rng.choice(self._lines)
+        line = self._choose()
         start = now()
         try:
-            answer = line.ask("GET", self._path(wait), timeout=PATIENCE)
+            answer = line.ask("GET", self._path(wait), timeout=wait + self._habit.patience)
         except NotSent:
+            self._avoid(line)
             return False
         except Unanswered as error:
+            self._avoid(line)
             answer = Answer(ONLY_SENT, retry_after=False, content={}, text=str(error))
         self._recorder.add(self._record(line.web, start, answer))
         if answer.status != 200:
             return False
         self._cursor = answer.content["cursor"]
         return bool(answer.content["more"])
+
+    def _choose(self) -> Line:
+        self._staying -= 1
+        if self._staying < 0:
+            self._line = self._rng.choice(self._lines)
+        return self._line
+
+    def _avoid(self, line: Line) -> None:
+        """Turns to another web process for some time."""
+        self._line = self._rng.choice([other for other in self._lines if other is not line])
+        self._staying = STAY
 
     def _path(self, wait: int) -> str:
         habit = self._habit
