@@ -94,6 +94,26 @@ def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> Non
     assert graves(reaping, application) == []
 
 
+def test_deleted_by_a_store_that_lost_cassandra(
+    reaping: CassandraStore, application: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete that was made is answered so, even if the index cannot be written any more; the reaper tidies it up."""
+    run = reaping._driver.run
+
+    def failing(statement: Statement, values: Sequence[Any] = (), **options: Any) -> Any:  # noqa: ANN401 - the driver's
+        if statement.cql.startswith("DELETE FROM queue_index"):
+            raise StoreUnavailable("gone")
+        return run(statement, values, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(reaping._driver, "run", failing)
+        reaping.delete_queue(queue)
+    assert reaping.list_queues(application) == []
+    assert len(reaping._index.scan(application, "").take(9)) == 1
+    reaping.reap()
+    assert reaping._index.scan(application, "").take(9) == []
+
+
 @pytest.mark.parametrize("deleted", [False, True])
 def test_change_that_was_not_made(reaping: CassandraStore, application: str, queue: Queue, *, deleted: bool) -> None:
     """The grave of a purge or delete that was refused or never sent touches nothing and goes."""

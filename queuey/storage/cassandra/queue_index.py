@@ -6,13 +6,17 @@ A row is here before its queue exists and after it has ceased to: what this give
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import CassandraOptions
+
+log = logging.getLogger(__name__)
 
 SHARDS = 16
 
@@ -59,9 +63,15 @@ class QueueIndex:
         self._driver.run(_ADD, values, consistency=self._options.catalogue_write)
 
     def remove(self, application: str, name: str, uid: int) -> None:
-        """Strikes a queue out; to be done when it is certain that it is not and will not be."""
+        """Strikes a queue out; to be done when it is certain that it is not and will not be.
+
+        Does not fail: what stays is not listed, and what has been decided about the queue must be answered.
+        """
         values = application, shard_of(name), name, uid
-        self._driver.run(_REMOVE, values, consistency=self._options.catalogue_write)
+        try:
+            self._driver.run(_REMOVE, values, consistency=self._options.catalogue_write)
+        except StoreUnavailable as error:
+            log.info("Queue %s of %s stays in the index: %s", name, application, error)
 
     def scan(self, application: str, start: str) -> Scan:
         """Begins to list at a name, inclusive."""

@@ -21,6 +21,7 @@ from queuey.storage.cassandra.graves import Grave, Graves
 from queuey.storage.cassandra.offsets import OffsetTable
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.placement import Place
+from queuey.storage.cassandra.queue_index import QueueIndex
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class Reaper:
         self._clock = clock
         self._graves = graves
         self._offsets = offsets
+        self._index = QueueIndex(driver, options)
         self._closing = closing
         self.reaped = 0
         """How many graves were emptied."""
@@ -112,6 +114,7 @@ class Reaper:
             self.reaped += 1
         if grave.uid is not None and uid != grave.uid:
             self._offsets.forget_queue(grave.uid)
+            self._index.remove(grave.application, grave.name, grave.uid)  # In case that who deleted it could not.
         self._graves.level(grave)
 
     def _in_use(self, grave: Grave) -> tuple[int | None, int | None]:
