@@ -9,12 +9,14 @@ their answers: beyond 0.4 S the process neither writes nor reads, so two process
        └──(no check for GAP, or the wall clock jumped against the boot time)─┘ (before an acknowledgement)
 
 The wall clock is taken over (:meth:`Clock.accept`) only when it is within 0.3 S of the median itself, so a wall clock
-that is set wrongly does no harm to a running process.
+that is set wrongly does no harm to a running process. A clock that had to be set right by more than 0.4 S, as when a
+virtual machine has stood still, has timed writes wrongly: nothing that was minted before counts as in time.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import threading
 from collections.abc import Callable, Sequence
@@ -68,6 +70,8 @@ class Skew:
         self._checked: float | None = None
         self._drift = 0.0
         self._refusing = False
+        self.wrong_until = -math.inf
+        """Boot time at which the id clock was last found beyond 0.4 S off: what it timed before may have been late."""
         self.median = 0.0
         """Seconds by which the id clock was ahead of the coordinators' median."""
         self.off: tuple[str, ...] = ()
@@ -83,9 +87,12 @@ class Skew:
         wall = statistics.median(reading.wall for reading in exact)
         self.wall_off = abs(wall) > RED * self._difference
         self.off = tuple(one.node for one in exact if abs(one.clock - median) > RED * self._difference)
-        if not self.wall_off:
+        if abs(median) > REFUSE * self._difference:
+            self.wrong_until = self._clock.boottime()
+        drift = wall - median
+        if not self.wall_off and abs(self._clock.drift() - drift) <= ERROR * self._difference:
             self._clock.accept()
-            median = wall
+            median, drift = wall, self._clock.drift()
         refusing = abs(median) > REFUSE * self._difference
         if refusing != self._refusing:
             log.log(
@@ -95,7 +102,7 @@ class Skew:
                 "nothing is served until it is right" if refusing else "serving again",
             )
         self.median, self._refusing = median, refusing
-        self._checked, self._drift = self._clock.boottime(), self._clock.drift()
+        self._checked, self._drift = self._clock.boottime(), drift
 
     def sound(self) -> bool:
         """Tells whether the last check still says that ids and horizons may be made."""
@@ -173,6 +180,10 @@ class Watch:
     def refusing(self) -> bool:
         """Tells whether the clock was found to be off."""
         return self._skew.refusing
+
+    def vouches(self, minted: float) -> bool:
+        """Tells without asking whether the time since an id was made (boot time) was measured rightly."""
+        return self._skew.sound() and minted > self._skew.wrong_until
 
     def require(self) -> None:
         """Makes sure that the clock is sound, by asking if need be.

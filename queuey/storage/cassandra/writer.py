@@ -345,6 +345,8 @@ class Writer:
         if error is None and self._clock.boottime() - flight.minted > level.deadline:
             self.late += 1
             error = InDoubt("Cassandra took too long; the message is taken back")
+        if error is None and not self._watch.vouches(flight.minted):
+            error = InDoubt("the clock was wrong when the message was written; it is taken back")
         stored = error is None or error.outcome == "unknown"
         for operation in flight.operations:
             self._count_down(operation, error, stored=stored)
@@ -382,6 +384,8 @@ class Writer:
         deadline = operation.minted + level.delay - self._options.clock_difference
 
         def settled(outcome: Outcome) -> None:
+            if outcome == "none" and not self._watch.vouches(operation.minted):
+                outcome = "unknown"  # Whether the fence was in time cannot be told.
             if outcome == "none" and isinstance(error, QueueChanged):
                 self._answer(operation, None, error)
                 return
