@@ -17,12 +17,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from queuey.errors import Outcome, StoreUnavailable
+from queuey.ids import Position
 from queuey.storage.cassandra import rows
 from queuey.storage.cassandra.clock import Clock
-from queuey.storage.cassandra.driver import Driver, Rows, routing_key
+from queuey.storage.cassandra.driver import Driver, Rows
+from queuey.storage.cassandra.lanes import Written
 from queuey.storage.cassandra.minting import fence_stamp
 
 log = logging.getLogger(__name__)
@@ -36,15 +38,15 @@ TIMEOUT = 1.5
 KEPT = 100_000
 """Deletes that are tried on in the background at most; the oldest are given up beyond."""
 
-Written = tuple[int, Sequence[list[Any]]]
-"""A class of messages and serialized rows, as they were written."""
-
 
 class _Chunk(NamedTuple):
     """Messages of one Cassandra partition that are deleted by one request."""
 
     kind: int
-    written: list[list[Any]]
+    qid: int
+    partition: int
+    bucket: int
+    positions: Sequence[Position]
 
 
 class Fence:
@@ -64,7 +66,7 @@ class Fence:
             answer: Told the outcome once.
         """
         self.chunks = _chunks(written)
-        self.size = sum(len(chunk.written) for chunk in self.chunks)
+        self.size = sum(len(chunk.positions) for chunk in self.chunks)
         self.consistency = consistency
         self.deadline = deadline
         self.answer: Callable[[Outcome], None] | None = answer
@@ -180,11 +182,13 @@ class Fencer:
         fence.flying = len(fence.chunks)
         for chunk in fence.chunks:
             now = self._clock.now()
-            deletes = [_delete(now, values) for values in chunk.written]
+            place = (chunk.qid, chunk.partition, chunk.bucket)
+            key = rows.key_of(*place)
             self._driver.begin_rows(
                 rows.DELETE[chunk.kind],
-                deletes,
-                routing_key=routing_key(chunk.written[0][:3]),
+                [rows.encoded_delete(key, position, fence_stamp(now, position[0])) for position in chunk.positions],
+                rows.DELETED,
+                routing_key=rows.routing_of(*place),
                 consistency=fence.consistency,
                 timeout=TIMEOUT,
                 done=self._taker(fence, chunk),
@@ -208,16 +212,8 @@ class Fencer:
 
 
 def _chunks(written: Iterable[Written]) -> list[_Chunk]:
-    by_place: dict[tuple[int, bytes, bytes, bytes], list[list[Any]]] = {}
-    for kind, some in written:
-        for values in some:
-            by_place.setdefault((kind, values[0], values[1], values[2]), []).append(values)
-    return [
-        _Chunk(key[0], found[at : at + ROWS]) for key, found in by_place.items() for at in range(0, len(found), ROWS)
-    ]
-
-
-def _delete(now: int, values: list[Any]) -> list[bytes]:
-    """Returns the serialized values of the DELETE for a row that was written."""
-    ticks, _ = rows.position_of(values[3])
-    return [fence_stamp(now, ticks).to_bytes(8, "big", signed=True), *values[:4]]
+    by_place: dict[tuple[int, int, int, int], list[Position]] = {}
+    for some in written:
+        key = some.kind, some.qid, some.partition, some.bucket
+        by_place.setdefault(key, []).extend(some.positions)
+    return [_Chunk(*key, found[at : at + ROWS]) for key, found in by_place.items() for at in range(0, len(found), ROWS)]

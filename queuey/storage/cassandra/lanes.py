@@ -8,7 +8,6 @@ operations.
 from __future__ import annotations
 
 import math
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -35,10 +34,24 @@ TTL_MARGIN = 2
 FLUSH_ROWS = 2000
 """Rows that one flush of a lane takes at most."""
 
-_pack_long = struct.Struct(">q").pack
-_pack_int = struct.Struct(">i").pack
-
 Done = Callable[[list[Position] | None, Exception | None], None]
+
+
+class Written(NamedTuple):
+    """Messages that were given to Cassandra: where, and their ids, which follow each other tick by tick."""
+
+    kind: int
+    qid: int
+    partition: int
+    bucket: int
+    ticks: int
+    low: int
+    number: int
+
+    @property
+    def positions(self) -> list[Position]:
+        """The ids."""
+        return [(self.ticks + number, self.low) for number in range(self.number)]
 
 
 class Item:
@@ -90,18 +103,27 @@ class Operation:
         """Some of it is or may be stored."""
         self.minted = math.inf
         """Boot time of its earliest id."""
-        self.written: list[tuple[int, Sequence[list[Any]]]] = []
-        """Class and serialized rows of what was given to the driver."""
+        self.written: list[Written] = []
+        """What was given to the driver."""
         self._claim = threading.Lock()
         self._begun = False
 
     def withdraw(self) -> Outcome:
         """Gives up; afterwards nobody is told of the end. Returns what may become of the messages."""
         self.done = _nobody
+        return self.give_up()
+
+    def give_up(self) -> Outcome:
+        """Makes sure that nothing of it is sent unless some was. Returns what may become of the messages."""
         return "none" if self._claim.acquire(blocking=False) else "unknown"
 
+    @property
+    def given_up(self) -> bool:
+        """Whether nothing of it will ever be sent."""
+        return self._claim.locked() and not self._begun
+
     def begin(self) -> bool:
-        """Claims it for sending; False if its caller has given up."""
+        """Claims it for sending, at the last moment before; False if its caller has given up."""
         if not self._begun:
             self._begun = self._claim.acquire(blocking=False)
         return self._begun
@@ -139,12 +161,11 @@ class Part:
 class Lane:
     """What waits for one queue partition. ``flying`` counts its requests on the way and flushes under work."""
 
-    __slots__ = ("flying", "heat", "packed", "partition", "parts", "qid", "rows", "scheduled", "size")
+    __slots__ = ("flying", "heat", "partition", "parts", "qid", "rows", "scheduled", "size")
 
     def __init__(self, qid: int, partition: int) -> None:
         self.qid = qid
         self.partition = partition
-        self.packed = (_pack_long(qid), _pack_int(partition))
         self.parts: deque[Part] = deque()
         self.rows = 0
         self.size = 0
@@ -190,22 +211,21 @@ class Run(NamedTuple):
     ticks: int
     low: int
 
-    def serialized(self, key: Sequence[bytes], now: int) -> list[list[Any]]:
-        """Returns the rows, as the columns of :data:`rows.INSERT`.
+    def encoded(self, key: bytes, now: int) -> list[bytes]:
+        """Returns the rows, as the encoded values of :data:`rows.INSERT`.
 
         Args:
-            key: The serialized partition key.
+            key: The encoded partition key.
             now: Ticks; the write's timestamp where the id's time is still to come.
         """
         first = self.items[0]
         lifetime = first.ttl * TICKS_PER_SECOND
-        ttl = _pack_int(min(first.ttl + math.ceil(first.delay) + TTL_MARGIN, placement.longest_ttl(now)))
-        ticks, low, id_bytes = self.ticks, self.low, rows.id_bytes
+        ttl = min(first.ttl + math.ceil(first.delay) + TTL_MARGIN, placement.longest_ttl(now))
+        ticks, low, encoded = self.ticks, self.low, rows.encoded_insert
         found = []
         for item in self.items:
             stamp = stamp_of(now if first.delay else ticks)
-            expires = _pack_long(ticks + lifetime)
-            found.append([*key, id_bytes(ticks, low), item.body, expires, item.meta, _pack_long(stamp), ttl])
+            found.append(encoded(key, (ticks, low), item.body, ticks + lifetime, item.meta, stamp, ttl))
             ticks += 1
         return found
 
@@ -213,42 +233,51 @@ class Run(NamedTuple):
 class Flight:
     """A request on its way: rows of one Cassandra partition, and whose they are."""
 
-    __slots__ = ("lane", "minted", "operations", "place", "rows", "size")
+    __slots__ = ("_taken", "lane", "minted", "operations", "place", "rows", "size")
 
     def __init__(self, lane: Lane, place: Place, minted: float) -> None:
         self.lane = lane
         self.place = place
         self.minted = minted
-        self.rows: list[list[Any]] = []
+        self.rows: list[bytes] = []
         self.size = 0
         self.operations: list[Operation] = []
+        self._taken: list[tuple[Operation, Written]] = []
 
-    def take(self, operation: Operation, given: Sequence[list[Any]]) -> int:
-        """Takes as many rows of an operation as there is room for; returns how many."""
-        room = MOST_ROWS - len(self.rows)
-        taken = given[:room]
-        size = sum(len(values[4]) for values in taken)
+    def depart(self) -> None:
+        """Lets its operations know that it is on its way."""
+        for operation, taken in self._taken:
+            operation.written.append(taken)
+        for operation in self.operations:
+            with operation.lock:
+                operation.left += 1
+                operation.minted = min(operation.minted, self.minted)
+
+    def take(self, run: Run, given: Sequence[bytes], at: int) -> int:
+        """Takes as many rows of a run as there is room for, from the ``at``-th on; returns how many."""
+        taken = given[at : at + MOST_ROWS - len(self.rows)]
+        size = sum(map(len, taken))
         if self.size + size > MOST_BYTES:
             taken, size = self._fitting(taken)
         if not taken:
             return 0
+        operation = run.part.operation
         self.rows += taken
         self.size += size
-        operation.written.append((self.place.kind, taken))
+        lane, ticks = self.lane, run.ticks + at
+        place = (self.place.kind, lane.qid, lane.partition, self.place.bucket)
+        self._taken.append((operation, Written(*place, ticks, run.low, len(taken))))
         if not self.operations or self.operations[-1] is not operation:
             self.operations.append(operation)
-            with operation.lock:
-                operation.left += 1
-                operation.minted = min(operation.minted, self.minted)
         return len(taken)
 
-    def _fitting(self, given: Sequence[list[Any]]) -> tuple[Sequence[list[Any]], int]:
+    def _fitting(self, given: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
         """Returns the first rows that fit in: at least one, however large, if there is none yet."""
         size = 0
-        for number, values in enumerate(given):
-            if self.size + size + len(values[4]) > MOST_BYTES and (number or self.rows):
+        for number, row in enumerate(given):
+            if self.size + size + len(row) > MOST_BYTES and (number or self.rows):
                 return given[:number], size
-            size += len(values[4])
+            size += len(row)
         return given, size
 
 
@@ -264,15 +293,16 @@ def flights_of(lane: Lane, runs: Iterable[Run], now: int, minted: float) -> list
     open_flights: dict[Place, Flight] = {}
     flights: list[Flight] = []
     for run in runs:
-        given = run.serialized([*lane.packed, _pack_long(run.place.bucket)], now)
-        while given:
+        given = run.encoded(rows.key_of(lane.qid, lane.partition, run.place.bucket), now)
+        at = 0
+        while at < len(given):
             flight = open_flights.get(run.place)
-            taken = 0 if flight is None else flight.take(run.part.operation, given)
+            taken = 0 if flight is None else flight.take(run, given, at)
             if not taken:
                 flight = open_flights[run.place] = Flight(lane, run.place, minted)
                 flights.append(flight)
-                taken = flight.take(run.part.operation, given)
-            given = given[taken:]
+                taken = flight.take(run, given, at)
+            at += taken
     return flights
 
 

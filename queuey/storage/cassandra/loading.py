@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message
 from queuey.storage.cassandra import placement, rows
 from queuey.storage.cassandra.clock import Clock
-from queuey.storage.cassandra.driver import Driver, Rows, routing_key
+from queuey.storage.cassandra.driver import Driver, Rows
 from queuey.storage.cassandra.heat import FULL_ROWS
 from queuey.storage.cassandra.levels import InForce
 from queuey.storage.cassandra.minting import Stamps
@@ -27,9 +25,6 @@ BATCH_BYTES = 128 << 10
 FLYING = 8
 """Batches on the way."""
 _NO_META = b"\0"
-
-_pack_long = struct.Struct(">q").pack
-_pack_int = struct.Struct(">i").pack
 
 
 class Loader:
@@ -87,7 +82,8 @@ class Loader:
             room.release()
 
         for (partition, place), messages in by_place.items():
-            key = [_pack_long(self._row.queue.qid), _pack_int(partition), _pack_long(place.bucket)]
+            where = (self._row.queue.qid, partition, place.bucket)
+            key = rows.key_of(*where)
             for batch in _batches(messages):
                 room.acquire()
                 if errors:
@@ -95,8 +91,9 @@ class Loader:
                     break
                 self._driver.begin_rows(
                     rows.INSERT[place.kind],
-                    [[*key, *self._values(message, now)] for message in batch],
-                    routing_key=routing_key(key),
+                    [self._encoded(key, message, now) for message in batch],
+                    rows.INSERTED,
+                    routing_key=rows.routing_of(*where),
                     consistency=self._level.writes,
                     timeout=self._level.deadline,
                     done=done,
@@ -106,17 +103,13 @@ class Loader:
         if errors:
             raise errors[0]
 
-    def _values(self, message: Message, now: int) -> list[Any]:
+    def _encoded(self, key: bytes, message: Message, now: int) -> bytes:
         body, meta = rows.encode(message.body, message.meta)
+        kept = meta if isinstance(meta, bytes) else _NO_META  # Nothing must be left of a message that was there.
         lives = -((now - message.expires) // TICKS_PER_SECOND) + 1
-        return [
-            rows.id_bytes(*message.position),
-            body,
-            _pack_long(message.expires),
-            meta if isinstance(meta, bytes) else _NO_META,  # Nothing must be left of a message that was there.
-            _pack_long(self._stamps.above(message.ticks)),
-            _pack_int(max(1, min(lives, placement.longest_ttl(now)))),
-        ]
+        ttl = max(1, min(lives, placement.longest_ttl(now)))
+        stamp = self._stamps.above(message.ticks)
+        return rows.encoded_insert(key, message.position, body, message.expires, kept, stamp, ttl)
 
 
 def _level_for(messages: Sequence[Message]) -> int:

@@ -105,11 +105,12 @@ class CassandraMessages(Scanning):
                 by_partition.setdefault(partition, []).append(place)
         for partition, wanted in by_partition.items():
             self._segments.record(row.queue.qid, partition, wanted, consistency=level.writes)
-        known = self._look(row, {partition for partition, _ in places}, level)
+        candidates = self._candidates(row, places, level)
         body, meta = rows.encode(item.body, item.meta)
         qid, longest = row.queue.qid, placement.longest_ttl(now)
         calls: list[tuple[Statement, Sequence[Any]]] = []
-        for partition, position, place in targets:
+        for (partition, position, place), others in zip(targets, candidates, strict=True):
+            self._generator.avoid(position[1])
             stamp = self._stamps.above(position[0])
             lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
@@ -118,7 +119,7 @@ class CassandraMessages(Scanning):
             calls.append((rows.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives, longest))))
             calls += [
                 (rows.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]))
-                for other in self._candidates(row, known[partition], position)
+                for other in others
                 if other != place
             ]
         self._driver.run_all(calls, consistency=level.writes)
@@ -131,13 +132,12 @@ class CassandraMessages(Scanning):
         if not wanted:
             return 0
         level = self._levels.of(row.queue)
-        known = self._look(row, {partition for partition, _ in wanted}, level)
         calls = []
-        for partition, position in wanted:
+        for (partition, position), places_of_it in zip(wanted, self._candidates(row, wanted, level), strict=True):
             stamp, value = self._stamps.above(position[0]), rows.uuid_of(position)
             calls += [
                 (rows.DELETE[place.kind], (stamp, row.queue.qid, partition, place.bucket, value))
-                for place in self._candidates(row, known[partition], position)
+                for place in places_of_it
             ]
         self._driver.run_all(calls, consistency=level.writes)
         return len(wanted)
@@ -167,12 +167,12 @@ class CassandraMessages(Scanning):
         if not wanted:
             return []
         level = self._levels.of(row.queue)
-        known = self._look(row, {partition for partition, _ in wanted}, level)
+        candidates = self._candidates(row, wanted, level)
         now = self._clock.now()
         calls: list[tuple[Statement, Sequence[Any]]] = []
         owners: list[int] = []
         for number, (partition, position) in enumerate(wanted):
-            for place in self._candidates(row, known[partition], position):
+            for place in candidates[number]:
                 key = (row.queue.qid, partition, place.bucket, rows.uuid_of(position))
                 calls.append((rows.FETCH[place.kind], key))
                 owners.append(number)
@@ -250,22 +250,18 @@ class CassandraMessages(Scanning):
             lower = max(lower, (known.low, LOW_MIN))
         else:
             bounded = min(upper, (known.high, LOW_MIN))
-        alive = now - row.reach * TICKS_PER_SECOND
         floor = known.floor or ids.FIRST
-        sources = [
-            Source(place, max(floor, (max(place.start, alive), LOW_MIN)))
-            for place in self._own(row, max(lower[0], alive), bounded[0] + 1, now)
+        places = [
+            *self._own(row, lower[0], bounded[0] + 1, now),
+            *placement.overlapping(known.places, lower[0], bounded[0] + 1),
         ]
-        sources += [
-            Source(place, max(floor if place.minted else ids.FIRST, (place.start, LOW_MIN)))
-            for place in placement.overlapping(known.places, lower[0], bounded[0] + 1)
-        ]
+        sources = [Source(place, _lowest(place, row, floor, now)) for place in places]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
     def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Place]:
         """Returns the places that are looked at without being recorded."""
-        span = CLASSES[row.home] * TICKS_PER_SECOND
-        low, high = max(lower, now - span), min(upper, now + span + 1)
+        ahead = CLASSES[row.home] * TICKS_PER_SECOND
+        low, high = max(lower, now - row.reach * TICKS_PER_SECOND), min(upper, now + ahead + 1)
         return placement.own_places(row.home, low, high) if low < high else []
 
     def _note_floor(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
@@ -286,19 +282,33 @@ class CassandraMessages(Scanning):
 
     # By id
 
-    def _look(self, row: Row, partitions: Iterable[int], level: InForce) -> dict[int, Known]:
-        """Looks up, afresh, which places partitions have: whoever names an id knows of its message already."""
-        numbers = sorted(set(partitions))
-        asked = [(row.queue.qid, number, 0) for number in numbers]
-        return dict(zip(numbers, self._segments.look(asked, consistency=level.reads), strict=True))
+    def _candidates(self, row: Row, wanted: _Places, level: InForce) -> list[list[Place]]:
+        """Returns the places that may hold each of some ids; of given ids first, the narrower before the wider.
 
-    def _candidates(self, row: Row, known: Known, position: Position) -> list[Place]:
-        """Returns the places that may hold an id, those of given ids first."""
-        at = position[0]
-        own = placement.place_of(at, row.home, placement.HOME)
-        found = [place for place in placement.overlapping(known.places, at, at + 1) if place != own]
-        found.sort(key=lambda place: place.minted)
-        return [*found, own]
+        Looks them up afresh: whoever names an id knows of its message already.
+        """
+        found = []
+        for known, (_, (at, _)) in zip(self._look(row, wanted, level), wanted, strict=True):
+            own = placement.place_of(at, row.home, placement.HOME)
+            recorded = [place for place in placement.overlapping(known.places, at, at + 1) if place != own]
+            recorded.sort(key=lambda place: (place.minted, place.end - place.start, -place.kind))
+            found.append([*recorded, own])
+        return found
+
+    def _look(self, row: Row, wanted: _Places, level: InForce) -> list[Known]:
+        """Returns a look for each of some ids that reaches it; one may serve many."""
+        found: dict[tuple[int, int], Known] = {}
+        left: dict[int, list[int]] = {}
+        for partition, at in sorted({(partition, position[0]) for partition, position in wanted}):
+            left.setdefault(partition, []).append(at)
+        while left:
+            asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
+            looks = dict(zip(left, self._segments.look(asked, consistency=level.reads), strict=True))
+            for partition, known in looks.items():
+                found.update(((partition, at), known) for at in left[partition] if at < known.high)
+                left[partition] = [at for at in left[partition] if at >= known.high]
+            left = {partition: times for partition, times in left.items() if times}
+        return [found[partition, position[0]] for partition, position in wanted]
 
     # Statistics
 
@@ -378,3 +388,14 @@ def _place_to_put(row: Row, position: Position, ttl: int, now: int) -> Place:
     at = position[0]
     kind = max(row.home, placement.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
     return placement.place_of(at, kind, placement.PUT)
+
+
+def _lowest(place: Place, row: Row, floor: Position, now: int) -> Position:
+    """Returns the position below which nothing in a place is alive.
+
+    What was given its id may have been written just now, however old the id is.
+    """
+    if not place.minted:
+        return place.start, LOW_MIN
+    longest = row.reach if place.kind == row.home else CLASSES[place.kind]
+    return max(floor, (max(place.start, now - longest * TICKS_PER_SECOND), LOW_MIN))

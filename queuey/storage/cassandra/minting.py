@@ -15,6 +15,8 @@ from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
 from queuey.storage.cassandra.clock import Clock
 
 TICKS_PER_MICROSECOND = 10
+AHEAD = TICKS_PER_SECOND
+"""Ticks that an id may be put ahead of the clock by ``after``."""
 
 
 class Generator:
@@ -38,7 +40,7 @@ class Generator:
             InvalidRequest: It is more than a second ahead of the clock and above every id minted before: a client
                 could push everybody's ids ahead with it.
         """
-        if after[0] > self._clock.now() + TICKS_PER_SECOND and after > (self._last, self.low):
+        if after[0] > self._clock.now() + AHEAD and after > (self._last, self.low):
             raise InvalidRequest({"X-After": "lies more than a second ahead of the clock"})
 
     def mint(self, count: int, after: Position | None = None) -> int:
@@ -54,6 +56,12 @@ class Generator:
                 first = after[0] + 1
             self._last = first + count - 1
             return first
+
+    def avoid(self, low: int) -> None:
+        """Makes no further id with a ``low`` that somebody else has used: a client may put any id, also our next."""
+        with self._lock:
+            if low == self.low:
+                self.low = ids.random_low()
 
     def next_time(self) -> int:
         """Returns the lowest ticks that the next id may have."""
@@ -88,15 +96,16 @@ class Delayed:
 class Stamps:
     """Timestamps for writes and deletes by id: ascending within the process, and high enough to take effect.
 
-    A delete must lie above the timestamp of what it deletes. That is the time of its id, or, for what was delayed or
-    put, some process's clock, which is at most ``difference`` ahead of this one.
+    A delete must lie above the timestamp of what it deletes. That is the time of its id, which may be ahead of the
+    clock of the process that made it, or, for what was delayed or put, some process's clock, which is at most
+    ``difference`` ahead of this one.
     """
 
     __slots__ = ("_ahead", "_clock", "_last", "_lock")
 
     def __init__(self, clock: Clock, difference: float) -> None:
         self._clock = clock
-        self._ahead = round(2 * difference * TICKS_PER_SECOND)
+        self._ahead = AHEAD + round(2 * difference * TICKS_PER_SECOND)
         self._last = 0
         self._lock = threading.Lock()
 

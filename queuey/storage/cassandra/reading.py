@@ -16,7 +16,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, Page, Slice
 from queuey.storage.cassandra import rows
-from queuey.storage.cassandra.driver import Driver, Rows, Statement, TooManyDead
+from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, Statement, TooManyDead
 from queuey.storage.cassandra.placement import Place
 
 ROUND = 256
@@ -262,37 +262,33 @@ def run(
     results: list[Gathered | None] = [None] * len(readers)
     waiting = {number: _advance(results, number, reader) for number, reader in enumerate(readers)}
     while pending := {number: probes for number, probes in waiting.items() if probes is not None}:
-        calls = {
-            number: [_query(keys[number], probe, only_ids=only_ids) for probe in probes]
-            for number, probes in pending.items()
-        }
         waiting = {
-            number: _advance(results, number, readers[number], _with_bodies(found) if only_ids else found, sent=True)
-            for number, found in _answers(driver, calls, consistency).items()
+            number: _advance(results, number, readers[number], found, sent=True)
+            for number, found in _answers(driver, keys, pending, consistency, only_ids=only_ids).items()
         }
     return [result for result in results if result is not None]
 
 
 def _answers(
-    driver: Driver, calls: dict[int, list[tuple[Statement, Sequence[Any]]]], consistency: str
+    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str, *, only_ids: bool
 ) -> dict[int, list[Rows] | None]:
     """Asks for everybody at once, or one after another if somebody asks for too much; None is who does."""
+    wanted = [(keys[number], probe) for number, probes in asked.items() for probe in probes]
     try:
-        found = iter(driver.run_all([call for some in calls.values() for call in some], consistency=consistency))
-        return {number: [next(found) for _ in some] for number, some in calls.items()}
+        if only_ids:
+            answers = driver.run_all([_query_ids(*one) for one in wanted], consistency=consistency)
+            found = iter([[(data, b"", expires, None) for data, expires in answer] for answer in answers])
+        else:
+            found = iter(driver.run_encoded([_query(*one) for one in wanted], consistency=consistency))
+        return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     except TooManyDead:
-        if len(calls) == 1:
-            return dict.fromkeys(calls)
+        if len(asked) == 1:
+            return dict.fromkeys(asked)
         return {
             number: answer
-            for one in calls.items()
-            for number, answer in _answers(driver, dict([one]), consistency).items()
+            for one in asked.items()
+            for number, answer in _answers(driver, keys, dict([one]), consistency, only_ids=only_ids).items()
         }
-
-
-def _with_bodies(found: list[Rows] | None) -> list[Rows] | None:
-    """Makes rows of ids look like rows of messages."""
-    return found and [[(data, b"", expires, None) for data, expires in answer] for answer in found]
 
 
 def _advance(
@@ -311,15 +307,14 @@ def _advance(
         return None
 
 
-def _query(key: tuple[int, int], probe: Probe, *, only_ids: bool) -> tuple[Statement, Sequence[Any]]:
-    if only_ids:
-        statements = rows.IDS_DOWN if probe.descending else rows.IDS_UP
-    else:
-        statements = rows.DOWN if probe.descending else rows.UP
-    return statements[probe.place.kind], (
-        *key,
-        probe.place.bucket,
-        rows.uuid_of(probe.lower),
-        rows.uuid_of(ids.preceding(probe.upper)),
-        probe.limit,
-    )
+def _query(key: tuple[int, int], probe: Probe) -> tuple[Encoded, Decode]:
+    where = (*key, probe.place.bucket)
+    values = rows.encoded_range(rows.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit)
+    statement = (rows.DOWN if probe.descending else rows.UP)[probe.place.kind]
+    return Encoded(statement, rows.RANGED, values, rows.routing_of(*where)), rows.decode
+
+
+def _query_ids(key: tuple[int, int], probe: Probe) -> tuple[Statement, Sequence[Any]]:
+    bounds = rows.uuid_of(probe.lower), rows.uuid_of(ids.preceding(probe.upper))
+    statement = (rows.IDS_DOWN if probe.descending else rows.IDS_UP)[probe.place.kind]
+    return statement, (*key, probe.place.bucket, *bounds, probe.limit)

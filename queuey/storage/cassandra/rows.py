@@ -11,7 +11,7 @@ import msgspec
 
 from queuey.ids import Position
 from queuey.messages import Message, Meta
-from queuey.storage.cassandra.driver import UNSET, Statement
+from queuey.storage.cassandra.driver import UNSET, Rows, Statement
 from queuey.storage.cassandra.placement import NAMES
 
 _FLIP = 0x0080808080808080
@@ -35,6 +35,7 @@ DELETE = tuple(
     Statement(f"DELETE FROM messages_{name} USING TIMESTAMP ? WHERE qid = ? AND part = ? AND bucket = ? AND id = ?")
     for name in NAMES
 )
+COLUMNS = 4
 _COLUMNS = "timeuuid_as_blob(id), body, expires, meta"
 FETCH = tuple(
     Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ? AND id = ?")
@@ -57,6 +58,97 @@ COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_RANGE}") for n
 def id_bytes(ticks: int, low: int) -> bytes:
     """Returns an id as Cassandra has it: the 16 bytes of the UUID."""
     return _pack_id(ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP)
+
+
+_pack_key = struct.Struct(">iqiiiq").pack
+_pack_routing = struct.Struct(">HqBHiBHqB").pack
+_pack_id_and_size = struct.Struct(">iIHHQi").pack
+_pack_rest = struct.Struct(">iqiiqii").pack
+_pack_expires = struct.Struct(">iqi").pack
+_pack_stamp_and_ttl = struct.Struct(">iqii").pack
+_pack_stamp = struct.Struct(">iq").pack
+_pack_only_id = struct.Struct(">iIHHQ").pack
+_start_of_row = struct.Struct(">i16si").unpack_from
+_end_of_row = struct.Struct(">iqi").unpack_from
+_shape = struct.Struct(">ii").unpack_from
+
+INSERTED, DELETED, RANGED = 9, 5, 6
+"""How many values the statements take."""
+
+
+def key_of(qid: int, partition: int, bucket: int) -> bytes:
+    """Returns the encoded values of a Cassandra partition's key (see ``driver.wire``)."""
+    return _pack_key(8, qid, 4, partition, 8, bucket)
+
+
+def routing_of(qid: int, partition: int, bucket: int) -> bytes:
+    """Returns the same key as it is hashed."""
+    return _pack_routing(8, qid, 0, 4, partition, 0, 8, bucket, 0)
+
+
+def encoded_insert(
+    key: bytes,
+    position: Position,
+    body: bytes,
+    expires: int,
+    meta: Any,  # noqa: ANN401 - bytes, or the mark for nothing
+    stamp: int,
+    ttl: int,
+) -> bytes:
+    """Returns the encoded values of ``INSERT``."""
+    ticks, low = position
+    head = _pack_id_and_size(
+        16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP, len(body)
+    )
+    if meta is UNSET:
+        return b"".join((key, head, body, _pack_rest(8, expires, -2, 8, stamp, 4, ttl)))
+    return b"".join(
+        (key, head, body, _pack_expires(8, expires, len(meta)), meta, _pack_stamp_and_ttl(8, stamp, 4, ttl))
+    )
+
+
+def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
+    """Returns the encoded values of ``DELETE``."""
+    ticks, low = position
+    return b"".join(
+        (
+            _pack_stamp(8, stamp),
+            key,
+            _pack_only_id(16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP),
+        )
+    )
+
+
+def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> bytes:
+    """Returns the encoded values of ``UP`` and ``DOWN``; both bounds inclusive."""
+    return key + struct.pack(">i16si16sii", 16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
+
+
+def decode(body: bytes) -> Rows:
+    """Returns the rows of an answer to ``UP`` or ``DOWN`` (see ``driver.wire.ROWS``): id, body, expires, meta.
+
+    Raises:
+        ValueError: It has another shape.
+    """
+    columns, count = _shape(body, 8)
+    if columns != COLUMNS:
+        raise ValueError(f"{columns} columns, not {COLUMNS}")
+    at = 16
+    found: Rows = []
+    for _ in range(count):
+        _, data, size = _start_of_row(body, at)
+        at += 24
+        text = body[at : at + size]
+        whole, expires, size_of_meta = _end_of_row(body, at + size)
+        if size < 0 or whole != 8:  # noqa: PLR2004 - a bigint's size
+            raise ValueError("a row without a body or an end")
+        at += size + 16
+        if size_of_meta < 0:
+            found.append((data, text, expires, None))
+        else:
+            found.append((data, text, expires, body[at : at + size_of_meta]))
+            at += size_of_meta
+    return found
 
 
 def position_of(data: bytes) -> Position:

@@ -53,7 +53,8 @@ _UP = Statement(
 )
 _DOWN = Statement(
     "SELECT floor, level, start, class FROM segments "
-    f"WHERE qid = ? AND part = ? AND level = ? AND start < ? ORDER BY level DESC, start DESC, class DESC LIMIT {MORE}"
+    "WHERE qid = ? AND part = ? AND level = ? AND start > ? AND start < ? "
+    f"ORDER BY level DESC, start DESC, class DESC LIMIT {MORE}"
 )
 _RECORD = Statement("INSERT INTO segments (qid, part, level, start, class) VALUES (?, ?, ?, ?, ?) USING TTL ?")
 _FLOOR = Statement("UPDATE segments USING TTL ? SET floor = ? WHERE qid = ? AND part = ?")
@@ -64,7 +65,8 @@ class Known(NamedTuple):
 
     Attributes:
         began: Boot time at which it began.
-        places: All recorded places that overlap ``[low, high)``, and perhaps others.
+        places: All recorded places that overlap ``[low, high)``, but perhaps not those below the floor, and perhaps
+            others.
         low, high: Ticks between which it is complete.
         floor: Nothing written under a new id lies below, or None.
     """
@@ -162,23 +164,24 @@ class Segments:
             if len(rows) < FIRST_LOOK:
                 known = Known(began, _places(rows), 0, ids.TICKS_MAX + 1, _floor(rows))
             else:
-                known = self._look_further(began, (qid, part), at, consistency, descending=descending)
+                known = self._look_further(began, (qid, part), at, _floor(rows), consistency, descending=descending)
             with self._lock:
                 _remember(self._known, (qid, part, descending), known, self._size)
             found.append(known)
         return found
 
-    def _look_further(self, began: float, key: Key, at: int, consistency: str, *, descending: bool) -> Known:
-        """Looks up a partition with many places, level by level."""
+    def _look_further(
+        self, began: float, key: Key, at: int, floor: Position | None, consistency: str, *, descending: bool
+    ) -> Known:
+        """Looks up a partition with many places, level by level, without the minted ones below the floor."""
         narrow = [level for level in placement.LEVELS if level not in {placement.HOME, placement.PUT}]
         calls: list[tuple[Statement, Sequence[Any]]] = [(_WIDE, (*key, placement.HOME)), (_WIDE, (*key, placement.PUT))]
         low = 0 if descending else max(0, at - _BEFORE)
         high = at + _BEFORE if descending else ids.TICKS_MAX + 1
         for level in narrow:
-            if descending:
-                calls.append((_DOWN, (*key, level, high)))
-            else:
-                calls.append((_UP, (*key, level, low - placement.width(len(CLASSES) - 1, level))))
+            lowest = max(low, floor[0]) if floor and level < placement.PUT else low
+            bottom = lowest - placement.width(len(CLASSES) - 1, level)
+            calls.append((_DOWN, (*key, level, bottom, high)) if descending else (_UP, (*key, level, bottom)))
         answers = self._driver.run_all(calls, consistency=consistency)
         for rows in answers[2:]:
             if len(rows) >= MORE:  # There are more; beyond the last of these this look says nothing.
@@ -188,7 +191,7 @@ class Segments:
                 else:
                     high = min(high, last)
         rows = [row for answer in answers for row in answer]
-        return Known(began, _places(rows), low, high, _floor(rows))
+        return Known(began, _places(rows), low, high, floor)
 
     # The floor
 

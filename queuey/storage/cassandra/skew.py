@@ -37,6 +37,9 @@ ERROR = 0.1
 GAP = 10.0
 """Seconds without a check after which one comes before the next acknowledgement."""
 
+LATE = 1.0
+"""Seconds that the driver may be late in telling that a node did not answer."""
+
 _NOW = Statement("SELECT now() FROM system.local")
 
 
@@ -191,11 +194,14 @@ class Watch:
         Raises:
             StoreUnavailable: It is off, or no node said that it is not.
         """
-        if self._skew.sound() or self.check():
-            return
+        if not self._skew.sound() and not self.check():
+            raise self.refusal()
+
+    def refusal(self) -> StoreUnavailable:
+        """Says, without asking, why nothing is served."""
         if (problem := self._driver.problem()) is not None:
-            raise StoreUnavailable(problem)
-        raise StoreUnavailable(self._skew.complaint() or "the clock could not be compared with the Cassandra nodes'")
+            return StoreUnavailable(problem)
+        return StoreUnavailable(self._skew.complaint() or "the clock could not be compared with the Cassandra nodes'")
 
     def _run(self) -> None:
         self._driver.ready(0.0)
@@ -216,8 +222,9 @@ class Watch:
                 _NOW, (), consistency="ONE", timeout=timeout, host=node, done=self._taker(node, readings, waiting)
             )
         for _ in nodes:
-            waiting.acquire()
-        return readings
+            if not waiting.acquire(timeout=timeout + LATE):
+                break  # The driver was closed: nobody will be told any more.
+        return list(readings)
 
     def _taker(self, node: str, readings: list[Reading], waiting: threading.Semaphore) -> Callable[..., None]:
         began, before = self._clock.boottime(), self._clock.wall()

@@ -9,6 +9,7 @@ An operation is what one call appends, perhaps to several partitions. States and
     waiting ──(flush: ids made, sent)──► sent ──(all written within W of their ids)──► acknowledged
        │                                   └──(any late or failed)──► failing ──► fences ──► none | unknown
        └──(caller gives up)──► withdrawn: none
+    any ──(store closed, and it took too long)──► refused: none if nothing of it was sent, else unknown
 
 Sending is put off, and the operation goes back to the front of its lane, while the queue's row is older than C or a
 place it needs is not recorded yet; a pool's thread sees to that.
@@ -17,7 +18,6 @@ place it needs is not recorded yet; a pool's thread sees to that.
 from __future__ import annotations
 
 import logging
-import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -28,7 +28,7 @@ from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import placement, rows
 from queuey.storage.cassandra.clock import Clock
-from queuey.storage.cassandra.driver import Driver, InDoubt, routing_key
+from queuey.storage.cassandra.driver import Driver, InDoubt
 from queuey.storage.cassandra.fences import Fence, Fencer
 from queuey.storage.cassandra.heat import Heat
 from queuey.storage.cassandra.lanes import Done, Flight, Lane, Operation, Part, Run, flights_of, parts_of
@@ -44,9 +44,7 @@ log = logging.getLogger(__name__)
 
 LANES = 20_000
 """Lanes that are kept for their heat when nothing is in them."""
-
-_pack_long = struct.Struct(">q").pack
-_pack_int = struct.Struct(">i").pack
+GIVEN_UP = "the caller has given up"
 
 
 class _NotYet(Exception):
@@ -100,7 +98,8 @@ class Writer:
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._closed = False
         self._idle = threading.Event()
-        self._operations = 0
+        self._operations: set[Operation] = set()
+        """Those that were not answered yet."""
         self.pending = 0
         """Messages that were accepted and not answered yet."""
         self.appended = 0
@@ -130,7 +129,7 @@ class Writer:
             if self._closed:
                 raise StoreClosed("the store is closed")
             self.pending += len(items)
-            self._operations += 1
+            self._operations.add(operation)
         row = self._rows.get(queue.application, queue.name)
         ttls = {item.ttl for item in items}
         if (
@@ -140,7 +139,8 @@ class Writer:
             or beyond_reach(row, ttls)
             or not self._watch.sound()
         ):
-            self._pool.submit(self._enter, operation, parts, ttls)
+            if not self._submit(self._enter, operation, parts, ttls):
+                self._end(operation, StoreClosed("the store is closed"))
         else:
             self._enqueue(parts)
         return operation
@@ -150,9 +150,17 @@ class Writer:
         if (problem := self._driver.problem()) is not None and not self._closed:
             raise StoreUnavailable(problem)
         if self._watch.refusing():
-            self._watch.require()
+            raise self._watch.refusal()
         if self.pending and self.pending + count > self._options.most_pending:
             raise StoreUnavailable("too many messages wait for Cassandra already")
+
+    def _submit(self, work: Callable[..., object], *arguments: object) -> bool:
+        """Has something done that may have to wait; returns False if the store was closed meanwhile."""
+        try:
+            self._pool.submit(work, *arguments)
+        except RuntimeError:
+            return False
+        return True
 
     def _enter(self, operation: Operation, parts: dict[int, Part], ttls: Iterable[int]) -> None:
         """Makes sure of the clock and the queue's row before anything is queued, in a thread that may wait."""
@@ -203,8 +211,9 @@ class Writer:
             try:
                 self._flush(lane, parts)
             except _NotYet as later:
-                self._pool.submit(self._prepare, lane, parts, later.work)
-                continue
+                if self._submit(self._prepare, lane, parts, later.work):
+                    continue
+                self._fail(parts, StoreClosed("the store is closed"))
             except Exception as error:
                 log.exception("Messages could not be sent.")
                 self._fail(parts, StoreUnavailable(f"messages could not be sent: {error}"))
@@ -230,7 +239,7 @@ class Writer:
             _NotYet: Something must be done before; nothing was sent.
         """
         row = self._fresh_row(parts[0].operation.queue)
-        ready = self._claimed(parts, row)
+        ready = self._wanted(parts, row)
         if not ready:
             return
         heat = lane.heat
@@ -242,15 +251,22 @@ class Writer:
         self._check_places(lane, row, {run.place for run in runs})
         if self._clock.boottime() - row.read_at > self._options.row_age:
             raise _NotYet(lambda: self._rows.read(row.queue.application, row.queue.name))
+        late = [part for part in ready if not part.operation.begin()]
+        if late:
+            ready = [part for part in ready if part not in late]
+            runs = [run for run in runs if run.part not in late]
         for run in runs:
             for number, item in enumerate(run.items):
                 run.part.operation.positions[item.index] = run.ticks + number, run.low
         flights = flights_of(lane, runs, now, minted)
         heat.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
         for flight in flights:
+            flight.depart()
+        for flight in flights:
             self._send(flight, ready[0].operation.level)
         for part in ready:
             self._count_down(part.operation, None, stored=False)
+        self._fail(late, StoreUnavailable(GIVEN_UP))
 
     def _fresh_row(self, queue: Queue) -> Row:
         row = self._rows.get(queue.application, queue.name)
@@ -258,17 +274,17 @@ class Writer:
             raise _NotYet(lambda: self._rows.read(queue.application, queue.name))
         return row
 
-    def _claimed(self, parts: list[Part], row: Row) -> list[Part]:
+    def _wanted(self, parts: list[Part], row: Row) -> list[Part]:
         """Returns the parts that may be sent; ends those that were withdrawn or whose queue has changed."""
         ready = []
         for part in parts:
             operation = part.operation
             if operation.queue.version != row.queue.version:
                 self._count_down(operation, QueueChanged(operation.queue.name), stored=False)
-            elif operation.begin():
-                ready.append(part)
+            elif operation.given_up:
+                self._count_down(operation, StoreUnavailable(GIVEN_UP), stored=False)
             else:
-                self._count_down(operation, StoreUnavailable("the caller has given up"), stored=False)
+                ready.append(part)
         parts[:] = ready  # Should something have to be done first, these are the ones that wait on.
         return ready
 
@@ -312,22 +328,28 @@ class Writer:
         with self._lock:
             flight.lane.flying += 1
             self.batches += 1
-        self._driver.begin_rows(
-            rows.INSERT[flight.place.kind],
-            flight.rows,
-            routing_key=routing_key(flight.rows[0][:3]),
-            consistency=level.writes,
-            timeout=level.deadline,
-            done=lambda _, error: self._arrived(flight, level, error),
-        )
+        lane, place = flight.lane, flight.place
+        try:
+            self._driver.begin_rows(
+                rows.INSERT[place.kind],
+                flight.rows,
+                rows.INSERTED,
+                routing_key=rows.routing_of(lane.qid, lane.partition, place.bucket),
+                consistency=level.writes,
+                timeout=level.deadline,
+                done=lambda _, error: self._arrived(flight, level, error),
+            )
+        except Exception as error:
+            log.exception("Messages could not be sent.")
+            self._arrived(flight, level, InDoubt(f"messages could not be sent: {error}"))
 
     # In the driver's thread
 
     def _arrived(self, flight: Flight, level: InForce, error: StoreUnavailable | None) -> None:
-        if error is None and not self._watch.sound():
-            self._pool.submit(self._arrived_unsure, flight, level)
-        else:
+        if error is not None or self._watch.sound():
             self._judge(flight, level, error)
+        elif not self._submit(self._arrived_unsure, flight, level):
+            self._judge(flight, level, InDoubt("the store is closed"))
 
     def _arrived_unsure(self, flight: Flight, level: InForce) -> None:
         """Has the clock checked before anything is acknowledged by it."""
@@ -348,9 +370,11 @@ class Writer:
         if error is None and not self._watch.vouches(flight.minted):
             error = InDoubt("the clock was wrong when the message was written; it is taken back")
         stored = error is None or error.outcome == "unknown"
-        for operation in flight.operations:
-            self._count_down(operation, error, stored=stored)
-        self._landed(flight.lane)
+        try:
+            for operation in flight.operations:
+                self._count_down(operation, error, stored=stored)
+        finally:
+            self._landed(flight.lane)
 
     def _landed(self, lane: Lane) -> None:
         with self._lock:
@@ -397,8 +421,10 @@ class Writer:
 
     def _answer(self, operation: Operation, positions: list[Position] | None, error: Exception | None) -> None:
         with self._lock:
+            if operation not in self._operations:
+                return
+            self._operations.remove(operation)
             self.pending -= len(operation.positions)
-            self._operations -= 1
             if self._closed and not self._operations:
                 self._idle.set()
         try:
@@ -407,16 +433,21 @@ class Writer:
             log.exception("Nobody could be told of the end of a write.")
 
     def close(self, timeout: float) -> None:
-        """Finishes what was accepted, up to ``timeout`` seconds, then ends the threads. Idempotent."""
+        """Finishes what was accepted, up to ``timeout`` seconds, then refuses the rest. Idempotent."""
         with self._lock:
             self._closed = True
             if not self._operations:
                 self._idle.set()
         until = self._clock.boottime() + timeout
         self._idle.wait(timeout)
-        self.fencer.close(max(0.0, until - self._clock.boottime()))
         self._ready.put(None)
         self._thread.join(1.0)
+        self.fencer.close(max(0.0, until - self._clock.boottime()))
+        with self._lock:
+            left = list(self._operations)
+        for operation in left:
+            refused = StoreClosed("the store was closed before the write ended", outcome=operation.give_up())
+            self._answer(operation, None, refused)
 
 
 def beyond_reach(row: Row, ttls: Iterable[int]) -> int:

@@ -3,8 +3,21 @@
 Nothing above it sees an exception, a consistency constant or a row type of the driver.
 """
 
-from queuey.storage.cassandra.driver.connection import Driver, Host, routing_key
+from queuey.storage.cassandra.driver.connection import Driver, Host
 from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead
-from queuey.storage.cassandra.driver.requests import UNSET, Rows, Statement
+from queuey.storage.cassandra.driver.express import Decode
+from queuey.storage.cassandra.driver.requests import UNSET, Done, Rows, Statement
+from queuey.storage.cassandra.driver.wire import Encoded
 
-__all__ = ["UNSET", "Driver", "Host", "InDoubt", "Rows", "Statement", "TooManyDead", "routing_key"]
+__all__ = [
+    "UNSET",
+    "Decode",
+    "Done",
+    "Driver",
+    "Encoded",
+    "Host",
+    "InDoubt",
+    "Rows",
+    "Statement",
+    "TooManyDead",
+]

@@ -11,6 +11,7 @@ Once ready, nodes may come and go: the driver reconnects by itself.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import ssl
@@ -25,20 +26,18 @@ from cassandra.policies import ConstantReconnectionPolicy
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import policies, requests
-from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, TooManyDead, translate
-from queuey.storage.cassandra.driver.requests import Call, Rows, Statement
+from queuey.storage.cassandra.driver import policies, requests, wire
+from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, TooManyDead, translate
+from queuey.storage.cassandra.driver.express import Decode, Express, Roomy
+from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
+from queuey.storage.cassandra.driver.wire import Encoded
 from queuey.storage.cassandra.options import CassandraOptions, Target
 
 log = logging.getLogger(__name__)
 
-Done = Callable[[Rows | None, StoreUnavailable | None], None]
-"""Told the rows (None of a plain write), or why there are none. Called once, in any thread."""
-
 RETRY_EVERY = 1.0
 """Seconds between attempts to connect."""
 CONNECT_TIMEOUT = 3.0
-PROTOCOL = 5
 
 
 class Host(NamedTuple):
@@ -74,6 +73,7 @@ class Driver:
         self._problem: str = "Cassandra has not been reached yet"
         self._cluster: Cluster | None = None
         self._session: Session | None = None
+        self._express: Express | None = None
         self._usable = False
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing = threading.Lock()
@@ -135,6 +135,7 @@ class Driver:
             cluster.shutdown()
             raise
         session.use_client_timestamp = False
+        self._express = Express(session, self.target.keyspace, self._options.speculative)
         self._cluster, self._session = cluster, session
 
     def _start(self, cluster: Cluster) -> Session:
@@ -165,7 +166,8 @@ class Driver:
         return Cluster(
             self.target.hosts,
             port=self.target.port,
-            protocol_version=PROTOCOL,
+            protocol_version=wire.PROTOCOL,
+            connection_class=Roomy,
             auth_provider=auth,
             ssl_context=_tls(options),
             # Without it a batch of 100 messages waits for a delayed acknowledgement of TCP: 48 times slower.
@@ -188,6 +190,9 @@ class Driver:
         self._thread.join(CONNECT_TIMEOUT * 2)
         cluster, self._cluster, self._session = self._cluster, None, None
         self._prepared.clear()
+        express, self._express = self._express, None
+        if express is not None:
+            express.close()
         if cluster is not None:
             cluster.shutdown()
 
@@ -305,8 +310,7 @@ class Driver:
         for _ in calls:
             left.acquire()
         if errors:
-            # What could be done about it by asking for less is the least of them.
-            raise max(errors, key=lambda error: (error.outcome == "unknown", not isinstance(error, TooManyDead)))
+            raise _worst(errors)
         return [rows or [] for rows in results]
 
     def batch(
@@ -359,7 +363,8 @@ class Driver:
     def begin_rows(
         self,
         statement: Statement,
-        rows: Sequence[Sequence[Any]],
+        rows: Sequence[bytes],
+        count: int,
         *,
         routing_key: bytes,
         consistency: str,
@@ -370,22 +375,124 @@ class Driver:
 
         Args:
             statement: Writes one row.
-            rows: Serialized values of each row.
-            routing_key: See :func:`routing_key`.
+            rows: Of each its values, encoded as in :class:`Encoded`.
+            count: How many values a row has.
+            routing_key: The partition key all of them share, as it is hashed.
             consistency: Of the write.
             timeout: Seconds.
             done: Told of the end.
         """
         try:
-            session = self._open_session()
+            session, express = self._open_session(), self._open_express()
             self.requests += 1
             prepared = self._prepare(session, statement)
-            request = requests.raw(prepared, rows, routing_key, requests.level(consistency), self.target.keyspace)
-            self._send(session, request, timeout, done, reads=False)
+            level = requests.level(consistency)
+            if len(rows) == 1:
+                opcode, body = wire.EXECUTE, wire.execute(prepared.query_id, count, rows[0], level)
+            else:
+                opcode, body = wire.BATCH, wire.batch(prepared.query_id, count, rows, level)
+
+            def own_way(tell: Done, attempts: int, left: float) -> None:
+                values = [wire.values_of(row) for row in rows]
+                self._ask_raw(prepared, values, routing_key, level, left, tell, reads=False, attempts=attempts)
+
+            express.send(
+                opcode,
+                body,
+                routing_key,
+                None,
+                timeout=timeout,
+                decode=_nothing,
+                done=done,
+                own_way=own_way,
+                reads=False,
+            )
         except DRIVER_ERRORS as error:
             done(None, translate(error, reads=False, attempts=0))
         except StoreUnavailable as error:
             done(None, error)
+
+    def run_encoded(self, calls: Sequence[tuple[Encoded, Decode]], *, consistency: str) -> list[Rows]:
+        """Runs reads of one page side by side; returns the rows of each, in order.
+
+        Args:
+            calls: Each with what makes rows of the body of its answer (see :mod:`wire`).
+            consistency: Of the reads.
+
+        Raises:
+            StoreUnavailable: Any of them failed.
+        """
+        if not calls:
+            return []
+        results: list[Rows] = [[] for _ in calls]
+        errors: list[StoreUnavailable] = []
+        left = itertools.count(len(calls) - 1, -1)
+        last = threading.Lock()
+        last.acquire()
+
+        def done_for(number: int) -> Done:
+            def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
+                if error is not None:
+                    errors.append(error)
+                results[number] = rows or []
+                if not next(left):
+                    last.release()
+
+            return done
+
+        for number, (call, decode) in enumerate(calls):
+            self._begin_encoded(call, decode, requests.level(consistency), done_for(number))
+        last.acquire()
+        if errors:
+            raise _worst(errors)
+        return results
+
+    def _begin_encoded(self, call: Encoded, decode: Decode, level: int, done: Done) -> None:
+        try:
+            session, express = self._open_session(), self._open_express()
+            self.requests += 1
+            prepared = self._prepare(session, call.statement)
+
+            def own_way(tell: Done, attempts: int, left: float) -> None:
+                values = [wire.values_of(call.values)]
+                self._ask_raw(prepared, values, call.routing_key, level, left, tell, reads=True, attempts=attempts)
+
+            express.send(
+                wire.EXECUTE,
+                wire.execute(prepared.query_id, call.markers, call.values, level),
+                call.routing_key,
+                prepared.result_metadata,
+                timeout=self._options.timeout,
+                decode=decode,
+                done=done,
+                own_way=own_way,
+                reads=True,
+            )
+        except DRIVER_ERRORS as error:
+            done(None, translate(error, reads=True, attempts=0))
+        except StoreUnavailable as error:
+            done(None, error)
+
+    def _ask_raw(
+        self,
+        prepared: PreparedStatement,
+        rows: Sequence[Sequence[Any]],
+        routing_key: bytes,
+        level: int,
+        timeout: float,
+        done: Done,
+        *,
+        reads: bool,
+        attempts: int,
+    ) -> None:
+        """Asks by the driver's own way; ``attempts`` nodes may have had the request before."""
+        try:
+            request = requests.raw(prepared, rows, routing_key, level, self.target.keyspace)
+            self._send(self._open_session(), request, timeout, done, reads=reads, attempts=attempts)
+        except DRIVER_ERRORS as error:
+            done(None, translate(error, reads=reads, attempts=attempts))
+        except StoreUnavailable as error:
+            done(None, error if reads or not attempts else InDoubt(str(error)))
 
     def _send(
         self,
@@ -396,6 +503,7 @@ class Driver:
         *,
         reads: bool,
         host: str | None = None,
+        attempts: int = 0,
     ) -> None:
         future = session.execute_async(request, timeout=timeout, host=self._host(host))
         waiting = [done]
@@ -409,7 +517,7 @@ class Driver:
             first(rows, error)
 
         def failed(error: BaseException) -> None:
-            tell(None, translate(error, reads=reads, attempts=_attempts(future)))
+            tell(None, translate(error, reads=reads, attempts=attempts + _attempts(future)))
 
         future.add_callbacks(lambda rows: tell(rows, None), failed)
 
@@ -418,6 +526,12 @@ class Driver:
         if session is None or not self._usable:
             raise self._refusal()
         return session
+
+    def _open_express(self) -> Express:
+        express = self._express
+        if express is None:
+            raise self._refusal()
+        return express
 
     def _refusal(self) -> StoreUnavailable:
         if self._closed.is_set():
@@ -447,9 +561,13 @@ class Driver:
         raise StoreUnavailable(f"Cassandra has no node {address}")
 
 
-def routing_key(parts: Sequence[bytes]) -> bytes:
-    """Returns the composite partition key of serialized parts, as Cassandra hashes it for token-aware routing."""
-    return b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in parts)
+def _nothing(_body: bytes) -> Rows:
+    return []
+
+
+def _worst(errors: Sequence[StoreUnavailable]) -> StoreUnavailable:
+    """Returns the error to raise for several: what could be mended by asking for less is the least of them."""
+    return max(errors, key=lambda error: (error.outcome == "unknown", not isinstance(error, TooManyDead)))
 
 
 def _attempts(future: ResponseFuture | None) -> int:

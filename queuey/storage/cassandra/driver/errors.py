@@ -35,10 +35,6 @@ whose result is unknown.
 """
 
 
-TOO_MANY_TOMBSTONES = 1
-"""The protocol's code for it, in a read failure."""
-
-
 class InDoubt(StoreUnavailable):
     """Nobody knows whether the write took effect."""
 
@@ -60,7 +56,8 @@ def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreU
     """
     outcome: Outcome = "none" if reads or _without_effect(error, attempts) else "unknown"
     message = f"Cassandra {_describe(error)}"
-    if isinstance(error, ReadFailure) and TOO_MANY_TOMBSTONES in (error.error_code_map or {}).values():
+    if isinstance(error, ReadFailure):
+        # Version 4 of the protocol does not say why a replica failed; this is by far the likeliest.
         dead = TooManyDead(message)
         dead.__cause__ = error
         return dead

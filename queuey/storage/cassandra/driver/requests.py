@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from cassandra import ConsistencyLevel
 from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStatement, PreparedStatement
+
+from queuey.errors import StoreUnavailable
 
 UNSET = UNSET_VALUE
 """Bound in place of a value, leaves its column alone (None would write a tombstone)."""
@@ -15,6 +17,8 @@ Rows = list[Any]
 """Rows of a result: tuples of Python values."""
 
 Call = tuple["Statement", Sequence[Any]]
+Done = Callable[[Rows | None, StoreUnavailable | None], None]
+"""Told the rows (None of a plain write), or why there are none. Called once, in any thread."""
 
 _UNLOGGED = BatchType.UNLOGGED
 
@@ -79,7 +83,7 @@ def batch(
 def raw(
     prepared: PreparedStatement, rows: Sequence[Sequence[Any]], routing_key: bytes, consistency: int, keyspace: str
 ) -> BatchStatement | BoundStatement:
-    """Returns an idempotent write of serialized rows: a batch, or a single request if there is one row.
+    """Returns an idempotent request of serialized values: a batch, or a single one if there is one row.
 
     Args:
         prepared: The statement of every row.
@@ -91,6 +95,7 @@ def raw(
     if len(rows) == 1:
         request = BoundStatement(prepared, consistency_level=consistency, routing_key=routing_key)
         request.values = list(rows[0])
+        request.fetch_size = None
     else:
         request = BatchStatement(batch_type=_UNLOGGED, consistency_level=consistency)
         query_id = prepared.query_id
