@@ -65,7 +65,7 @@ class Record:
         if statement is segments._UP:
             return [row for row in level if row[1] > values[3]][:MORE]
         if statement is segments._DOWN:
-            return [row for row in level if row[1] < values[3]][::-1][:MORE]
+            return [row for row in level if values[3] < row[1] < values[4]][::-1][:MORE]
         assert statement is segments._WIDE
         return level
 
@@ -253,6 +253,30 @@ def test_a_look_knows_every_place_within_its_reach(data: st.DataObject, descendi
     assert known.low < at <= known.high if descending and at else known.low <= at < known.high
     overlapping = {place for place in places if place.start < known.high and place.end > known.low}
     assert overlapping <= set(known.places) <= set(places)
+
+
+@given(st.data(), st.booleans())
+def test_a_look_may_leave_out_what_lies_below_the_floor(data: st.DataObject, descending: bool) -> None:  # noqa: FBT001
+    """Of the places within its reach a look knows at least those of given ids, and the minted ones above the floor."""
+    places = data.draw(recorded())
+    record = Record(places)
+    floor = (data.draw(times(places)), 0)
+    record.floor = UUID(hex=ids.to_hex((max(0, floor[0]), 0)))
+    known = record.look(data.draw(times(places)), descending=descending)
+    assert known.floor == floor or not places
+    wanted = {place for place in places if not place.minted or place.end > floor[0]}
+    assert {place for place in wanted if place.start < known.high and place.end > known.low} <= set(known.places)
+
+
+def test_a_look_does_not_walk_over_what_lies_below_the_floor() -> None:
+    """A look for the head of a partition whose old messages are gone reaches as far as one from the floor."""
+    places = [row_of(4, number) for number in range(3 * MORE)]
+    record = Record(places)
+    assert record.look().high < places[-1].start
+    record.floor = UUID(hex=ids.to_hex((places[-10].start, 0)))
+    known = record.look()
+    assert known.high == END
+    assert len(known.places) <= 11
 
 
 @given(recorded())

@@ -1,0 +1,148 @@
+"""How many messages lie in a range: exact where they are few, else estimated from both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.ids import FIRST, LOW_MIN, Position
+from queuey.storage.cassandra import counting, placement, rows
+from queuey.storage.cassandra.driver import TooManyDead
+from queuey.storage.cassandra.placement import HOME, Place
+from queuey.storage.cassandra.reading import Extent, Source
+
+NOW = ids.seconds_to_ticks(1_750_000_000)
+START = NOW // placement.width(1, 3) * placement.width(1, 3)
+KEY = (7, 1)
+
+
+class Counted:
+    """Places with so many messages each, a tick apart; answers what is asked of their ids."""
+
+    def __init__(self, places: dict[Place, int]) -> None:
+        self.places = places
+        self.counts = 0
+        self.listed = 0
+        self.refuses = False
+
+    def run_all(self, calls: Sequence[tuple[Any, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
+        """Answers."""
+        return [self._answer(*call) for call in calls]
+
+    def _answer(self, statement: Any, values: Sequence[Any]) -> list[Any]:  # noqa: ANN401 - a statement
+        _, _, bucket, low, high, *limit = values
+        assert values[:2] == KEY
+        place = next(place for place in self.places if place.bucket == bucket)
+        bounds = ids.parse_position(low.hex), ids.parse_position(high.hex)
+        found = [
+            at for number in range(self.places[place]) if bounds[0] <= (at := (place.start + number, 0)) <= bounds[1]
+        ]
+        if statement in rows.COUNT:
+            if self.refuses:
+                raise TooManyDead("too many")
+            self.counts += 1
+            return [(len(found),)]
+        assert statement in {*rows.IDS_UP, *rows.IDS_DOWN}, "bodies are not needed"
+        if statement in rows.IDS_DOWN:
+            found.reverse()
+        self.listed += len(found[: limit[0]])
+        return [(rows.id_bytes(*at), NOW + 1) for at in found[: limit[0]]]
+
+    def tally(
+        self, *, lower: Position = FIRST, upper: Position = counting.END, complete: bool = True
+    ) -> counting.Tally:
+        """Counts what lies between two positions."""
+        extent = Extent(
+            [Source(place, (place.start, LOW_MIN)) for place in self.places], lower, upper, complete=complete
+        )
+        return counting.tally(self, KEY, (extent, extent), "QUORUM", now=NOW)  # type: ignore[arg-type]
+
+
+def narrow(counts: Sequence[int]) -> dict[Place, int]:
+    """Touching places of a minute."""
+    size = placement.width(1, 3)
+    return {placement.place_of(START + number * size, 1, 3): count for number, count in enumerate(counts)}
+
+
+def test_nothing() -> None:
+    """An empty range is known to be empty."""
+    assert Counted({}).tally() == counting.NOTHING
+    assert Counted(narrow([0, 0])).tally() == counting.NOTHING
+
+
+@given(st.lists(st.integers(0, 60), max_size=30))
+def test_few_messages_are_counted_exactly(counts: list[int]) -> None:
+    """Up to 2,000 messages are listed, so their number and both ends are known."""
+    partition = Counted(narrow(counts))
+    found = partition.tally()
+    assert found.exact
+    assert found.size == sum(counts)
+    if found.size:
+        filled = [(place, count) for place, count in partition.places.items() if count]
+        assert found.oldest == (filled[0][0].start, 0)
+        assert found.newest == (filled[-1][0].start + filled[-1][1] - 1, 0)
+    assert not partition.counts
+
+
+@pytest.mark.parametrize("size", [counting.LISTED, counting.LISTED + 1])
+def test_from_two_thousand_on_cassandra_counts(size: int) -> None:
+    """At the bound the way of counting changes; of one place number and ends are right in both."""
+    partition = Counted({placement.place_of(START, 1, HOME): size})
+    [place] = partition.places
+    exact = size == counting.LISTED
+    assert partition.tally() == (size, exact, (place.start, 0), (place.start + size - 1, 0))
+    assert partition.counts == (0 if exact else 1)
+
+
+def test_many_narrow_places_are_estimated_from_both_ends() -> None:
+    """Of a hundred places eight are counted, and the others are taken to be like them."""
+    partition = Counted(narrow([300] * 100))
+    found = partition.tally()
+    assert (found.size, found.exact) == (30_000, False)
+    assert partition.counts == 8
+    assert partition.listed <= 2 * counting.LISTED + 1000
+    first, *_, last = partition.places
+    assert (found.oldest, found.newest) == ((first.start, 0), (last.start + 299, 0))
+
+
+def test_wide_places_are_counted_beside_narrow_ones() -> None:
+    """What lies in the wide places is added, not multiplied."""
+    wide = placement.place_of(START, 1, HOME)
+    found = Counted({wide: 5000, **narrow([300] * 20)}).tally()
+    assert found.size == 5000 + 20 * 300
+
+
+def test_bounds_are_part_of_the_query() -> None:
+    """What lies outside the range is not counted."""
+    partition = Counted(narrow([4000, 4000]))
+    first, second = partition.places
+    found = partition.tally(lower=(first.start + 1000, LOW_MIN), upper=(second.start + 500, LOW_MIN))
+    assert (found.size, found.exact) == (3500, False)
+    assert (found.oldest, found.newest) == ((first.start + 1000, 0), (second.start + 499, 0))
+
+
+def test_what_is_not_known_in_full_is_not_exact() -> None:
+    """Few messages in the places that are known say nothing of those that are not."""
+    found = Counted(narrow([3, 4])).tally(complete=False)
+    assert (found.size, found.exact) == (7, False)
+
+
+def test_what_cassandra_refuses_to_count_is_at_least_what_was_listed() -> None:
+    """With too many dead rows for counting, the estimate is what was seen."""
+    partition = Counted(narrow([2500]))
+    partition.refuses = True
+    found = partition.tally()
+    assert (found.size, found.exact) == (counting.LISTED + 1, False)
+
+
+@pytest.mark.parametrize("lower", [(START + 1, LOW_MIN), (ids.TICKS_MAX, LOW_MIN)])
+def test_an_empty_range_costs_no_query(lower: Position) -> None:
+    """Between two positions with nothing in between nothing is asked."""
+    partition = Counted(narrow([10]))
+    assert partition.tally(lower=lower, upper=lower) == counting.NOTHING
+    assert partition.listed == 0
