@@ -19,7 +19,7 @@ from uuid import UUID
 import pytest
 
 from queuey import ids
-from queuey.errors import QueueyError, StoreUnavailable
+from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import EPOCH_TICKS, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
@@ -126,6 +126,8 @@ class Process:
     store: CassandraStore
     machine: Machine
     wire: Wire
+    withdrawals: list[Callable[[], Outcome]] = field(default_factory=list)
+    """Gives up each append that was begun."""
 
     def post(self, queue: Queue, *items: NewMessage, after: Position | None = None) -> Attempt:
         """Begins an append."""
@@ -138,7 +140,7 @@ class Process:
                 attempt.set_result(positions or [])
 
         try:
-            self.store.begin_append(queue, items or (message(),), done, after=after)
+            self.withdrawals.append(self.store.begin_append(queue, items or (message(),), done, after=after))
         except QueueyError as error:
             attempt.set_exception(error)
         return attempt

@@ -1,0 +1,242 @@
+"""Every append ends once, with an outcome that is true, whatever fails and whenever the store is closed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
+from queuey.messages import Queue, QueueSpec
+from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, PATIENCE, QUEUES, RECORDS, Gate
+from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, end_of, message
+
+LONG = 5 * 86_400
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Waits for what a thread of the store does after it has answered."""
+    until = time.monotonic() + PATIENCE
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.005)
+    return holds()
+
+
+def at_rest(process: Process) -> bool:
+    """Whether nothing is on its way, waits or is to be undone."""
+    found = process.store._writer
+    idle = all(not lane.flying and not lane.parts and not lane.rows for lane in found._lanes.values())
+    return idle and not found.pending and not found.fencer.pending and not found._operations
+
+
+def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
+    """Begins an append for which the queue's row has to be read."""
+    process.store._rows.forget(queue.application, queue.name)
+    gate = process.wire.hold(QUEUES)
+    attempt = process.post(queue)
+    gate.reached()
+    return attempt, gate
+
+
+def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
+    """Begins an append whose place has to be recorded."""
+    gate = process.wire.hold(RECORDS)
+    attempt = process.post(queue, message(ttl=LONG))
+    gate.reached()
+    return attempt, gate
+
+
+def begin_waiting_in_lane(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
+    """Begins an append while another one's request is on its way."""
+    gate = process.wire.hold(INSERTS)
+    process.post(queue)
+    gate.reached()
+    return process.post(queue), gate
+
+
+def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
+    """Begins an append whose request is on its way."""
+    gate = process.wire.hold(INSERTS)
+    attempt = process.post(queue)
+    gate.reached()
+    return attempt, gate
+
+
+def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
+    """Begins an append that fails, and whose fence is on its way."""
+    process.wire.lose(INSERTS)
+    gate = process.wire.hold(DELETES)
+    attempt = process.post(queue)
+    gate.reached()
+    return attempt, gate
+
+
+def begin_unsure(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
+    """Begins an append that is written, but not acknowledged until the clock has been compared."""
+    written = process.wire.hold(INSERTS, answered=True)
+    attempt = process.post(queue)
+    written.reached()
+    process.machine.wrong = 60.0
+    gate = process.wire.hold(CLOCKS)
+    written.open()
+    gate.reached()
+    return attempt, gate
+
+
+STATES = {
+    begin_waiting_for_row: "none",
+    begin_waiting_for_place: "none",
+    begin_waiting_in_lane: "none",
+    begin_on_its_way: "unknown",
+    begin_undone: "unknown",
+    begin_unsure: "unknown",
+}
+"""How an append gets into each state, and what is known of the messages then."""
+BEGIN = pytest.mark.parametrize("begin", STATES, ids=lambda begin: begin.__name__)
+Begin = Callable[[Process, Queue], tuple[Attempt, Gate]]
+
+
+@BEGIN
+def test_closed(scene: Scene, begin: Begin) -> None:
+    """A store that is closed before an append has ended says what may become of it, and leaves nobody waiting."""
+    process = scene.start()
+    queue = scene.queue(process, ttl=TTL)
+    attempt, _ = begin(process, queue)
+    scene.world.run()
+    process.store.close(0.1)
+    error = attempt.exception(0)
+    assert isinstance(error, StoreUnavailable)
+    assert error.outcome == STATES[begin]
+    assert process.store._writer.pending == 0
+    with pytest.raises(StoreClosed):
+        process.store.append(queue, [message()])
+
+
+@BEGIN
+def test_withdrawn(scene: Scene, begin: Begin) -> None:
+    """Whoever gives up is told what may become of the messages, and not how they ended; nothing is left behind."""
+    process = scene.start()
+    queue = scene.queue(process, ttl=TTL)
+    attempt, _ = begin(process, queue)
+    before = len(process.withdrawals) - 1
+    outcome = process.withdrawals[-1]()
+    process.wire.clear()
+    assert outcome == STATES[begin]
+    assert eventually(lambda: at_rest(process))
+    assert not attempt.done()
+    scene.world.advance(D + S)
+    shown = len(Reader(process, queue).go_on())
+    assert shown == before if outcome == "none" else before <= shown <= before + 1
+
+
+def break_request(process: Process) -> None:
+    """Nothing is written, and it is said so."""
+    process.wire.fail(INSERTS)
+
+
+def break_answer(process: Process) -> None:
+    """All is written, and nobody is told."""
+    process.wire.lose(INSERTS)
+
+
+def break_sending(process: Process) -> None:
+    """The driver fails as it never should."""
+    begin_rows = process.store._driver.begin_rows
+
+    def broken(*arguments: object, **options: object) -> None:
+        vars(process.store._driver)["begin_rows"] = begin_rows
+        raise RuntimeError("broken")
+
+    vars(process.store._driver)["begin_rows"] = broken
+
+
+def break_row(process: Process) -> None:
+    """The queue's row cannot be read."""
+    process.store._rows._rows.clear()
+    process.wire.fail(QUEUES)
+
+
+def break_place(process: Process) -> None:
+    """A place cannot be recorded."""
+    process.wire.fail(RECORDS)
+
+
+def break_record(process: Process) -> None:
+    """A place is recorded, and nobody is told."""
+    process.wire.lose(RECORDS)
+
+
+def break_clock(process: Process) -> None:
+    """The clock cannot be compared when it has to be."""
+    process.machine.wrong = 60.0
+    process.wire.fail(CLOCKS)
+
+
+def break_fence(process: Process) -> None:
+    """What was written has to be undone, which takes three attempts."""
+    process.wire.lose(INSERTS)
+    process.wire.fail(DELETES)
+    process.wire.lose(DELETES)
+
+
+BREAK = pytest.mark.parametrize(
+    "break_",
+    [break_request, break_answer, break_sending, break_row, break_place, break_record, break_clock, break_fence],
+    ids=lambda break_: break_.__name__,
+)
+
+
+@BREAK
+def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
+    """An append that fails, for whatever reason, leaves nothing behind and does not hinder the next."""
+    process = scene.start()
+    queue = scene.queue(process, ttl=TTL)
+    break_(process)
+    attempt = process.post(queue, message(ttl=LONG), message())
+    scene.world.run()
+    end = end_of(attempt)
+    assert end in {"none", "unknown"}
+    assert eventually(lambda: at_rest(process))
+    process.wire.clear()
+    process.machine.wrong = 0.0
+    process.store._watch.check()
+    assert end_of(process.post(queue, message(ttl=LONG), message())) == "acknowledged"
+    assert eventually(lambda: at_rest(process))
+    scene.world.advance(D + S)
+    assert len(Reader(process, queue).go_on()) == 2
+
+
+def test_changed_halfway(scene: Scene) -> None:
+    """A queue that changes while some partitions of an append are written and others wait gets nothing of it."""
+    process, other = scene.start(), scene.start()
+    queue = scene.queue(process, partitions=2)
+    gate = process.wire.hold(INSERTS)
+    first = process.post(queue, message("first", 2))
+    gate.reached()
+    attempt = process.post(queue, message("half", 1), message("half", 2))
+    lane = process.store._writer._lanes[queue.qid, 1]
+    assert eventually(lambda: process.wire.log.count(INSERTS) == 2 and not lane.flying)
+    scene.world.advance(0.01)
+    changed = other.store.update_queue(queue, QueueSpec(read_delay=D))
+    gate.open()
+    assert end_of(first) == "acknowledged"
+    assert end_of(attempt) == QueueChanged.code
+    assert eventually(lambda: at_rest(process))
+    scene.world.advance(D + S)
+    shown = [Reader(process, changed, partition=number).go_on() for number in (1, 2)]
+    assert shown == [[], first.result()]
+
+
+def test_refusing_does_not_block(scene: Scene) -> None:
+    """While the clock is off, an append is refused without asking anybody: its caller may serve all others."""
+    process = scene.start()
+    queue = scene.queue(process)
+    process.machine.fall_behind(10 * S)
+    process.store._watch.check()
+    gate = process.wire.hold(CLOCKS, 100)
+    assert end_of(process.post(queue)) == "none"
+    gate.open()
+    process.machine.fall_behind(-10 * S)
+    process.store._watch.check()
+    assert end_of(process.post(queue)) == "acknowledged"
