@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraStore, heat, placement
-from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.driver import Encoded, Statement
 from tests.cassandra.conftest import OpenStore
 
 DAY = 86_400
@@ -25,18 +25,27 @@ class Asked:
 
     def __init__(self, store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.statements: list[str] = []
+        self.rounds: list[int] = []
+        """How many were sent side by side, each time."""
         driver = store._driver
-        run_all, run = driver.run_all, driver.run
+        run_all, run, run_encoded = driver.run_all, driver.run, driver.run_encoded
 
         def noted_all(calls: Sequence[tuple[Statement, Sequence[Any]]], **rest: Any) -> list[Any]:  # noqa: ANN401
             self.statements += [statement.cql for statement, _ in calls]
+            self.rounds.append(len(calls))
             return run_all(calls, **rest)
+
+        def noted_encoded(calls: Sequence[tuple[Encoded, Any]], **rest: Any) -> list[Any]:  # noqa: ANN401
+            self.statements += [call.statement.cql for call, _ in calls]
+            self.rounds.append(len(calls))
+            return run_encoded(calls, **rest)
 
         def noted(statement: Statement, values: Sequence[Any] = (), **rest: Any) -> list[Any]:  # noqa: ANN401
             self.statements.append(statement.cql)
             return run(statement, values, **rest)
 
         monkeypatch.setattr(driver, "run_all", noted_all)
+        monkeypatch.setattr(driver, "run_encoded", noted_encoded)
         monkeypatch.setattr(driver, "run", noted)
 
     def tables(self) -> list[str]:
@@ -142,17 +151,10 @@ def test_partitions_are_looked_up_side_by_side(
     """Reading many partitions asks for all their places together, and then for all their messages."""
     store = open_with()
     queue = store.create_queue(application, "many", QueueSpec(partitions=20, read_delay=0.0))[0]
-    rounds: list[int] = []
-    run_all = store._driver.run_all
-
-    def noted(calls: Sequence[Any], **rest: Any) -> list[Any]:  # noqa: ANN401
-        rounds.append(len(calls))
-        return run_all(calls, **rest)
-
-    monkeypatch.setattr(store._driver, "run_all", noted)
+    asked = Asked(store, monkeypatch)
     store.read(queue, [Slice(number) for number in range(1, 21)])
-    assert [number for number in rounds if number] == [20, rounds[-1]]
-    assert 20 <= rounds[-1] <= 40
+    assert [number for number in asked.rounds if number] == [20, asked.rounds[-1]]
+    assert 20 <= asked.rounds[-1] <= 40
 
 
 def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraStore, application: str) -> None:

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
+from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Page, Slice
 from queuey.storage.cassandra import placement, reading, rows
+from queuey.storage.cassandra.driver import Encoded, Statement, wire
 from queuey.storage.cassandra.placement import DENSE_LOAD, HOME, LEVELS, LOAD, PUT, Place
 from queuey.storage.cassandra.reading import Extent, Gathered, Probe, Rounds, Source
 
@@ -35,6 +37,8 @@ class Partition:
     places: dict[Place, dict[Position, Row]] = field(default_factory=dict)
     lowest: dict[Place, Position] = field(default_factory=dict)
     rounds: list[list[Probe]] = field(default_factory=list)
+    most_dead: int | None = None
+    """Dead rows (without an end here; Cassandra does not give them) that one probe may pass."""
 
     def add(self, place: Place, position: Position, body: str, expires: int | None = ALIVE) -> None:
         """Puts a row into a place."""
@@ -53,17 +57,24 @@ class Partition:
             found.reverse()
         return [self.places[probe.place][at] for at in found[: probe.limit]]
 
+    def refuses(self, probe: Probe) -> bool:
+        """Tells whether a query passes too many dead rows."""
+        if self.most_dead is None:
+            return False
+        rows_of_it = self.places[probe.place]
+        return sum(rows_of_it[at][2] is None for at in rows_of_it if probe.lower <= at < probe.upper) > self.most_dead
+
     def gather(self, reader: Rounds) -> Gathered:
         """Answers a reader's probes until it is done."""
         answers: list[list[Row]] | None = None
         while True:
             try:
-                probes = next(reader) if answers is None else reader.send(answers)
+                probes = reader.send(answers)
             except StopIteration as ended:
                 gathered: Gathered = ended.value
                 return gathered
             self.rounds.append(probes)
-            answers = [self.answer(probe) for probe in probes]
+            answers = None if any(map(self.refuses, probes)) else [self.answer(probe) for probe in probes]
 
     def expected(self, lower: Position, upper: Position) -> list[tuple[Position, str]]:
         """All live messages between two positions; of two with one id the one that was put."""
@@ -326,17 +337,34 @@ class Answering:
         self.calls: list[int] = []
 
     def run_all(self, calls: Sequence[tuple[Any, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
-        """Answers by the values of the queries, as they are bound."""
+        """Answers queries of ids by their values."""
         self.calls.append(len(calls))
         found = []
         for statement, (_, part, bucket, low, high, limit) in calls:
-            place = Place(next(n for n, name in enumerate(placement.NAMES) if f"_{name} " in statement.cql), bucket)
-            upper = ids.following(ids.parse_position(high.hex))
-            descending = "DESC" in statement.cql
-            probe = Probe(place, ids.parse_position(low.hex), upper, limit, descending)
-            answer = self.partitions[part].answer(probe)
-            found.append([(row[0], row[2]) for row in answer] if "body" not in statement.cql else answer)
+            answer = self._answer(statement, part, bucket, (low.bytes, high.bytes), limit)
+            found.append([(row[0], row[2]) for row in answer])
         return found
+
+    def run_encoded(self, calls: Sequence[tuple[Encoded, Any]], *, consistency: str) -> list[list[Any]]:
+        """Answers queries of messages by their encoded values."""
+        self.calls.append(len(calls))
+        found = []
+        for call, decode in calls:
+            assert decode is rows.decode
+            values = wire.values_of(call.values)
+            assert len(values) == call.markers
+            _, part, bucket, low, high, limit = values
+            numbers = [int.from_bytes(value, "big") for value in (part, bucket, limit)]
+            found.append(self._answer(call.statement, numbers[0], numbers[1], (low, high), numbers[2]))
+        return found
+
+    def _answer(
+        self, statement: Statement, part: int, bucket: int, bounds: tuple[bytes, bytes], limit: int
+    ) -> list[Row]:
+        place = Place(next(n for n, name in enumerate(placement.NAMES) if f"_{name} " in statement.cql), bucket)
+        lower, upper = rows.position_of(bounds[0]), ids.following(rows.position_of(bounds[1]))
+        probe = Probe(place, lower, upper, limit, "DESC" in statement.cql)
+        return self.partitions[part].answer(probe)
 
 
 @pytest.mark.parametrize("only_ids", [False, True])
@@ -357,3 +385,25 @@ def test_slices_of_several_partitions_share_their_rounds(only_ids: bool) -> None
     assert [one.more for one in found] == [False, True, False, False]
     assert all(message.body == "" for one in found for message in one.messages) == only_ids
     assert len(driver.calls) == 6
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_too_many_dead_rows_are_passed_in_smaller_windows(descending: bool) -> None:  # noqa: FBT001
+    """Where a query would pass more dead rows than Cassandra lets it, the read goes on in smaller and larger steps."""
+    partition = Partition(most_dead=100)
+    for number in range(5000):
+        at = START + number * SECOND
+        alive = number in {0, 2500, 4999}
+        partition.add(place_at(at), (at, 0), f"{number}", ALIVE if alive else None)
+    found = read_once(partition, Slice(1, upper=END, descending=descending))
+    assert [message.body for message in found] == (["4999", "2500", "0"] if descending else ["0", "2500", "4999"])
+    assert len(partition.rounds) < 250
+
+
+def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
+    """A read that cannot be divided any more says so instead of trying for ever."""
+    partition = Partition(most_dead=100)
+    for number in range(200):
+        partition.add(place_at(START), (START, number), "", None)
+    with pytest.raises(StoreUnavailable, match="one instant"):
+        read_once(partition, Slice(1, upper=END))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import uuid
 from uuid import UUID
 
@@ -13,7 +14,7 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.messages import Message, Meta
 from queuey.storage.cassandra import rows
-from queuey.storage.cassandra.driver import UNSET
+from queuey.storage.cassandra.driver import UNSET, wire
 from tests import strategies
 
 metas = st.builds(
@@ -87,3 +88,100 @@ def test_an_empty_mark_reads_as_plain_text() -> None:
     """Loads write a mark for plain text where metadata may have been; it reads as none."""
     found = rows.message((rows.id_bytes(1, 2), b"text", 5, b"\0"), 1)
     assert (found.body, found.meta) == ("text", None)
+
+
+# As bytes of the protocol
+
+longs = st.integers(0, (1 << 62) - 1)
+keys = st.tuples(longs, st.integers(1, 10_000), longs)
+
+
+def serialized(*values: int | bytes) -> list[bytes]:
+    """Values as the driver serializes them: bigints, but for the second, which is an int."""
+    return [value if isinstance(value, bytes) else value.to_bytes(8, "big", signed=True) for value in values]
+
+
+@given(keys)
+def test_keys_are_encoded_as_they_are_hashed(key: tuple[int, int, int]) -> None:
+    """The encoded key holds the same values as the routing key, whose parts end with a zero byte each."""
+    qid, part, bucket = (value.to_bytes(size, "big") for value, size in zip(key, (8, 4, 8), strict=True))
+    assert wire.values_of(rows.key_of(*key)) == [qid, part, bucket]
+    parts = [len(value).to_bytes(2, "big") + value + b"\0" for value in (qid, part, bucket)]
+    assert rows.routing_of(*key) == b"".join(parts)
+
+
+@given(keys, strategies.positions(), strategies.bodies(), st.none() | metas, longs, longs, st.integers(1, 1 << 30))
+def test_an_encoded_insert_holds_the_columns(
+    key: tuple[int, int, int],
+    position: Position,
+    body: str | bytes,
+    meta: Meta | None,
+    expires: int,
+    stamp: int,
+    ttl: int,
+) -> None:
+    """What is sent for a new message are the values that its statement takes, in order."""
+    data, column = rows.encode(body, meta)
+    encoded = rows.key_of(*key)
+    found = wire.values_of(rows.encoded_insert(encoded, position, data, expires, column, stamp, ttl))
+    assert len(found) == rows.INSERTED == rows.INSERT[0].cql.count("?")
+    assert found[:3] == wire.values_of(encoded)
+    assert found[3:5] == [rows.id_bytes(*position), data]
+    assert found[6] is UNSET if column is UNSET else found[6] == column
+    assert [found[5], *found[7:]] == [*serialized(expires, stamp), ttl.to_bytes(4, "big")]
+
+
+@given(keys, strategies.positions(), longs)
+def test_an_encoded_delete_holds_stamp_and_id(key: tuple[int, int, int], position: Position, stamp: int) -> None:
+    """What is sent to delete a message are the values that its statement takes, in order."""
+    encoded = rows.key_of(*key)
+    found = wire.values_of(rows.encoded_delete(encoded, position, stamp))
+    assert len(found) == rows.DELETED == rows.DELETE[0].cql.count("?")
+    assert found == [*serialized(stamp), *wire.values_of(encoded), rows.id_bytes(*position)]
+
+
+@given(keys, strategies.positions(), strategies.positions(), st.integers(1, 1 << 20))
+def test_an_encoded_range_holds_its_bounds(
+    key: tuple[int, int, int], lower: Position, upper: Position, limit: int
+) -> None:
+    """What is sent to read a range are the values that its statements take, in order."""
+    encoded = rows.key_of(*key)
+    found = wire.values_of(rows.encoded_range(encoded, lower, upper, limit))
+    assert len(found) == rows.RANGED == rows.UP[0].cql.count("?") == rows.DOWN[0].cql.count("?")
+    bounds = [rows.id_bytes(*lower), rows.id_bytes(*upper)]
+    assert found == [*wire.values_of(encoded), *bounds, limit.to_bytes(4, "big")]
+
+
+def answer_of(found: list[tuple[bytes | None, ...]], columns: int = rows.COLUMNS) -> bytes:
+    """An answer with these serialized columns."""
+    cells = [
+        b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
+    ]
+    return wire.ROWS + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
+
+
+@given(st.lists(st.tuples(strategies.positions(), strategies.bodies(), st.none() | metas, longs), max_size=8))
+def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
+    """Rows are read out of an answer as they were written, however many, with metadata or without."""
+    expected = []
+    for position, body, meta, expires in found:
+        data, column = rows.encode(body, meta)
+        expected.append((rows.id_bytes(*position), data, expires, None if column is UNSET else column))
+    answer = answer_of([(key, data, *serialized(expires), meta) for key, data, expires, meta in expected])
+    assert rows.decode(answer) == expected
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+@pytest.mark.parametrize("followed", [False, True])
+def test_half_a_row_is_not_taken_for_a_whole_one(missing: int, *, followed: bool) -> None:
+    """A row without a body or an end is refused, so that the driver's own way of decoding is taken, wherever it is."""
+    whole: list[bytes | None] = [rows.id_bytes(1, 2), b"body", *serialized(5), None]
+    half = [None if at == missing else cell for at, cell in enumerate(whole)]
+    with pytest.raises((ValueError, struct.error)):
+        rows.decode(answer_of([tuple(half), *([tuple(whole)] * followed)]))
+
+
+def test_an_answer_with_other_columns_is_refused() -> None:
+    """An answer of another shape is not guessed at."""
+    with pytest.raises(ValueError, match="columns"):
+        rows.decode(answer_of([(b"a", b"b")], columns=2))
