@@ -36,6 +36,7 @@ from queuey.storage.cassandra.queue_rows import QueueRows
 from queuey.storage.cassandra.reaper import Reaper
 from queuey.storage.cassandra.segments import Segments
 from queuey.storage.cassandra.skew import Skew, Watch
+from queuey.storage.cassandra.vacancies import Vacancies
 from queuey.storage.cassandra.writer import Writer
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
@@ -69,6 +70,7 @@ class CassandraStore(CassandraCatalogue, CassandraMessages, CassandraApplication
         self._offsets = OffsetTable(self._driver, options, clock, self._cas)
         self._known = {}
         self._segments = Segments(self._driver, clock, options.cached_queues)
+        self._vacancies = Vacancies(options.cached_queues)
         self._generator = Generator(clock)
         self._stamps = Stamps(clock, options.clock_difference)
         self._levels = Levels(options, self._driver.replication)

@@ -26,6 +26,7 @@ from queuey.storage.cassandra.queue_rows import QueueRows, Row
 from queuey.storage.cassandra.reading import Extent, Source
 from queuey.storage.cassandra.segments import MARGIN, Known, Segments
 from queuey.storage.cassandra.skew import Watch
+from queuey.storage.cassandra.vacancies import Vacancies
 from queuey.storage.cassandra.writer import Writer
 from queuey.storage.scanning import Scanning
 
@@ -45,6 +46,7 @@ class CassandraMessages(Scanning):
     _stamps: Stamps
     _rows: QueueRows
     _segments: Segments
+    _vacancies: Vacancies
     _watch: Watch
     _writer: Writer
     _closing: threading.Event
@@ -213,7 +215,13 @@ class CassandraMessages(Scanning):
             for number in there
         ]
         keys = [(row.queue.qid, slices[number].partition) for number in there]
-        gathered = dict(zip(there, reading.run(self._driver, readers, keys, level.reads), strict=True))
+        below = (now - ticks(level.delay), LOW_MIN)
+
+        def vacant(key: tuple[int, int], probe: reading.Probe) -> None:
+            self._vacancies.note(key, probe, below)
+
+        found = reading.run(self._driver, readers, keys, level.reads, note=vacant if level.safe else None)
+        gathered = dict(zip(there, found, strict=True))
         if level.safe:
             for number, known in zip(there, looks, strict=True):
                 self._note_floor(row, known, slices[number], gathered[number], now)
@@ -255,7 +263,10 @@ class CassandraMessages(Scanning):
             *self._own(row, lower[0], bounded[0] + 1, now),
             *placement.overlapping(known.places, lower[0], bounded[0] + 1),
         ]
-        sources = [Source(place, _lowest(place, row, floor, now)) for place in places]
+        key = (row.queue.qid, part.partition)
+        sources = [
+            self._vacancies.shorten(key, Source(place, _lowest(place, row, floor, now)), lower) for place in places
+        ]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
     def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Place]:

@@ -8,7 +8,7 @@ probes and is sent their rows, so slices of several partitions share their round
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 from queuey import ids
@@ -100,13 +100,12 @@ def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
         for answer in found:
             if len(answer) >= limit:
                 cut = min(cut, ids.following(rows.position_of(answer[-1][0])))
-        for message in _merge(probes, found, wanted.partition, now):
-            if message.position >= cut:
-                break
-            gathered.append(message)
-            size += len(message.body)
-            if len(gathered) >= wanted.limit or size >= wanted.max_bytes:
-                return Gathered(gathered, ids.following(message.position), more=True)
+        merged = _merge(probes, found, wanted.partition, now)
+        while merged and merged[-1].position >= cut:
+            merged.pop()
+        size += _add(gathered, merged, wanted, size)
+        if len(gathered) >= wanted.limit or size >= wanted.max_bytes:
+            return Gathered(gathered, ids.following(gathered[-1].position), more=True)
         at = cut
         narrow = min(MOST_NARROW, narrow * 2)
     return Gathered(gathered, extent.upper, more=False)
@@ -135,16 +134,31 @@ def descend(wanted: Slice, extent: Extent, now: int) -> Rounds:
         for answer in found:
             if len(answer) >= limit:
                 cut = max(cut, rows.position_of(answer[-1][0]))
-        for message in reversed(_merge(probes, found, wanted.partition, now)):
-            if message.position < cut:
-                break
-            gathered.append(message)
-            size += len(message.body)
-            if len(gathered) >= wanted.limit or size >= wanted.max_bytes:
-                return Gathered(gathered, ids.preceding(message.position), more=True)
+        merged = _merge(probes, found, wanted.partition, now)
+        merged.reverse()
+        while merged and merged[-1].position < cut:
+            merged.pop()
+        size += _add(gathered, merged, wanted, size)
+        if len(gathered) >= wanted.limit or size >= wanted.max_bytes:
+            return Gathered(gathered, ids.preceding(gathered[-1].position), more=True)
         at = cut
         narrow = min(MOST_NARROW, narrow * 2)
     return Gathered(gathered, ids.preceding(extent.lower), more=False)
+
+
+def _add(gathered: list[Message], merged: list[Message], wanted: Slice, size: int) -> int:
+    """Adds messages to a page until it is full; returns how many bytes of bodies were added."""
+    del merged[wanted.limit - len(gathered) :]
+    added = sum([len(message.body) for message in merged])
+    if size + added >= wanted.max_bytes:
+        added = 0
+        for number, message in enumerate(merged, 1):
+            added += len(message.body)
+            if size + added >= wanted.max_bytes:
+                del merged[number:]
+                break
+    gathered += merged
+    return added
 
 
 class _Span:
@@ -213,20 +227,16 @@ def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now
     filled = [(probe, answer) for probe, answer in zip(probes, answers, strict=True) if answer]
     if len(filled) == 1:
         [(probe, answer)] = filled
-        found = [
-            one for row in answer if row[2] is not None and row[2] > now for one in (rows.message(row, partition),)
-        ]
+        found = rows.messages(answer, partition, now)
         if probe.descending:
             found.reverse()
         return found
     by_position: dict[Position, Message] = {}
     for probe, answer in sorted(filled, key=lambda pair: not pair[0].place.minted):
-        for row in answer:
-            if row[2] is not None and row[2] > now:
-                one = rows.message(row, partition)
-                if probe.place.minted and one.position in by_position:
-                    continue
-                by_position[one.position] = one
+        for one in rows.messages(answer, partition, now):
+            if probe.place.minted and one.position in by_position:
+                continue
+            by_position[one.position] = one
     return [by_position[position] for position in sorted(by_position)]
 
 
@@ -246,6 +256,7 @@ def run(
     consistency: str,
     *,
     only_ids: bool = False,
+    note: Callable[[tuple[int, int], Probe], None] | None = None,
 ) -> list[Gathered]:
     """Runs readers side by side, the probes of a round together.
 
@@ -255,6 +266,7 @@ def run(
         keys: qid and partition of each.
         consistency: The queue's read level.
         only_ids: Leave the bodies in Cassandra; the messages have empty ones.
+        note: Told of each probe that found no row at all, with its reader's key.
 
     Raises:
         StoreUnavailable: As the driver.
@@ -262,9 +274,14 @@ def run(
     results: list[Gathered | None] = [None] * len(readers)
     waiting = {number: _advance(results, number, reader) for number, reader in enumerate(readers)}
     while pending := {number: probes for number, probes in waiting.items() if probes is not None}:
+        answers = _answers(driver, keys, pending, consistency, only_ids=only_ids)
+        if note is not None:
+            for number, found in answers.items():
+                for probe, answer in zip(pending[number], found or (), strict=found is not None):
+                    if not answer:
+                        note(keys[number], probe)
         waiting = {
-            number: _advance(results, number, readers[number], found, sent=True)
-            for number, found in _answers(driver, keys, pending, consistency, only_ids=only_ids).items()
+            number: _advance(results, number, readers[number], found, sent=True) for number, found in answers.items()
         }
     return [result for result in results if result is not None]
 

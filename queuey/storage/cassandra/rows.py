@@ -190,3 +190,18 @@ def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the
         return Message(ticks, low ^ _FLIP, partition, expires, body.decode())
     text, found = _decode_meta(meta)
     return Message(ticks, low ^ _FLIP, partition, expires, body.decode() if text else body, found)
+
+
+def messages(found: Rows, partition: int, now: int) -> list[Message]:
+    """Returns the messages of rows (id, body, expires, meta) that are alive at ``now`` (ticks), in their order."""
+    alive = []
+    for data, body, expires, meta in found:
+        if expires is None or expires <= now:
+            continue
+        if meta is not None:
+            alive.append(message((data, body, expires, meta), partition))
+            continue
+        first, middle, last, low = _unpack_id(data)
+        ticks = (last & 0x0FFF) << 48 | middle << 32 | first
+        alive.append(Message(ticks, low ^ _FLIP, partition, expires, body.decode()))
+    return alive

@@ -32,8 +32,8 @@ FIRST_LOOK = 64
 """Rows of the first look: nearly every partition has fewer."""
 MORE = 500
 """Rows of each further look, per level."""
-MARGIN = 86_400
-"""Seconds for which a record outlives what it names."""
+MARGIN = 7200
+"""Seconds for which a record outlives what it names: longer than it is used without being renewed."""
 REFRESH_PUT = 3600.0
 """Seconds after which a place of given ids is recorded again: messages may come to it as long as it is named."""
 _BEFORE = 60 * TICKS_PER_SECOND
@@ -48,13 +48,12 @@ Key = tuple[int, int]
 _ALL = Statement(f"SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? LIMIT {FIRST_LOOK}")
 _WIDE = Statement("SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? AND level = ?")
 _UP = Statement(
-    "SELECT floor, level, start, class FROM segments "
-    f"WHERE qid = ? AND part = ? AND level = ? AND start > ? LIMIT {MORE}"
+    "SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? AND level = ? AND start > ? "
+    f"ORDER BY level DESC, start ASC, class DESC LIMIT {MORE}"
 )
 _DOWN = Statement(
     "SELECT floor, level, start, class FROM segments "
-    "WHERE qid = ? AND part = ? AND level = ? AND start > ? AND start < ? "
-    f"ORDER BY level DESC, start DESC, class DESC LIMIT {MORE}"
+    f"WHERE qid = ? AND part = ? AND level = ? AND start > ? AND start < ? LIMIT {MORE}"
 )
 _RECORD = Statement("INSERT INTO segments (qid, part, level, start, class) VALUES (?, ?, ?, ?, ?) USING TTL ?")
 _FLOOR = Statement("UPDATE segments USING TTL ? SET floor = ? WHERE qid = ? AND part = ?")
