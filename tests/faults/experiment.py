@@ -197,9 +197,9 @@ class Experiment:
         first, second = QUEUES
         return [
             self._reader("both", first, Habit()),
-            self._reader("merged", second, Habit(merge=True, limit=20)),
+            self._reader("merged", second, Habit(merge=True)),
             self._reader("waiting", second, Habit(wait=1, patience=PATIENCE)),
-            *(self._reader(f"part-{n}", first, Habit(partitions=(n,), limit=20)) for n in range(1, PARTITIONS + 1)),
+            *(self._reader(f"part-{n}", first, Habit(partitions=(n,))) for n in (1, PARTITIONS)),
         ]
 
     def _reader(self, name: str, queue: str, habit: Habit, final: int = 0) -> Reader:

@@ -34,10 +34,10 @@ def test_sqlite(tmp_path: Path) -> None:
 
 def cassandra_acts(span: Span) -> list[Act]:
     """What is done to nodes and web processes, around the times that matter."""
-    late, longer = 1.3 * span.deadline, 1.2 * span.delay
+    late, longer, longest = 1.3 * span.deadline, 1.2 * span.delay, 1.6 * span.delay
     return [
-        # What web-1 sent to node-2 just before is written and answered when they go on, long after readers have passed.
-        (Step("pause", "node-2", longer), Step("pause", "web-1", longer, after=0.3)),
+        # What web-1 has just sent to node-2 is written and answered when they go on, long after readers have passed.
+        (Step("pause", "node-2", longest), Step("pause", "web-1", longest, after=0.3)),
         (Step("pause", "node-1", late), Step("pause", "node-3", late)),
         (Step("pause", "node-2", longer), Step("pause", "node-3", longer)),
         (
@@ -56,7 +56,7 @@ def test_cassandra(tmp_path: Path, cassandra_nodes: CassandraCluster) -> None:
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
     span = Span(deadline=1.0, delay=2.5)
-    store = store_on(cassandra_nodes, span, difference=0.5, row_age=0.5)
+    store = store_on(cassandra_nodes, span, difference=0.5, row_age=1.0)
     verdict = Experiment(tmp_path, store, seed=1).run(cassandra_acts(span), limits=LIMITS, rest=1.0)
     assert verdict.violations == [], explain(verdict)
     least = {"acknowledged": 1000, "refused": 20, "unknown": 10, "none_late": 1, "shown": 3000, "during_faults": 50}

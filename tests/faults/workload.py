@@ -13,7 +13,7 @@ from queuey import ids
 from tests.faults.history import ONLY_SENT, Outcome, Post, Read, Recorder, Sent, Shown, now
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
 
-PARTITIONS = 2
+PARTITIONS = 4
 PATIENCE = 40.0
 """Seconds that a client waits for an answer: longer than any pause, so that late answers are heard as well."""
 HASTE = (0.3, 1.5)
@@ -188,7 +188,7 @@ class Habit(NamedTuple):
 
     partitions: tuple[int, ...] = tuple(range(1, PARTITIONS + 1))
     merge: bool = False
-    limit: int = 50
+    limit: int = 300
     wait: int = 0
     pause: float = 0.15
     patience: float = 1.5
