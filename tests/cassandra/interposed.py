@@ -135,12 +135,13 @@ class Wire:
 
     def __init__(self, driver: Driver, now: Callable[[], UUID]) -> None:
         self._run, self._batch = driver.run, driver.batch
+        self._run_encoded = driver.run_encoded
         self._begin, self._begin_rows = driver.begin, driver.begin_rows
         self._now = now
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
         self.log = Log()
-        for name in ("run", "batch", "begin", "begin_rows"):
+        for name in ("run", "run_encoded", "batch", "begin", "begin_rows"):
             setattr(driver, name, getattr(self, name))
 
     # For tests
@@ -181,6 +182,10 @@ class Wire:
         """See the driver."""
         return self._block(statement, lambda: self._run(statement, values, **options))
 
+    def run_encoded(self, calls: Any, **options: Any) -> Any:  # noqa: ANN401
+        """See the driver; a rule for any of the statements is for all of them."""
+        return self._block(calls[0][0].statement, lambda: self._run_encoded(calls, **options))
+
     def batch(self, calls: Any, **options: Any) -> Any:  # noqa: ANN401
         """See the driver."""
         return self._block(calls[0][0], lambda: self._batch(calls, **options))
@@ -190,9 +195,9 @@ class Wire:
         told = self._telling_time(done) if statement in CLOCKS else done
         self._start(statement, told, lambda done: self._begin(statement, values, done=done, **options))
 
-    def begin_rows(self, statement: Statement, given: Any, *, done: Done, **options: Any) -> None:  # noqa: ANN401
+    def begin_rows(self, statement: Statement, *given: Any, done: Done, **options: Any) -> None:  # noqa: ANN401
         """See the driver."""
-        self._start(statement, done, lambda done: self._begin_rows(statement, given, done=done, **options))
+        self._start(statement, done, lambda done: self._begin_rows(statement, *given, done=done, **options))
 
     def _telling_time(self, done: Done) -> Done:
         return lambda rows, error: done([(self._now(),)] if error is None else rows, error)

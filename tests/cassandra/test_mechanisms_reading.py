@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,11 @@ from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Page, Queue, Slice
 from queuey.storage.cassandra import CassandraStore, messages, placement, reading, rows
 from queuey.storage.cassandra.clock import ticks
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.placement import Place
 from queuey.storage.cassandra.queue_rows import QueueRows, Row
+from queuey.storage.cassandra.reading import Probe
 from queuey.storage.cassandra.segments import Known, Segments
 from tests.cassandra.interposed import FLOORS, INSERTS, PATIENCE, READS
 from tests.cassandra.scene import (
@@ -177,31 +178,21 @@ def horizon_afterwards(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(CassandraMessages, "read", late)
 
 
-class Unbounded:
-    """Asks for everything from the lower bound on, and leaves out what is beyond the upper one."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    def run_all(self, calls: Sequence[tuple[Statement, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
-        """See the driver."""
-        last = rows.uuid_of(ids.LAST)
-        unbounded = [(statement, (*values[:4], last, *values[5:])) for statement, values in calls]
-        answers = self._driver.run_all(unbounded, consistency=consistency)
-        return [
-            [row for row in answer if rows.position_of(row[0]) <= rows.position_of(values[4].bytes)]
-            for (_, values), answer in zip(calls, answers, strict=True)
-        ]
-
-
 def bounded_afterwards(patch: pytest.MonkeyPatch) -> None:
-    """Leaves out what lies above the horizon after the limit."""
-    run = reading.run
+    """Asks for everything from the lower bound on, and leaves out after the limit what lies above the horizon."""
+    ask = reading._answers
 
-    def unbounded(driver: Driver, *rest: Any, **options: Any) -> Any:  # noqa: ANN401 - as it is
-        return run(cast("Driver", Unbounded(driver)), *rest, **options)
+    def answers(driver: Driver, keys: Any, asked: dict[int, list[Probe]], *rest: Any, **options: Any) -> Any:  # noqa: ANN401
+        unbounded = {number: [probe._replace(upper=ids.LAST) for probe in probes] for number, probes in asked.items()}
+        return {
+            number: [
+                [row for row in answer if rows.position_of(row[0]) < probe.upper]
+                for probe, answer in zip(asked[number], found or (), strict=True)
+            ]
+            for number, found in ask(driver, keys, unbounded, *rest, **options).items()
+        }
 
-    patch.setattr(reading, "run", unbounded)
+    patch.setattr(reading, "_answers", answers)
 
 
 def rows_for_ever(patch: pytest.MonkeyPatch) -> None:

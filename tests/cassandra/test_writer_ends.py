@@ -84,7 +84,8 @@ def begin_unsure(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     return attempt, gate
 
 
-STATES = {
+Begin = Callable[[Process, Queue], tuple[Attempt, Gate]]
+STATES: dict[Begin, str] = {
     begin_waiting_for_row: "none",
     begin_waiting_for_place: "none",
     begin_waiting_in_lane: "none",
@@ -94,7 +95,6 @@ STATES = {
 }
 """How an append gets into each state, and what is known of the messages then."""
 BEGIN = pytest.mark.parametrize("begin", STATES, ids=lambda begin: begin.__name__)
-Begin = Callable[[Process, Queue], tuple[Attempt, Gate]]
 
 
 @BEGIN
