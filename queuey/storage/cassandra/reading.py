@@ -85,7 +85,7 @@ def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     size, narrow, at = 0, 1, extent.lower
     span = _Span()
     while at < extent.upper:
-        stop = min(extent.upper, _window_end(places, at[0], narrow))
+        stop = _before_what_is_ahead(sources, at, min(extent.upper, _window_end(places, at[0], narrow)))
         limit = _share(wanted, len(gathered), size)
         probes = _probes(sources, at, stop, limit, descending=False)
         if probes and span.ticks:
@@ -199,6 +199,19 @@ def _window_end(places: Sequence[Place], at: int, narrow: int) -> Position:
         ahead = [place for place in places if place.wide == wide and place.end > at]
         ends += [place.start for place in ahead[most:] if place.start > at][:1]
     return (min(ends), LOW_MIN) if ends else _END
+
+
+def _before_what_is_ahead(sources: Sequence[Source], at: Position, stop: Position) -> Position:
+    """Lets a window end where a wide place, of which more is known, begins to be of interest, if others are before.
+
+    A page mostly fills before that, and then the wide one is not asked at all.
+    """
+    ahead = min(
+        (lowest for place, lowest in sources if place.wide and at < lowest < stop and lowest[0] > place.start),
+        default=stop,
+    )
+    before = any(lowest < ahead and (place.end, LOW_MIN) > at for place, lowest in sources)
+    return ahead if before else stop
 
 
 def _window_start(places: Sequence[Place], at: Position, narrow: int) -> Position:
