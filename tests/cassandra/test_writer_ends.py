@@ -240,3 +240,9 @@ def test_refusing_does_not_block(scene: Scene) -> None:
     process.machine.fall_behind(-10 * S)
     process.store._watch.check()
     assert end_of(process.post(queue)) == "acknowledged"
+
+
+def test_nothing_to_prepare(scene: Scene) -> None:
+    """The threads that write and undo never wait for a statement to be prepared, which a node may let take long."""
+    process = scene.start()
+    assert {*INSERTS, *DELETES, *QUEUES} <= process.store._driver._prepared.keys()

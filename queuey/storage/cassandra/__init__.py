@@ -18,6 +18,7 @@ from uuid import uuid4
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
+from queuey.storage.cassandra import queue_rows, rows
 from queuey.storage.cassandra.applications import CassandraApplications
 from queuey.storage.cassandra.cas import Cas
 from queuey.storage.cassandra.catalogue import CassandraCatalogue
@@ -62,7 +63,7 @@ class CassandraStore(CassandraCatalogue, CassandraMessages, CassandraApplication
         self._clock = clock
         self._closing = threading.Event()
         self._process = uuid4().hex
-        self._driver = Driver(parse_url(url), options, verify=schema_problem)
+        self._driver = Driver(parse_url(url), options, verify=_problem)
         self._cas = Cas(self._driver, options, clock, self._closing)
         self._rows = QueueRows(self._driver, options, clock, self._cas)
         self._index = QueueIndex(self._driver, options)
@@ -166,6 +167,14 @@ class CassandraStore(CassandraCatalogue, CassandraMessages, CassandraApplication
             "store_transactions_doubted_total": self._cas.doubts,
             "store_queues_reaped_total": self._reaper.reaped,
         }
+
+
+def _problem(driver: Driver) -> str | None:
+    """Says why a keyspace cannot be used; if it can, prepares what the writer's and the fences' threads send."""
+    problem = schema_problem(driver)
+    if problem is None:
+        driver.prepare((*rows.INSERT, *rows.DELETE, queue_rows.FIND))
+    return problem
 
 
 def open_store(url: str, *, options: CassandraOptions | None = None, clock: Clock | None = None) -> CassandraStore:

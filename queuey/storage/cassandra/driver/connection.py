@@ -16,7 +16,7 @@ import logging
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any, NamedTuple
 
@@ -234,6 +234,18 @@ class Driver:
         return cluster is not None and bool(cluster.control_connection.wait_for_schema_agreement())
 
     # Requests
+
+    def prepare(self, statements: Iterable[Statement]) -> None:
+        """Prepares statements before they are needed: those that are sent from threads that must never wait.
+
+        Raises:
+            StoreUnavailable: As for a read.
+        """
+        try:
+            for statement in statements:
+                self._prepare(self._open_session(), statement)
+        except DRIVER_ERRORS as error:
+            raise translate(error, reads=True) from error
 
     def run(
         self,

@@ -17,6 +17,7 @@ Nothing that is not idempotent may come here.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -40,6 +41,8 @@ from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra.driver import wire
 from queuey.storage.cassandra.driver.errors import translate
 from queuey.storage.cassandra.driver.requests import Done, Rows
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.05
 """Seconds between looks for requests that have waited long enough."""
@@ -276,7 +279,10 @@ class Express:
             self._some.wait()
             while (self._sent or self._late) and not self._closed:
                 time.sleep(LOOK_EVERY)
-                self._see_to_late()
+                try:
+                    self._see_to_late()
+                except Exception:
+                    log.exception("Somebody could not be told that a request took too long.")
             self._some.clear()
             if self._sent:
                 self._some.set()
