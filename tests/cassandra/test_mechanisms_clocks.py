@@ -214,3 +214,14 @@ def test_wall_clock_set_while_it_is_compared() -> None:
     found.note([Reading("node", 0.0, 0.0, 0.0)])
     assert clock.now() == before
     assert not found.sound()
+
+
+def test_two_nodes_that_disagree() -> None:
+    """A clock between those of two nodes, which are all that answer, is not trusted: one of them may be right."""
+    world = World()
+    machine = Machine(world)
+    found = Skew(Clock(machine.boottime, machine.wall), S)
+    found.note([Reading("right", 0.9 * S, 0.9 * S, 0.0), Reading("ahead", -0.6 * S, -0.6 * S, 0.0)])
+    assert found.refusing
+    found.note([Reading("right", 0.2 * S, 0.2 * S, 0.0), Reading("ahead", -0.3 * S, -0.3 * S, 0.0)])
+    assert not found.refusing

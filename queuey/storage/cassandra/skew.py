@@ -19,7 +19,7 @@ import logging
 import math
 import statistics
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -86,13 +86,14 @@ class Skew:
         exact = [reading for reading in readings if reading.error <= ERROR * self._difference]
         if not exact:
             return
-        median = statistics.median(reading.clock for reading in exact)
-        wall = statistics.median(reading.wall for reading in exact)
+        median = _middle(reading.clock for reading in exact)
+        wall = _middle(reading.wall for reading in exact)
         self.wall_off = abs(wall) > RED * self._difference
-        self.off = tuple(one.node for one in exact if abs(one.clock - median) > RED * self._difference)
+        usual = statistics.median(reading.clock for reading in exact)
+        self.off = tuple(one.node for one in exact if abs(one.clock - usual) > RED * self._difference)
         if abs(median) > REFUSE * self._difference:
             self.wrong_until = self._clock.boottime()
-        drift = wall - median
+        drift = statistics.median(reading.wall - reading.clock for reading in exact)
         if not self.wall_off and abs(self._clock.drift() - drift) <= ERROR * self._difference:
             self._clock.accept()
             median, drift = wall, self._clock.drift()
@@ -132,6 +133,16 @@ class Skew:
         if self.off:
             return f"the clocks of these Cassandra nodes are off: {', '.join(self.off)}"
         return None
+
+
+def _middle(values: Iterable[float]) -> float:
+    """Returns the median; of an even number of values the one in the middle that is further from 0.
+
+    When one node of three does not answer and another's clock is off, their mean would let a clock pass that is off by
+    as much.
+    """
+    found = sorted(values)
+    return max(found[(len(found) - 1) // 2], found[len(found) // 2], key=abs)
 
 
 class Watch:
