@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -24,11 +24,16 @@ END = ids.TICKS_MAX + 1
 QID, PART = 7, 1
 
 
+def in_order(rows: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Rows (level, start, class) in the order of their table: the newest of a level first."""
+    return sorted(set(rows), key=lambda row: (row[0], -row[1], row[2]))
+
+
 class Record:
     """Answers from the rows of one partition, and counts what is asked; time passes by hand."""
 
     def __init__(self, places: Sequence[Place] = ()) -> None:
-        self.rows = sorted({(place.level, place.start, place.kind) for place in places})
+        self.rows = in_order((place.level, place.start, place.kind) for place in places)
         self.floor: UUID | None = None
         self.error: StoreUnavailable | None = None
         self.written: list[Sequence[Any]] = []
@@ -49,7 +54,7 @@ class Record:
         for statement, values in calls:
             assert statement is segments._RECORD
             self.written.append(values)
-            self.rows = sorted({*self.rows, (values[2], values[3], values[4])})
+            self.rows = in_order([*self.rows, (values[2], values[3], values[4])])
         return []
 
     def run_all(self, calls: Sequence[tuple[object, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
@@ -63,9 +68,9 @@ class Record:
             return self.rows[:FIRST_LOOK] or ([(None, None, None)] if self.floor else [])
         level = [row for row in self.rows if row[0] == values[2]]
         if statement is segments._UP:
-            return [row for row in level if row[1] > values[3]][:MORE]
+            return [row for row in reversed(level) if row[1] > values[3]][:MORE]
         if statement is segments._DOWN:
-            return [row for row in level if values[3] < row[1] < values[4]][::-1][:MORE]
+            return [row for row in level if values[3] < row[1] < values[4]][:MORE]
         assert statement is segments._WIDE
         return level
 
