@@ -9,7 +9,8 @@ import pytest
 
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions as StoreOptions
-from queuey.storage.cassandra import CassandraStore, open_store
+from queuey.storage.cassandra import CassandraStore, open_store, placement
+from queuey.storage.cassandra.driver import Statement, TooManyDead
 from tests import keyspaces
 from tests.servers import CassandraOptions, start_cassandra
 
@@ -66,3 +67,30 @@ def test_reads_get_past_expired_messages(strict_store: CassandraStore) -> None:
     [alive] = strict_store.append(queue, [NewMessage("alive", 1, 3600)])
     [page] = strict_store.read(queue, [Slice(1, limit=10)])
     assert [message.position for message in page.messages] == [alive]
+
+
+def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:
+    """Tells whether a query of all records of a queue's places is refused."""
+    try:
+        store._driver.run(Statement("SELECT start FROM segments WHERE qid = ? AND part = 1"), (queue.qid,))
+    except TooManyDead:
+        return True
+    return False
+
+
+def test_busy_partitions_do_not_walk_over_expired_records(strict_store: CassandraStore) -> None:
+    """The tail of a partition that has long been written at a narrow level is read past the records of its past."""
+    queue = queue_of(strict_store, "busy")
+    driver, now = strict_store._driver, strict_store._clock.now()
+    width = placement.width(1, placement.NARROWEST)
+    record = Statement("INSERT INTO segments (qid, part, level, start, class) VALUES (?, 1, ?, ?, 1) USING TTL ?")
+    for at in range(0, 3000, 100):
+        starts = [(now // width - number) * width for number in range(at, at + 100)]
+        ttl = 3600 if at == 0 else 1
+        driver.batch([(record, (queue.qid, placement.NARROWEST, start, ttl)) for start in starts])
+    while not walks_over_too_many(strict_store, queue):
+        time.sleep(0.1)
+    places = say(strict_store, queue, 500)
+    [page] = strict_store.read(queue, [Slice(1, (now, 0))])
+    assert len(page.messages) == 100
+    assert len(strict_store.fetch(queue, places[:5])) == 5
