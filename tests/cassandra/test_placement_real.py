@@ -125,7 +125,7 @@ def test_an_idle_queue_is_read_with_few_requests(
     for part in (Slice(1), Slice(1, descending=True), Slice(1, recent), Slice(1, FIRST, recent)):
         store.read(queue, [part])
         tables = asked.tables()
-        assert 1 <= sum(table.startswith("messages_") for table in tables) <= 2
+        assert (part == Slice(1)) <= sum(table.startswith("messages_") for table in tables) <= 2
         assert tables.count("segments") <= 1
         assert tables.count("queues") <= 1
 
@@ -133,16 +133,17 @@ def test_an_idle_queue_is_read_with_few_requests(
 def test_reading_again_at_the_tail_costs_one_request(
     open_with: OpenStore, application: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While rows and places are fresh enough, the next read from a cursor near the end is one probe."""
+    """While rows and places are fresh enough, the next read from a cursor near the end is a probe and nothing else."""
     store = open_with(row_age=3.0)
     queue = make(store, application, "tail", delay=-1)
     tail = Slice(1, (store._clock.now() - 10 * TICKS_PER_SECOND, 0))
-    if len(placement.own_places(1, tail.lower[0], store._clock.now())) > 1:
-        pytest.skip("a bucket of four days has just ended")
     store.read(queue, [tail])
     asked = Asked(store, monkeypatch)
     store.read(queue, [tail])
-    assert asked.tables() == ["messages_4d"]
+    buckets = len(placement.own_places(1, tail.lower[0], store._clock.now()))  # Two if one of four days has just ended.
+    tables = asked.tables()
+    assert set(tables) == {"messages_4d"}
+    assert len(tables) <= buckets
 
 
 def test_partitions_are_looked_up_side_by_side(
@@ -272,6 +273,10 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(
         for limit in (170, 1000):
             assert bodies(whole(store, queue, limit=limit)) == expected
             assert bodies(whole(store, queue, limit=limit, descending=True)) == expected[::-1]
-        assert bodies(store.fetch(queue, [(1, position) for position, _ in written])) == expected
-    one.delete(queue, [(1, position) for position, _ in written[::2]])
+        for at in range(0, len(written), 200):
+            places = [(1, position) for position, _ in written[at : at + 200]]
+            assert bodies(store.fetch(queue, places)) == expected[at : at + 200]
+    doomed = [(1, position) for position, _ in written[::2]]
+    for at in range(0, len(doomed), 200):
+        one.delete(queue, doomed[at : at + 200])
     assert bodies(whole(other, queue)) == expected[1::2]
