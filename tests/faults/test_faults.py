@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.faults.checker import Limits
+from tests.faults.conftest import PROPERTY
 from tests.faults.counts import vacuous
 from tests.faults.experiment import Experiment, Store, explain
 from tests.faults.nemesis import Act, Span, Step
@@ -15,11 +17,13 @@ from tests.faults.nemesis import Act, Span, Step
 if TYPE_CHECKING:
     from deploy.local import CassandraCluster
 
+Record = Callable[[str, object], None]
+
 LIMITS = Limits(bound=20.0, grace=2.0, calm=1.5)
 
 
 @pytest.mark.timeout(180)
-def test_sqlite(tmp_path: Path) -> None:
+def test_sqlite(tmp_path: Path, record_property: Record) -> None:
     """Two services on one SQLite store, paused and killed: nothing is missed, lost, invented or out of order."""
     store = Store(options=(), span=Span(deadline=0.5, delay=0.5))
     acts: list[Act] = [
@@ -28,6 +32,7 @@ def test_sqlite(tmp_path: Path) -> None:
         (Step("kill", "web-1", 0.2), Step("kill", "web-2", 0.2, after=0.5)),
     ]
     verdict = Experiment(tmp_path, store, seed=1).run(acts, limits=LIMITS, rest=0.3)
+    record_property(PROPERTY, str(verdict.counts))
     assert verdict.violations == [], explain(verdict)
     assert vacuous(verdict.counts, {"acknowledged": 500, "unknown": 1, "shown": 1000, "during_faults": 10}) == []
 
@@ -51,13 +56,14 @@ def cassandra_acts(span: Span) -> list[Act]:
 
 
 @pytest.mark.timeout(400)
-def test_cassandra(tmp_path: Path, cassandra_nodes: CassandraCluster) -> None:
+def test_cassandra(tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster) -> None:
     """Two web processes on three nodes with small W, S, D and C: one or two nodes and a web process fail at a time."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver
 
     span = Span(deadline=1.0, delay=2.5)
     store = store_on(cassandra_nodes, span, difference=0.5, row_age=1.0)
     verdict = Experiment(tmp_path, store, seed=1).run(cassandra_acts(span), limits=LIMITS, rest=1.0)
+    record_property(PROPERTY, str(verdict.counts))
     assert verdict.violations == [], explain(verdict)
     least = {"acknowledged": 1000, "refused": 20, "unknown": 10, "none_late": 1, "shown": 3000, "during_faults": 50}
     assert vacuous(verdict.counts, least) == [], explain(verdict)
