@@ -115,7 +115,7 @@ class Waiting:
 
     def wait(self, seconds: float) -> bool:
         """Tells whether the store is being closed, so many seconds later."""
-        self._world.advance(seconds)
+        self._world.advance(seconds + 1e-6)  # What is left by rounding must not be waited for again and again.
         return self.is_set()
 
 
@@ -157,18 +157,20 @@ class Reader:
 
     def __init__(self, process: Process, queue: Queue, start: Position = ids.FIRST, *, partition: int = 1) -> None:
         self._store = process.store
-        self._queue = queue
-        self._partition = partition
+        self.queue = queue
+        self.partition = partition
         self.cursor = start
         self.seen: list[Position] = []
+        self.bodies: list[str] = []
 
     def go_on(self) -> list[Position]:
         """Reads everything that is to be had; returns what is new."""
         found: list[Position] = []
         while True:
-            part = Slice(self._partition, self.cursor)
-            [page] = self._store.read(self._queue, [part])
+            part = Slice(self.partition, self.cursor)
+            [page] = self._store.read(self.queue, [part])
             found += [one.position for one in page.messages]
+            self.bodies += [str(one.body) for one in page.messages]
             assert page.next is not None
             self.cursor = page.next
             if not page.more:
