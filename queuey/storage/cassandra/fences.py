@@ -12,10 +12,11 @@ One DELETE per id, never a range: ids of other processes lie in between.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from heapq import heappop, heappush
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import Position
 from queuey.storage.cassandra import rows
 from queuey.storage.cassandra.clock import Clock
-from queuey.storage.cassandra.driver import Driver, Rows
+from queuey.storage.cassandra.driver import Driver, InDoubt, Rows
 from queuey.storage.cassandra.lanes import Written
 from queuey.storage.cassandra.minting import fence_stamp
 
@@ -33,8 +34,12 @@ ROWS = 100
 """Deletes in one request."""
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
+IDLE = 60.0
+"""Seconds for which nothing is looked at when nothing is to be done."""
 TIMEOUT = 1.5
 """Seconds of one attempt."""
+FLYING = 500
+"""Requests on their way at most: what failed because Cassandra is overloaded must not make it worse."""
 KEPT = 100_000
 """Deletes that are tried on in the background at most; the oldest are given up beyond."""
 
@@ -52,7 +57,7 @@ class _Chunk(NamedTuple):
 class Fence:
     """One operation's messages to be undone."""
 
-    __slots__ = ("answer", "chunks", "consistency", "deadline", "due", "failed", "flying", "pause", "size")
+    __slots__ = ("answer", "chunks", "consistency", "deadline", "failed", "flying", "pause", "size")
 
     def __init__(
         self, written: Iterable[Written], consistency: str, deadline: float, answer: Callable[[Outcome], None]
@@ -70,7 +75,6 @@ class Fence:
         self.consistency = consistency
         self.deadline = deadline
         self.answer: Callable[[Outcome], None] | None = answer
-        self.due = 0.0
         self.pause = FIRST_PAUSE
         self.flying = 0
         self.failed: list[_Chunk] = []
@@ -80,6 +84,10 @@ class Fence:
         answer, self.answer = self.answer, None
         if answer is not None:
             answer(outcome)
+
+
+_Agenda = list[tuple[float, int, Fence]]
+"""A heap of moments (boot time), numbers that tell equal ones apart, and fences."""
 
 
 class Fencer:
@@ -94,7 +102,13 @@ class Fencer:
         self._driver = driver
         self._clock = clock
         self._inbox: SimpleQueue[tuple[Fence, _Chunk | None, bool] | None] = SimpleQueue()
-        self._open: deque[Fence] = deque()
+        self._open: dict[Fence, None] = {}
+        """All that do not hold yet, oldest first."""
+        self._deadlines: _Agenda = []
+        self._due: _Agenda = []
+        """When each is to be answered, and to be sent. There may be thousands, so nobody looks at all of them."""
+        self._numbers = itertools.count()
+        self._flying = 0
         self._ended = False
         self.confirmed = 0
         """Messages whose fence holds."""
@@ -126,27 +140,31 @@ class Fencer:
                 item = self._inbox.get(timeout=self._until_next())
             except Empty:
                 item = None
-            if item is not None:
-                self._handle(*item)
-            self._look()
+            try:
+                if item is not None:
+                    self._handle(*item)
+                self._look()
+            except Exception:
+                log.exception("A write could not be undone.")
         for fence in self._open:
             self._give_up(fence)
 
     def _until_next(self) -> float:
         """Seconds until something is to be done."""
-        if not self._open:
-            return 60.0
-        now = self._clock.boottime()
-        moments = [fence.deadline if fence.answer is not None else now + LONGEST_PAUSE for fence in self._open]
-        moments += [fence.due for fence in self._open if not fence.flying]
-        return max(0.005, min(moments) - now)
+        while self._deadlines and self._deadlines[0][2].answer is None:
+            heappop(self._deadlines)
+        moments = [agenda[0][0] for agenda in (self._deadlines, self._due if self._flying < FLYING else []) if agenda]
+        return max(0.005, min(moments) - self._clock.boottime()) if moments else IDLE
 
     def _handle(self, fence: Fence, chunk: _Chunk | None, good: bool) -> None:  # noqa: FBT001
         if chunk is None:
-            self._open.append(fence)
+            self._open[fence] = None
             self.pending += fence.size
+            self._plan(self._deadlines, fence.deadline, fence)
+            self._plan(self._due, 0.0, fence)
             self._shed()
             return
+        self._flying -= 1
         fence.flying -= 1
         if not good:
             fence.failed.append(chunk)
@@ -156,11 +174,14 @@ class Fencer:
         if not fence.chunks:
             self._settle(fence)
             return
-        fence.due = self._clock.boottime() + fence.pause
+        self._plan(self._due, self._clock.boottime() + fence.pause, fence)
         fence.pause = min(LONGEST_PAUSE, fence.pause * 2)
 
+    def _plan(self, agenda: _Agenda, moment: float, fence: Fence) -> None:
+        heappush(agenda, (moment, next(self._numbers), fence))
+
     def _settle(self, fence: Fence) -> None:
-        self._open.remove(fence)
+        del self._open[fence]
         self.pending -= fence.size
         self.confirmed += fence.size
         in_time = self._clock.boottime() <= fence.deadline
@@ -171,28 +192,38 @@ class Fencer:
     def _look(self) -> None:
         """Sends what is due, and answers those whose deadline has passed."""
         now = self._clock.boottime()
-        for fence in self._open:
-            if fence.answer is not None and now > fence.deadline:
+        while self._deadlines and self._deadlines[0][0] < now:
+            _, _, fence = heappop(self._deadlines)
+            if fence.answer is not None:
                 self.unknown += fence.size
                 fence.tell("unknown")
-            if not fence.flying and now >= fence.due:
+        while self._due and self._due[0][0] <= now and self._flying < FLYING:
+            _, _, fence = heappop(self._due)
+            if fence in self._open:
                 self._send(fence)
 
     def _send(self, fence: Fence) -> None:
         fence.flying = len(fence.chunks)
+        self._flying += fence.flying
         for chunk in fence.chunks:
             now = self._clock.now()
             place = (chunk.qid, chunk.partition, chunk.bucket)
             key = rows.key_of(*place)
-            self._driver.begin_rows(
-                rows.DELETE[chunk.kind],
-                [rows.encoded_delete(key, position, fence_stamp(now, position[0])) for position in chunk.positions],
-                rows.DELETED,
-                routing_key=rows.routing_of(*place),
-                consistency=fence.consistency,
-                timeout=TIMEOUT,
-                done=self._taker(fence, chunk),
-            )
+            deletes = [rows.encoded_delete(key, one, fence_stamp(now, one[0])) for one in chunk.positions]
+            done = self._taker(fence, chunk)
+            try:
+                self._driver.begin_rows(
+                    rows.DELETE[chunk.kind],
+                    deletes,
+                    rows.DELETED,
+                    routing_key=rows.routing_of(*place),
+                    consistency=fence.consistency,
+                    timeout=TIMEOUT,
+                    done=done,
+                )
+            except Exception as error:
+                log.exception("A fence could not be sent.")
+                done(None, InDoubt(f"a fence could not be sent: {error}"))
 
     def _taker(self, fence: Fence, chunk: _Chunk) -> Callable[[Rows | None, StoreUnavailable | None], None]:
         return lambda _, error: self._inbox.put((fence, chunk, error is None))
@@ -202,7 +233,7 @@ class Fencer:
             oldest = next((fence for fence in self._open if fence.answer is None and not fence.flying), None)
             if oldest is None:
                 return
-            self._open.remove(oldest)
+            del self._open[oldest]
             self.pending -= oldest.size
             self._give_up(oldest)
 

@@ -1,0 +1,160 @@
+"""Fences: when each is tried, how many at a time, and what its operation is told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+from queuey.errors import Outcome, StoreUnavailable
+from queuey.storage.cassandra import fences
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver, InDoubt
+from queuey.storage.cassandra.fences import FLYING, Fence, Fencer
+from queuey.storage.cassandra.lanes import Written
+
+Done = Callable[[None, StoreUnavailable | None], None]
+PATIENCE = 30.0
+
+
+class Deletes:
+    """A driver that takes deletes; tests end them, or it fails all."""
+
+    def __init__(self) -> None:
+        self.begun: list[Done] = []
+        self.failing = False
+        self.broken = False
+        self._some = threading.Condition()
+
+    def begin_rows(self, *_: object, done: Done, **__: object) -> None:
+        """Takes one."""
+        with self._some:
+            self.begun.append(done)
+            self._some.notify_all()
+        if self.broken:
+            raise RuntimeError("broken")
+        if self.failing:
+            done(None, InDoubt("no answer"))
+
+    def wait_for(self, count: int) -> None:
+        """Waits until so many were begun."""
+        with self._some:
+            assert self._some.wait_for(lambda: len(self.begun) >= count, PATIENCE)
+
+
+class Answers:
+    """Who was told what."""
+
+    def __init__(self, count: int) -> None:
+        self.outcomes: list[Outcome] = []
+        self._left = threading.Semaphore(0)
+        self._count = count
+
+    def __call__(self, outcome: Outcome) -> None:
+        """Takes one."""
+        self.outcomes.append(outcome)
+        self._left.release()
+
+    def wait(self) -> list[Outcome]:
+        """Waits for all."""
+        for _ in range(self._count):
+            assert self._left.acquire(timeout=PATIENCE)
+        return self.outcomes
+
+
+@pytest.fixture
+def deletes() -> Deletes:
+    """The driver."""
+    return Deletes()
+
+
+@pytest.fixture
+def fencer(deletes: Deletes) -> Iterator[Fencer]:
+    """A fencer that uses it."""
+    found = Fencer(cast("Driver", deletes), Clock())
+    yield found
+    found.close(0.0)
+
+
+def undo(fencer: Fencer, answer: Callable[[Outcome], None], seconds: float, *, number: int = 0) -> None:
+    """Has a message undone within so many seconds."""
+    deadline = Clock().boottime() + seconds
+    fencer.undo(Fence([Written(0, 1, 1, 8, 1000 + number, 5, 1)], "QUORUM", deadline, answer))
+
+
+def test_confirmed(deletes: Deletes, fencer: Fencer) -> None:
+    """What is deleted in time was not written; nothing is left to do."""
+    answers = Answers(1)
+    undo(fencer, answers, 600.0)
+    deletes.wait_for(1)
+    deletes.begun[0](None, None)
+    assert answers.wait() == ["none"]
+    assert (fencer.confirmed, fencer.pending) == (1, 0)
+
+
+def test_deadline_passes(deletes: Deletes, fencer: Fencer) -> None:
+    """Whoever waits is told when the deadline passes; the delete is tried on."""
+    answers = Answers(1)
+    undo(fencer, answers, 0.05)
+    assert answers.wait() == ["unknown"]
+    deletes.wait_for(1)
+    deletes.begun[0](None, InDoubt("no answer"))
+    deletes.wait_for(2)
+    assert fencer.pending == 1
+
+
+def test_thousands_at_once(deletes: Deletes, fencer: Fencer) -> None:
+    """When Cassandra is away, all of very many operations are told in time: none waits for the others' turns."""
+    deletes.failing = True
+    answers = Answers(30_000)
+    for number in range(30_000):
+        undo(fencer, answers, 0.5, number=number)
+    assert set(answers.wait()) == {"unknown"}
+
+
+def test_some_at_a_time(deletes: Deletes, fencer: Fencer) -> None:
+    """Only so many deletes are on their way at a time; the next goes when one has ended."""
+    answers = Answers(1)
+    for number in range(FLYING + 10):
+        undo(fencer, answers, 600.0, number=number)
+    deletes.wait_for(FLYING)
+    assert fencer._due
+    deletes.begun[0](None, None)
+    answers.wait()
+    deletes.wait_for(FLYING + 1)
+    assert len(deletes.begun) == FLYING + 1
+
+
+def test_broken_driver(deletes: Deletes, fencer: Fencer) -> None:
+    """A driver that raises what it never should stops nothing: the delete is tried again."""
+    answers = Answers(1)
+    deletes.broken = True
+    undo(fencer, answers, 600.0)
+    deletes.wait_for(2)
+    deletes.broken = False
+    deletes.wait_for(len(deletes.begun) + 1)
+    deletes.begun[-1](None, None)
+    assert answers.wait() == ["none"]
+
+
+def test_oldest_are_given_up(deletes: Deletes, fencer: Fencer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of too many that nobody waits for any more the oldest are given up, and counted."""
+    monkeypatch.setattr(fences, "KEPT", 5)
+    deletes.failing = True
+    for number in range(25):
+        answers = Answers(1)
+        undo(fencer, answers, 0.0, number=number)
+        assert answers.wait() == ["unknown"]
+    assert fencer.pending + fencer.abandoned == 25
+    assert fencer.abandoned >= 10
+
+
+def test_closed(deletes: Deletes, fencer: Fencer) -> None:
+    """A fencer that is closed tells whoever still waits that it does not know."""
+    answers = Answers(1)
+    undo(fencer, answers, 600.0)
+    deletes.wait_for(1)
+    fencer.close(0.0)
+    assert answers.wait() == ["unknown"]
