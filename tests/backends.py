@@ -109,7 +109,7 @@ class CassandraSite:
         return self
 
 
-ANY_DIFFERENCE = 1e9
+ANY_DIFFERENCE = 1e10
 """Seconds."""
 ROW_AGE = 0.1
 """Seconds (C) of the stores under test: purges, deletes and updates wait for so long."""

@@ -41,7 +41,7 @@ class Histories(RuleBasedStateMachine):
     place: ClassVar[Site]
     """Beside which each history finds a place of its own."""
     stores: ClassVar[int] = 2
-    """How many Store objects share the data."""
+    """How many Store objects share the data; one if only its own ids ascend, and then only within a partition."""
     counts_deletes: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Histories(RuleBasedStateMachine):
         self._clock = Clock(START)
         self._stores = [self._site.open(self._clock) for _ in range(self.stores)]
         self._stores[0].create_application(APP)
-        self._model = Model(self._clock)
+        self._model = Model(self._clock, one_order=self.stores > 1)
         self._stale: list[Queue] = []
 
     def teardown(self) -> None:
@@ -282,7 +282,7 @@ class Histories(RuleBasedStateMachine):
     def lag(self, data: st.DataObject, at: int, part: int) -> None:
         """Compares a lag with a read of what lies above the offset."""
         name = self._present(data)
-        row, store = self._retried(name, at), self._stores[at]
+        row, store = self._retried(name, at), self._store(at)
         known = [place for number, place in self._known(name) if number == part]
         offset = data.draw(st.sampled_from([None, ids.FIRST, *known]))
         (lag,) = store.lag(row, [(part, offset)])
@@ -317,10 +317,11 @@ class Histories(RuleBasedStateMachine):
     @rule(at=STORES)
     def sweep(self, at: int) -> None:
         """Has the store remove what has expired, where it is told when to; nothing else may change."""
-        run = getattr(self._stores[at], "sweep", None)
+        run = getattr(self._store(at), "sweep", None)
         if run is not None:
             run()
 
+    @precondition(lambda self: self.stores > 1)
     @rule(at=STORES)
     def reopen(self, at: int) -> None:
         """Closes a store and opens another on the data."""

@@ -41,6 +41,8 @@ class Partition:
     """Messages by position."""
 
     messages: dict[Position, Stored] = field(default_factory=dict)
+    newest: Position = ids.FIRST
+    """The highest id minted in it without delay."""
 
     def between(self, lower: Position, upper: Position) -> list[tuple[Position, Stored]]:
         """The messages in ``[lower, upper)``, dead ones included, in order."""
@@ -67,12 +69,14 @@ class Model:
 
     Attributes:
         passed: The highest horizon that any reader was told; no id may be minted below it.
+        one_order: Ids ascend over all partitions, in the order in which they are given out.
         newest: The highest id minted without delay.
         latest: The highest that the clock ever stood.
     """
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, *, one_order: bool = True) -> None:
         self.clock = clock
+        self.one_order = one_order
         self.queues: dict[str, ModelQueue] = {}
         self.passed = 0
         self.newest: Position = ids.FIRST
@@ -95,8 +99,10 @@ class Model:
         if delay:
             assert place[0] >= self.clock.ticks + int(delay * ids.TICKS_PER_SECOND) - 1
         else:
-            assert place > self.newest, "ids do not ascend"
-            self.newest = place
+            before = self.newest if self.one_order else queue.part(partition).newest
+            assert place > before, "ids do not ascend"
+            queue.part(partition).newest = place
+            self.newest = max(self.newest, place)
         span = ttl * ids.TICKS_PER_SECOND
         early = self.clock.ticks + (int(delay * ids.TICKS_PER_SECOND) if delay else 0)
         ends = (min(early, place[0]) + span, max(early, place[0]) + span + SLACK)

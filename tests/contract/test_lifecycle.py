@@ -11,7 +11,7 @@ import pytest
 from queuey import ids
 from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import OffsetChange, Queue, QueueSpec
+from queuey.messages import Message, OffsetChange, Queue, QueueSpec
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS
 from tests.contract.samples import at_once, bodies, make_queue, new, positions, say, shown, shown_bodies, whole
@@ -45,6 +45,9 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "set_offsets": lambda store, queue: store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]),
     "offsets": lambda store, queue: store.offsets(queue, "group"),
     "groups": lambda store, queue: store.groups(queue),
+    "plan": lambda store, queue: store.plan(queue),
+    "scan": lambda store, queue: list(store.scan(queue, whole())),
+    "load": lambda store, queue: store.load(queue, [Message(ids.EPOCH_TICKS, 0, 1, ids.TICKS_MAX, "late")]),
     "delete_group": lambda store, queue: store.delete_group(queue, "group"),
     "delete_queue": lambda store, queue: store.delete_queue(queue),
     "ping": lambda store, queue: store.ping(),

@@ -8,7 +8,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import QueueChanged
-from queuey.messages import OffsetChange, Queue, QueueSpec
+from queuey.messages import Message, OffsetChange, Queue, QueueSpec
 from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.samples import begun, make_queue, new, say, shown_bodies, whole
@@ -27,6 +27,9 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "read": lambda store, queue: store.read(queue, [whole()]),
     "inspect": lambda store, queue: store.inspect(queue),
     "lag": lambda store, queue: store.lag(queue, [(1, None)]),
+    "plan": lambda store, queue: store.plan(queue),
+    "scan": lambda store, queue: list(store.scan(queue, whole())),
+    "load": lambda store, queue: store.load(queue, [Message(*PLACE[1], 1, ids.TICKS_MAX, "late")]),
     "set_offsets": lambda store, queue: store.set_offsets(queue, "late", [OffsetChange(1, ids.LAST)]),
     "offsets": lambda store, queue: store.offsets(queue, "group"),
     "groups": lambda store, queue: store.groups(queue),

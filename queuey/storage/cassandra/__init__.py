@@ -49,6 +49,9 @@ ASKED_EVERY = 60.0
 START = 3.0
 """Seconds that opening waits for Cassandra before it goes on without."""
 
+PREPARED = (*rows.INSERT, *rows.DELETE, queue_rows.FIND)
+"""What the writer's and the fences' threads send."""
+
 _BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?)")
 _BEATS = Statement("SELECT at FROM heartbeats WHERE process = ?")
 
@@ -173,7 +176,7 @@ def _problem(driver: Driver) -> str | None:
     """Says why a keyspace cannot be used; if it can, prepares what the writer's and the fences' threads send."""
     problem = schema_problem(driver)
     if problem is None:
-        driver.prepare((*rows.INSERT, *rows.DELETE, queue_rows.FIND))
+        driver.prepare(PREPARED)
     return problem
 
 

@@ -557,7 +557,7 @@ class Driver:
             with self._preparing:
                 prepared = self._prepared.get(statement)
                 if prepared is None:
-                    prepared = session.prepare(statement.cql)
+                    prepared = session.prepare(statement.within(self.target.keyspace))
                     prepared.is_idempotent = statement.idempotent
                     self._prepared[statement] = prepared
         return prepared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ Done = Callable[[Rows | None, StoreUnavailable | None], None]
 """Told the rows (None of a plain write), or why there are none. Called once, in any thread."""
 
 _UNLOGGED = BatchType.UNLOGGED
+_TABLE = re.compile(r"\b(FROM|INTO|UPDATE) ([a-z][a-z0-9_]*)(?![.\w])")
 
 
 class Statement(NamedTuple):
@@ -33,6 +35,10 @@ class Statement(NamedTuple):
 
     cql: str
     idempotent: bool = True
+
+    def within(self, keyspace: str) -> str:
+        """Returns its text with its table in a keyspace: nodes warn of prepared statements that leave that open."""
+        return _TABLE.sub(rf"\1 {keyspace}.\2", self.cql)
 
     @property
     def reads(self) -> bool:
