@@ -52,7 +52,5 @@ def _divided(info: PartitionInfo, lower: Position, upper: Position, pieces: int)
     step = max(1, math.ceil((high[0] + 1 - low[0]) / pieces))
     bounds = [low, *((low[0] + step * number, LOW_MIN) for number in range(1, pieces)), high]
     return [
-        Slice(info.partition, first, min(last, high))
-        for first, last in pairwise(bounds)
-        if first < min(last, high)
+        Slice(info.partition, first, min(last, high)) for first, last in pairwise(bounds) if first < min(last, high)
     ]
