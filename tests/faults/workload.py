@@ -20,7 +20,7 @@ HASTE = (0.3, 1.5)
 """The same for clients in a hurry, who never hear what became of some posts."""
 STAY = 20
 """Pages for which a reader stays away from a web process that did not answer."""
-LONGEST_DELAY = 2.0
+LONGEST_DELAY = 1.5
 CATCH_UP_SECONDS = 60.0
 
 
