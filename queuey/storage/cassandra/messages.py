@@ -15,7 +15,7 @@ from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue
 from queuey.storage import items as items_of
 from queuey.storage.cassandra import counting, placement, reading, rows
 from queuey.storage.cassandra.clock import Clock, ticks
-from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
 from queuey.storage.cassandra.lanes import TTL_MARGIN
 from queuey.storage.cassandra.levels import InForce, Levels
 from queuey.storage.cassandra.loading import LOADED_AT_ONCE, Loader
@@ -110,7 +110,8 @@ class CassandraMessages(Scanning):
         candidates = self._candidates(row, places, level)
         body, meta = rows.encode(item.body, item.meta)
         qid, longest = row.queue.qid, placement.longest_ttl(now)
-        calls: list[tuple[Statement, Sequence[Any]]] = []
+        inserts: list[tuple[Statement, Sequence[Any]]] = []
+        deletes: list[tuple[Statement, Sequence[Any]]] = []
         for (partition, position, place), others in zip(targets, candidates, strict=True):
             self._generator.avoid(position[1])
             stamp = self._stamps.above(position[0])
@@ -118,13 +119,18 @@ class CassandraMessages(Scanning):
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
             key = (qid, partition, place.bucket, rows.uuid_of(position))
             column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
-            calls.append((rows.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives, longest))))
-            calls += [
+            inserts.append((rows.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives, longest))))
+            deletes += [
                 (rows.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]))
                 for other in others
                 if other != place
             ]
-        self._driver.run_all(calls, consistency=level.writes)
+        self._driver.run_all(inserts, consistency=level.writes)
+        try:
+            # Only now: somebody may read meanwhile, and what cannot be written over must stay as it was.
+            self._driver.run_all(deletes, consistency=level.writes)
+        except StoreUnavailable as error:
+            raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
 
     def delete(self, queue: Queue, places: Iterable[tuple[int, Position]]) -> int:
         """See the contract. Cassandra does not say what was there: returns the number of ids."""

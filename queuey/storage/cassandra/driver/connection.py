@@ -27,7 +27,7 @@ from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import policies, requests, wire
-from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, TooManyDead, translate
+from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
 from queuey.storage.cassandra.driver.express import Decode, Express, Roomy
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
 from queuey.storage.cassandra.driver.wire import Encoded
@@ -300,7 +300,7 @@ class Driver:
         """Runs statements side by side; returns the rows of each, in order (for small answers: one page each).
 
         Raises:
-            StoreUnavailable: Any of them failed; ``InDoubt`` if any write is in doubt.
+            StoreUnavailable: Any of them failed; ``InDoubt`` if any write is in doubt, or some were made and some not.
         """
         if not calls:
             return []
@@ -322,7 +322,8 @@ class Driver:
         for _ in calls:
             left.acquire()
         if errors:
-            raise _worst(errors)
+            made = len(errors) < len(calls) and not all(statement.reads for statement, _ in calls)
+            raise worst(errors, some_made=made)
         return [rows or [] for rows in results]
 
     def batch(
@@ -456,7 +457,7 @@ class Driver:
             self._begin_encoded(call, decode, requests.level(consistency), done_for(number))
         last.acquire()
         if errors:
-            raise _worst(errors)
+            raise worst(errors)
         return results
 
     def _begin_encoded(self, call: Encoded, decode: Decode, level: int, done: Done) -> None:
@@ -575,11 +576,6 @@ class Driver:
 
 def _nothing(_body: bytes) -> Rows:
     return []
-
-
-def _worst(errors: Sequence[StoreUnavailable]) -> StoreUnavailable:
-    """Returns the error to raise for several: what could be mended by asking for less is the least of them."""
-    return max(errors, key=lambda error: (error.outcome == "unknown", not isinstance(error, TooManyDead)))
 
 
 def _attempts(future: ResponseFuture | None) -> int:

@@ -7,6 +7,7 @@ doing anything (``Unavailable``). Everything else leaves doubt.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from cassandra import (
     AlreadyExists,
@@ -64,6 +65,21 @@ def translate(error: BaseException, *, reads: bool, attempts: int = 1) -> StoreU
     found = StoreUnavailable(message, outcome="none") if outcome == "none" else InDoubt(message)
     found.__cause__ = error
     return found
+
+
+def worst(errors: Sequence[StoreUnavailable], *, some_made: bool = False) -> StoreUnavailable:
+    """Returns the error to raise for several: what could be mended by asking for less is the least of them.
+
+    Args:
+        errors: At least one.
+        some_made: Other writes, of the same call, were made.
+    """
+    found = max(errors, key=lambda error: (error.outcome == "unknown", not isinstance(error, TooManyDead)))
+    if not some_made or found.outcome == "unknown":
+        return found
+    doubt = InDoubt(f"{found}; others of these writes were made", retry_after=found.retry_after)
+    doubt.__cause__ = found
+    return doubt
 
 
 def _without_effect(error: BaseException, attempts: int) -> bool:
