@@ -62,7 +62,10 @@ class Storm:
             (1, self._move_clock),
             (1, self._stop_machine),
             (1, self._update),
+            (2, self._change),
         ]
+        self._changed: dict[str, str | None] = {}
+        """What became of messages that were written over (their new bodies) or deleted."""
 
     def play(self) -> list[str]:
         """Plays it; returns what was violated."""
@@ -145,6 +148,27 @@ class Storm:
         for reader in self._readers:
             reader.queue = self._queue
 
+    def _change(self) -> None:
+        """Writes over or deletes a message that was acknowledged."""
+        found = [
+            (item, position)
+            for posted in self._posted
+            if posted.attempt.done() and posted.attempt.exception() is None
+            for item, position in zip(posted.items, posted.attempt.result(), strict=True)
+            if item.ttl > SHORT and self._changed.get(str(item.body), "") is not None
+        ]
+        if not found:
+            return
+        item, position = self._random.choice(found)
+        place = item.partition, position
+        if self._random.random() < 0.5:
+            self._reading.store.delete(self._queue, [place])
+            self._changed[str(item.body)] = None
+        else:
+            new = f"{item.body!s} at {self._scene.world()}"
+            self._reading.store.put(self._queue, [place], NewMessage(new, item.partition, TTL))
+            self._changed[str(item.body)] = new
+
     def _settle_clocks(self) -> None:
         for process in [*self._writers, self._reading]:
             process.machine.wrong = 0.0
@@ -164,16 +188,19 @@ class Storm:
         for reader in self._readers:
             if reader.seen != sorted(set(reader.seen)):
                 found.append("shown twice or out of order")
-            bodies = set(reader.bodies)
+            bodies = {body.partition(" at ")[0] for body in reader.bodies}
             for posted, end in zip(self._posted, ends, strict=True):
                 items = [item for item in posted.items if item.partition == reader.partition]
                 mine = {str(item.body) for item in items}
-                lasting = {str(item.body) for item in items if item.ttl > SHORT}
+                lasting = {str(item.body) for item in items if item.ttl > SHORT and not self._is_deleted(item)}
                 if end == "acknowledged":
                     found += [f"{body}: acknowledged, never shown" for body in lasting - bodies]
                 elif end != "unknown":
                     found += [f"{body}: {end}, but shown" for body in mine & bodies]
         return found
+
+    def _is_deleted(self, item: NewMessage) -> bool:
+        return self._changed.get(str(item.body), "") is None
 
     def _of_order(self, ends: list[str]) -> list[str]:
         return [
@@ -189,11 +216,13 @@ class Storm:
         there = {body for reader in self._shown() for body in reader.bodies}
         found = []
         for posted, end in zip(self._posted, ends, strict=True):
-            mine = {str(item.body) for item in posted.items if item.ttl > SHORT}
+            given = [str(item.body) for item in posted.items if item.ttl > SHORT]
             if end == "acknowledged":
-                found += [f"{body}: acknowledged, but not there" for body in mine - there]
+                now = {self._changed.get(body, body) for body in given} - {None}
+                found += [f"{body}: acknowledged, but not there" for body in now - there]
+                found += [f"{body}: written over or deleted, but there" for body in (there & {*given}) - now]
             elif end != "unknown":
-                found += [f"{body}: {end}, but there" for body in mine & there]
+                found += [f"{body}: {end}, but there" for body in there & {*given}]
         return found
 
 
