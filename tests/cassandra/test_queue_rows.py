@@ -247,3 +247,10 @@ class TestRaising:
         with pytest.raises(QueueChanged):
             store._rows.raise_reach(row, 1000)
         assert other._rows.read(application, "queue").reach == 60
+
+
+def test_very_long_names_are_not_asked_for(open_with: OpenStore) -> None:
+    """A name beyond what Cassandra takes for a key names no queue; asking for it is no failure."""
+    store = open_with()
+    with pytest.raises(QueueNotFound):
+        store.queue("acme", "x" * 100_000)

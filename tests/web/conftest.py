@@ -11,11 +11,18 @@ from queuey.service import Limits
 from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.auth import digest_of
+from tests.backends import BACKENDS, Backend
 from tests.web.caller import Caller
 
 KEY = "0a" * 31 + "ac"
 """Begins and ends with characters that the original took away from keys."""
 GUEST_KEY = "f" * 64
+
+
+@pytest.fixture
+def backend() -> Backend:
+    """The embedded store: these tests are about HTTP, and most of them read at once what they have posted."""
+    return BACKENDS["sqlite"]
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from queuey.storage.cassandra.options import CassandraOptions
 
 COLUMNS = "uid, qid, home, reach, partitions, type, consistency, principals, ttl, read_delay, created, ver"
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
+LONGEST_NAME = 10_000
+"""Characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
 _REACH = Statement(
     "UPDATE queues SET reach = ? WHERE application = ? AND name = ? IF ver = ? AND reach = ?", idempotent=False
 )
@@ -128,6 +130,8 @@ class QueueRows:
             QueueNotFound: There is none.
         """
         self._check_open()
+        if len(name) > LONGEST_NAME:
+            raise QueueNotFound(name)
         began = self._clock.boottime()
         found = self._driver.run(FIND, (application, name), consistency=self._options.catalogue_read)
         return self._take((application, name), found, began)
