@@ -212,7 +212,7 @@ def test_the_role_may_do_no_more(prepared: options.Target, connect: Connect) -> 
     for forbidden in (make, "SELECT role FROM system_auth.roles", "DROP ROLE admin"):
         with pytest.raises(StoreUnavailable, match="does not let this user in"):
             ask(prepared, ours, Statement(forbidden, idempotent=False))
-    for _ in range(20):  # Nodes remember for a moment who may log in.
+    for _ in range(200):  # Nodes remember for a while who may log in.
         with closing(Driver(prepared, connect(*SUPERUSER), keyspace=False)) as driver:
             refused = not driver.ready(2)
             problem = driver.problem() or ""
