@@ -11,7 +11,6 @@ Once ready, nodes may come and go: the driver reconnects by itself.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import socket
 import ssl
@@ -29,6 +28,7 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import policies, requests, wire
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
 from queuey.storage.cassandra.driver.express import Decode, Express, Roomy
+from queuey.storage.cassandra.driver.gathering import Gathering
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
 from queuey.storage.cassandra.driver.wire import Encoded
 from queuey.storage.cassandra.options import CassandraOptions, Target
@@ -304,27 +304,15 @@ class Driver:
         """
         if not calls:
             return []
-        results: list[Rows | None] = [None] * len(calls)
-        errors: list[StoreUnavailable] = []
-        left = threading.Semaphore(0)
-
-        def done_for(number: int) -> Done:
-            def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
-                if error is not None:
-                    errors.append(error)
-                results[number] = rows or []
-                left.release()
-
-            return done
-
+        gathering = Gathering(len(calls))
         for number, (statement, values) in enumerate(calls):
-            self.begin(statement, values, consistency=consistency, timeout=timeout, done=done_for(number))
-        for _ in calls:
-            left.acquire()
+            done = gathering.taker(number)
+            self.begin(statement, values, consistency=consistency, timeout=timeout, done=done)
+        rows, errors = gathering.wait()
         if errors:
             made = len(errors) < len(calls) and not all(statement.reads for statement, _ in calls)
             raise worst(errors, some_made=made)
-        return [rows or [] for rows in results]
+        return rows
 
     def batch(
         self,
@@ -437,28 +425,13 @@ class Driver:
         """
         if not calls:
             return []
-        results: list[Rows] = [[] for _ in calls]
-        errors: list[StoreUnavailable] = []
-        left = itertools.count(len(calls) - 1, -1)
-        last = threading.Lock()
-        last.acquire()
-
-        def done_for(number: int) -> Done:
-            def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
-                if error is not None:
-                    errors.append(error)
-                results[number] = rows or []
-                if not next(left):
-                    last.release()
-
-            return done
-
+        gathering = Gathering(len(calls))
         for number, (call, decode) in enumerate(calls):
-            self._begin_encoded(call, decode, requests.level(consistency), done_for(number))
-        last.acquire()
+            self._begin_encoded(call, decode, requests.level(consistency), gathering.taker(number))
+        rows, errors = gathering.wait()
         if errors:
             raise worst(errors)
-        return results
+        return rows
 
     def _begin_encoded(self, call: Encoded, decode: Decode, level: int, done: Done) -> None:
         try:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from queuey.storage.cassandra.driver.requests import UNSET, Rows, Statement
+from queuey.storage.cassandra.driver.requests import UNSET, Statement
 
 PROTOCOL = 4
 EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
@@ -22,7 +22,6 @@ ROWS = struct.pack(">ii", 2, 4)
 _HEADER = struct.Struct(">BBhBi")
 _short = struct.Struct(">H").pack
 _size_at = struct.Struct(">i").unpack_from
-_counts_at = struct.Struct(">ii").unpack_from
 _values_and_no_description = b"\x03"
 _no_flags = b"\0"
 _unlogged = b"\x01"
@@ -79,20 +78,4 @@ def values_of(encoded: bytes) -> list[Any]:
         at += 4
         found.append(encoded[at : at + size] if size >= 0 else (None if size == -1 else UNSET))
         at += max(0, size)
-    return found
-
-
-def columns(body: bytes) -> Rows:
-    """Returns the rows of a result that begins with ``ROWS``: serialized columns, None for null."""
-    count, number = _counts_at(body, len(ROWS))
-    at = len(ROWS) + 8
-    found = []
-    for _ in range(number):
-        row = []
-        for _ in range(count):
-            (size,) = _size_at(body, at)
-            at += 4
-            row.append(body[at : at + size] if size >= 0 else None)
-            at += max(0, size)
-        found.append(tuple(row))
     return found
