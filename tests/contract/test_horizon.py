@@ -62,6 +62,18 @@ def test_next_ids_are_not_below_an_earlier_horizon(store: Store, other: Store, c
         clock.advance(0.2)
 
 
+@pytest.mark.parametrize("read_delay", [0.0, 2.0])
+@pytest.mark.parametrize("step", [0.0000001, 0.7, 30.1])
+def test_clock_set_back_after_a_look(store: Store, clock: Clock, step: float, read_delay: float) -> None:
+    """A horizon stays where it was given, though nothing was written before and the clock is set back."""
+    queue = make_queue(store, read_delay=read_delay)
+    horizons = [read_one(store, queue, structs.replace(whole(), delayed=kept)).horizon for kept in (True, False)]
+    horizons.append(store.inspect(queue)[0])
+    clock.advance(-step)
+    (position,) = say(store, queue, "x")
+    assert position >= (max(horizons), ids.LOW_MIN)
+
+
 @pytest.mark.needs("one_generator", "exact_horizon")
 @pytest.mark.parametrize("step", [0.0000001, 1.0, 3600.0])
 def test_clock_that_steps_back(store: Store, other: Store, clock: Clock, step: float) -> None:

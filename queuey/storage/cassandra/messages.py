@@ -337,7 +337,8 @@ class CassandraMessages(Scanning):
         numbers = range(1, row.queue.partitions + 1)
         found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now)
         delay = self._levels.delay(queue)
-        horizon = now - ticks(delay) if delay else self._generator.next_time()
+        prompt = self._generator.next_time()
+        horizon = now - ticks(delay) if delay else prompt
         infos = [
             PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
             for number, tally in zip(numbers, found, strict=True)
@@ -350,7 +351,8 @@ class CassandraMessages(Scanning):
         now, boot = self._clock.both()
         row = self._rows.current(queue, since=boot)
         delay = self._levels.delay(queue)
-        horizon = now - ticks(delay) if delay else self._generator.next_time()
+        prompt = self._generator.next_time()
+        horizon = now - ticks(delay) if delay else prompt
         known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
         extents = [
             (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))

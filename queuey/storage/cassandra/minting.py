@@ -20,7 +20,7 @@ AHEAD = TICKS_PER_SECOND
 
 
 class Generator:
-    """Ids of new messages: strictly ascending within the process, never below the clock.
+    """Ids of new messages: strictly ascending within the process, never below the clock or a horizon given by it.
 
     Ids of other processes differ in ``low``, which is random; those of this process differ in time.
     """
@@ -64,8 +64,14 @@ class Generator:
                 self.low = ids.random_low()
 
     def next_time(self) -> int:
-        """Returns the lowest ticks that the next id may have."""
-        return max(self._clock.now(), self._last + 1)
+        """Returns the lowest ticks that the next id may have, and sees to it that it stays so if the clock is set back.
+
+        It is a horizon therefore: what this process mints from now on is not below.
+        """
+        with self._lock:
+            first = max(self._clock.now(), self._last + 1)
+            self._last = first - 1
+            return first
 
 
 class Delayed:
