@@ -38,6 +38,7 @@ from queuey.client.errors import (
     TooManyWaiters,
     TransportError,
 )
+from queuey.client.positions import EARLIEST, id_after, id_before, order_of
 from queuey.client.profile import Profile
 from queuey.client.queue_calls import QueueFields
 from queuey.client.read_calls import Query, ReadOptions
@@ -61,6 +62,7 @@ from queuey.client.send_calls import Outgoing, SendOptions
 from queuey.client.sync import Client
 
 __all__ = [
+    "EARLIEST",
     "AnswerTimeout",
     "ApiError",
     "ApplicationNotFound",
@@ -114,4 +116,7 @@ __all__ = [
     "TooLarge",
     "TooManyWaiters",
     "TransportError",
+    "id_after",
+    "id_before",
+    "order_of",
 ]

@@ -1,0 +1,261 @@
+"""The coordination contract: who is in a group, who owns which partition, and how far each was processed.
+
+A group's members share out partitions. What they agree on lies with a coordination service::
+
+    members   each live member and the queues it sees       gone when its session ends
+    target    who is to own what; one value with a version  set by any member, at the version it read
+    owners    who owns each partition                       gone when the owner's session ends
+    offsets   how far each partition was processed          kept; each with a version
+
+**Fencing.** Taking a partition and raising its offset's version is one transaction, and a commit is another: it
+demands that the partition is still owned by the very session and that the offset has the version of the taking, or of
+the last commit since. So a member that was stopped for longer than its session never commits afterwards, whether or
+not somebody else has taken the partition.
+
+**States of a session**::
+
+    connected ──(no answer from the service)──► suspended ──(answers again, in time)──► connected
+        │                                           │
+        └─────────────(it has ended)────────────────┴──► lost (final)
+
+While it is suspended nobody may rely on what it holds: take no new work. When it is lost everything is abandoned; the
+member may join again under a new session.
+
+Every method is a coroutine of one event loop; an implementation does its waiting elsewhere.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from qdo.partitions import Partition, Queue
+
+Event = Literal["changed", "suspended", "connected", "lost"]
+"""``changed``: members, the target, or the owner of a partition that could not be taken may be others than before."""
+Listen = Callable[[Event], None]
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A member as the others see it.
+
+    Attributes:
+        id: Its name, unique in the group.
+        queues: Every queue that it subscribes to and found, with the number of partitions.
+        static: It chose its name and keeps its partitions for a while when it is gone.
+        since: When it joined, seconds since 1970.
+    """
+
+    id: str
+    queues: Mapping[Queue, int] = {}
+    static: bool = False
+    since: float = 0.0
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Who is to own what.
+
+    Attributes:
+        owners: The member for each partition.
+        absent: Static members that are gone but keep their partitions, with the instant since when (seconds
+            since 1970).
+    """
+
+    owners: Mapping[Partition, str] = {}
+    absent: Mapping[str, float] = {}
+
+
+class Versioned(NamedTuple):
+    """A target and its version; ``None`` and -1 while the group has none."""
+
+    target: Target | None
+    version: int
+
+
+class Offset(msgspec.Struct, frozen=True):
+    """How far a partition was processed.
+
+    Attributes:
+        id: Of the last message that was processed, or the point before which everything counts as processed; None:
+            nothing was recorded yet.
+        at: When it was recorded, seconds since 1970.
+        member: Who recorded it; empty: somebody from outside the group.
+    """
+
+    id: str | None = None
+    at: float = 0.0
+    member: str = ""
+
+
+class Held(NamedTuple):
+    """A partition that a session took, or committed since. Hand in the latest for each partition.
+
+    Attributes:
+        partition: The partition.
+        offset: As it is recorded now.
+        version: Of the offset; it changes with each taking and each commit.
+    """
+
+    partition: Partition
+    offset: Offset
+    version: int
+
+
+class Session(abc.ABC):
+    """A member's stay in a group, until it leaves or is lost."""
+
+    @property
+    @abc.abstractmethod
+    def state(self) -> Literal["connected", "suspended", "lost"]:
+        """See the module. A session that has left is lost."""
+
+    @abc.abstractmethod
+    async def members(self) -> dict[str, Member]:
+        """Returns all live members by id, this one among them. A ``changed`` event follows the next change.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
+
+    @abc.abstractmethod
+    async def target(self) -> Versioned:
+        """Returns the target. A ``changed`` event follows the next change.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
+
+    @abc.abstractmethod
+    async def set_target(self, target: Target, version: int) -> bool:
+        """Replaces the target if it still has the version; returns whether it did.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
+
+    @abc.abstractmethod
+    async def update(self, queues: Mapping[Queue, int]) -> None:
+        """Tells the others which queues this member sees now.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
+
+    @abc.abstractmethod
+    async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
+        """Takes partitions, each for itself; returns those that this session owns now.
+
+        A partition that somebody owns is left out; a ``changed`` event follows when it becomes free. One that this
+        session owns already is in the answer, with a new version.
+
+        Raises:
+            CoordinationLost: Some may have been taken; take them again to know.
+            SessionLost
+        """
+
+    @abc.abstractmethod
+    async def release(self, partitions: Iterable[Partition]) -> None:
+        """Gives partitions up; those that this session does not own are passed over.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
+
+    @abc.abstractmethod
+    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+        """Records the last processed id of partitions, each for itself.
+
+        Returns:
+            For each what is held now, or None: it is no longer this session's, or the version is not the latest, and
+            nothing was recorded for it.
+
+        Raises:
+            CoordinationLost: Each was recorded or not; take the partitions again to know.
+            SessionLost: None was recorded.
+        """
+
+    @abc.abstractmethod
+    async def leave(self) -> None:
+        """Gives up whatever it holds and leaves the group. Never raises; idempotent."""
+
+
+class Coordinator(abc.ABC):
+    """A group at a coordination service. Many members of one process may use it."""
+
+    group: str
+
+    @abc.abstractmethod
+    async def open(self) -> None:
+        """Connects. Idempotent.
+
+        Raises:
+            CoordinationLost: Not within the time allowed.
+            CoordinationIncompatible
+        """
+
+    @abc.abstractmethod
+    async def join(self, member: Member, listen: Listen) -> Session:
+        """Adds a member with a session of its own.
+
+        Args:
+            member: Who joins; ``since`` is set here.
+            listen: Told of events, in the loop of the caller; must not raise. After ``lost`` nothing more comes.
+
+        Raises:
+            MemberExists: A live member has this id. A static member's earlier life counts until its session ends.
+            CoordinationLost
+        """
+
+    @abc.abstractmethod
+    async def members(self) -> dict[str, Member]:
+        """Returns all live members by id."""
+
+    @abc.abstractmethod
+    async def target(self) -> Target | None:
+        """Returns the target, None while there is none."""
+
+    @abc.abstractmethod
+    async def owners(self) -> dict[Partition, str]:
+        """Returns the present owner of every owned partition."""
+
+    @abc.abstractmethod
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Offset]:
+        """Returns the recorded offsets, of all partitions or of some; those without one are left out."""
+
+    @abc.abstractmethod
+    async def set_offsets(
+        self,
+        offsets: Mapping[Partition, str | None],
+        *,
+        expected: Mapping[Partition, str | None] | None = None,
+    ) -> None:
+        """Moves offsets from outside, those of one queue all or none; None removes what is recorded.
+
+        Args:
+            offsets: The new ids.
+            expected: What must be recorded now, for any of them.
+
+        Raises:
+            GroupActive: One of the partitions has an owner.
+            OffsetMoved: Something else is recorded than expected.
+            CoordinationLost: They were set or not.
+        """
+
+    @abc.abstractmethod
+    async def groups(self) -> list[str]:
+        """Returns the names of all groups that the service knows, sorted."""
+
+    @abc.abstractmethod
+    async def forget(self) -> None:
+        """Removes the group with its offsets.
+
+        Raises:
+            GroupActive: It has members.
+        """
+
+    @abc.abstractmethod
+    async def close(self) -> None:
+        """Ends all sessions and the connection. Idempotent."""

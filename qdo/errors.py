@@ -1,0 +1,93 @@
+"""Every error that Qdo raises, in one tree.
+
+::
+
+    QdoError
+    ├── InvalidArgument         a name, a setting or a position that cannot be accepted
+    ├── CoordinationError       what the coordination service did
+    │   ├── CoordinationLost        not reachable, or the operation's end is not known; it may be tried again
+    │   ├── SessionLost             the session is over: everything that it held is abandoned
+    │   └── CoordinationIncompatible    what is stored there was written by a newer program
+    ├── MemberExists            another live member has this name
+    ├── NotOwner                the partition is no longer this member's; nothing was recorded
+    ├── GroupActive             refused while the group has members
+    ├── OffsetMoved             an offset is not what was expected; nothing was changed
+    └── HandlerError            a handler that cannot be used
+        └── TimeLimit           a handler that took too long
+
+Errors of the client (``queuey.client``) come through as they are.
+"""
+
+from __future__ import annotations
+
+
+class QdoError(Exception):
+    """Base of all errors of this package."""
+
+    code = "Error"
+
+
+class InvalidArgument(QdoError):
+    """A name, a setting or a position that cannot be accepted. Nothing was done."""
+
+    code = "InvalidArgument"
+
+
+class CoordinationError(QdoError):
+    """Something about the coordination service."""
+
+    code = "CoordinationError"
+
+
+class CoordinationLost(CoordinationError):
+    """The service cannot be reached now, or the connection broke before the end of the operation was known."""
+
+    code = "CoordinationLost"
+
+
+class SessionLost(CoordinationError):
+    """The session is over. What it held is free for others, and nothing more can be done under it."""
+
+    code = "SessionLost"
+
+
+class CoordinationIncompatible(CoordinationError):
+    """What is stored was written in a format that this version does not know."""
+
+    code = "CoordinationIncompatible"
+
+
+class MemberExists(QdoError):
+    """Another live member of the group has the same name."""
+
+    code = "MemberExists"
+
+
+class NotOwner(QdoError):
+    """The partition is no longer held, so nothing was recorded for it."""
+
+    code = "NotOwner"
+
+
+class GroupActive(QdoError):
+    """Offsets of a group that has members cannot be moved from outside."""
+
+    code = "GroupActive"
+
+
+class OffsetMoved(QdoError):
+    """An offset is not what the caller expected. Nothing was changed."""
+
+    code = "OffsetMoved"
+
+
+class HandlerError(QdoError):
+    """A handler that cannot be found or used."""
+
+    code = "HandlerError"
+
+
+class TimeLimit(HandlerError):
+    """A handler did not return in time."""
+
+    code = "TimeLimit"

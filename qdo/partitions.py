@@ -1,0 +1,64 @@
+"""What is shared out: the partitions of queues."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from qdo.errors import InvalidArgument
+
+
+class Queue(NamedTuple):
+    """A queue.
+
+    Attributes:
+        host: Names the service; the same for all members of a group, whatever address each uses.
+        application: Whose queue it is.
+        name: Its name.
+    """
+
+    host: str
+    application: str
+    name: str
+
+    def __str__(self) -> str:
+        return "/".join(quote(part, safe="") for part in self)
+
+    @classmethod
+    def parse(cls, text: str) -> Queue:
+        """Reads what ``str()`` gave.
+
+        Raises:
+            InvalidArgument: It is no such text.
+        """
+        parts = text.split("/")
+        if len(parts) != len(cls._fields) or not all(parts):
+            raise InvalidArgument(f"{text!r} is not host/application/queue")
+        return cls(*(unquote(part) for part in parts))
+
+
+class Partition(NamedTuple):
+    """One partition of a queue. Sorts by queue, then number.
+
+    Attributes:
+        queue: The queue.
+        number: From 1 on.
+    """
+
+    queue: Queue
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.queue}/{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Partition:
+        """Reads what ``str()`` gave.
+
+        Raises:
+            InvalidArgument: It is no such text.
+        """
+        queue, _, number = text.rpartition("/")
+        if not number.isascii() or not number.isdigit() or not int(number):
+            raise InvalidArgument(f"{text!r} is not host/application/queue/partition")
+        return cls(Queue.parse(queue), int(number))
