@@ -1,0 +1,91 @@
+"""The command line.
+
+The module of a command has the command's name and is imported when that command runs, so that ``qdo --help`` stays
+quick.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 ended by Ctrl-C; ``qdo work`` has further ones (see
+docs/qdo-cli.md). Results go to standard output, notes and errors to standard error.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from qdo import __version__, errors
+from queuey import client
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "work": "Handle the messages of queues, sharing their partitions with the other workers of a group.",
+    "status": "Show a group: its members, who owns what, offsets and how many messages are behind them.",
+    "groups": "List the groups that the coordination service knows, or forget one.",
+    "offsets": "Show and move how far a group has come.",
+    "deadletter": "List what handlers failed on, and send it back to where it came from.",
+}
+"""The commands in the order shown, each with its line in the list."""
+
+_WRONG_USAGE = (errors.InvalidArgument, errors.HandlerError, client.InvalidArgument)
+
+
+class Commands(TyperGroup):
+    """Lists commands by their lines alone, and imports the one that is run."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever typer hands on
+        super().__init__(**options)
+        self.commands = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - typer's
+        """Finds the command that the arguments name."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and load(name), rest
+
+
+def load(name: str) -> Any:  # noqa: ANN401 - a command of typer's
+    """Imports a command."""
+    command = typer.main.get_command(importlib.import_module(f"qdo.cli.{name}").app)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    name="qdo",
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"qdo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Workers that share out the partitions of Queuey's queues."""
+
+
+def main() -> None:
+    """Runs the command line and ends the process."""
+    code: int | str | None = 1
+    try:
+        app()
+    except SystemExit as ended:
+        code = ended.code
+    except (errors.QdoError, client.ClientError) as error:
+        text = str(error) or type(error).__name__
+        print(f"qdo: {text.encode('unicode_escape').decode() if not text.isprintable() else text}", file=sys.stderr)
+        code = 2 if isinstance(error, _WRONG_USAGE) else 1
+    sys.exit(code)
