@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import instants, output
+from queuey.cli import output
 from queuey.cli.configured import Place, on_store
 from queuey.cli.output import Json, Yes
+from queuey.client import instants
 
 if TYPE_CHECKING:
     from queuey.messages import Key

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from queuey.cli import instants, output
+from queuey.cli import output
 from queuey.cli.output import Json
 from queuey.cli.target import connected
+from queuey.client import instants
 
 if TYPE_CHECKING:
     from queuey.client import Client
