@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import msgspec
 
 from queuey.errors import NotAllowed, NotFound, QueueyError, TooManyWaiters
-from queuey.messages import Queue
+from queuey.messages import Page, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
@@ -58,6 +58,36 @@ class Reader:
         reading = self._read(entry, wanted, self._limits.page_bytes)
         self._metrics.delivered(len(reading.messages))
         return reading
+
+    def begin_read(self, queue: Queue, wanted: Range, done: Callable[[Reading | None, Exception | None], None]) -> bool:
+        """Starts a read of one partition that blocks nobody, for a caller who was let in to just this row.
+
+        Args:
+            queue: The row.
+            wanted: What to read.
+            done: Told of the end (see ``Messages.begin_read``). That may be ``QueueChanged``: the caller reads in the
+                ordinary way then.
+
+        Returns:
+            False: it cannot be done so; nothing was begun.
+        """
+        numbers = _numbers(queue, wanted)
+        if len(numbers) != 1:
+            return False
+        asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=self._limits.page_bytes)
+        if not asked:
+            return False
+
+        def ended(page: Page | None, error: Exception | None) -> None:
+            if page is None:
+                done(None, error)
+                return
+            reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
+            ranges.one_after_another(asked, [page], reading)
+            self._metrics.delivered(len(reading.messages))
+            done(reading, None)
+
+        return self._store.begin_read(queue, asked[0], ended)
 
     def read_many(self, sources: Sequence[Source], wait: float = 0.0) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.

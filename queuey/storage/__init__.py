@@ -188,6 +188,23 @@ class Messages(ABC):
         after the limit. Partitions beyond the queue's give empty pages.
         """
 
+    begins_reads = False
+    """Whether :meth:`begin_read` ever begins anything: where reading waits for a network."""
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:  # noqa: ARG002
+        """Starts a read of one slice if nothing has to be waited for before it can be sent off.
+
+        Args:
+            queue: The queue.
+            part: What to read.
+            done: Called once, from a thread of the store, with what ``read`` would return or raise; it must be quick
+                and must not raise.
+
+        Returns:
+            False: nothing was begun, and ``done`` is not called; ``read`` can do it.
+        """
+        return False
+
     @abstractmethod
     def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
         """Returns the horizon (ticks) and what is known of each partition, 1 to N. Cost: bounded per partition."""

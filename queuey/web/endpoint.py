@@ -63,6 +63,10 @@ class Endpoint:
         self._metrics.observe(self._name, answer.status, perf_counter() - start)
         return answer
 
+    def begins(self, method: str) -> bool:
+        """Tells whether :meth:`begin` is worth an attempt."""
+        return method in self._at_once
+
     def begin(self, environ: Environ, match: Match) -> Answer | Later:
         """Answers without blocking, at once or later.
 

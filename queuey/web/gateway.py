@@ -3,9 +3,9 @@
 A thread per waiting request costs several times what a small write costs: with 64 threads most of the time goes into
 handing the interpreter lock around. So there are two ways through:
 
-* **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory.
-  The endpoint starts the write and gives back a :class:`~queuey.web.later.Later`; the store's writer tells of a whole
-  group of them with one wake.
+* **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
+  and, where the store waits for a network, reads that need nothing else than it has in memory. The endpoint starts the
+  work and gives back a :class:`~queuey.web.later.Later`; the store tells of a whole group of them with one wake.
 * **in a thread**: everything else goes through the WSGI application in a small pool; long polls in a pool of their own,
   so that they hold nobody up.
 
@@ -69,11 +69,12 @@ class Gateway:
             threads: For requests that may block.
             waiters: For long polls.
             max_body: Bytes of the longest body that any view takes; longer ones are not read.
-            deadline: Seconds after which a write begun at once is given up, as the store gives up others.
+            deadline: Seconds after which work begun at once is given up, as the store gives up other.
         """
         self._deadline = deadline
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
+        self._reads_at_once = self._hot.begins("GET")
         self._metrics: Metrics = application.registry.service.metrics
         self._intake = Intake(max_body)
         self._work: SimpleQueue[Job | None] = SimpleQueue()
@@ -135,6 +136,10 @@ class Gateway:
                 return answer
         if _may_wait(environ):
             return await self._in_thread(self._waits, partial(self._run, environ))
+        if scope.method == "GET" and self._reads_at_once and (match := hot_match(scope.path)):
+            answer = await self._at_once(environ, match)
+            if answer is not None:
+                return answer
         run = self._run_in_turn if scope.method == "GET" else self._run
         return await self._in_thread(self._work, partial(run, environ))
 
@@ -190,12 +195,12 @@ class Gateway:
             future.set_exception(failure)
 
     def _give_up_late(self) -> None:
-        """Answers requests whose write has not ended in time."""
+        """Answers requests whose work has not ended in time."""
         now = time.monotonic()
         for future, (deadline, withdraw, later) in list(self._begun.items()):
             if deadline > now:
                 break
-            error = StoreUnavailable("the store did not finish the write in time", outcome=withdraw())
+            error = StoreUnavailable("the store did not answer in time", outcome=withdraw())
             self._finish(future, later, None, error)
 
     def _look_for_late(self) -> None:

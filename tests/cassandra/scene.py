@@ -24,6 +24,7 @@ from queuey.ids import EPOCH_TICKS, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
 from queuey.storage.cassandra.clock import Clock
+from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import PATIENCE, Wire
 
 W, S, D, C = 3.0, 1.0, 5.0, 1.0
@@ -168,7 +169,7 @@ class Reader:
         found: list[Position] = []
         while True:
             part = Slice(self.partition, self.cursor)
-            [page] = self._store.read(self.queue, [part])
+            page = page_of(self._store, self.queue, part)
             found += [one.position for one in page.messages]
             self.bodies += [str(one.body) for one in page.messages]
             assert page.next is not None

@@ -14,6 +14,7 @@ from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraStore, heat, placement
 from queuey.storage.cassandra.driver import Encoded, Statement
+from tests.cassandra.begun import page_of
 from tests.cassandra.conftest import OpenStore
 
 DAY = 86_400
@@ -212,7 +213,7 @@ class Reader:
         part = Slice(1, limit=70)
         try:
             while self._last is None or part.lower <= self._last:
-                [page] = self._store.read(self._queue, [part])
+                page = page_of(self._store, self._queue, part)
                 self._found += page.messages
                 assert page.next is not None
                 part = structs.replace(part, lower=page.next)

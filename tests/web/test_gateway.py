@@ -151,8 +151,12 @@ class Stub:
         self.metrics = Metrics()
         self.look_up = None
 
-    def begin(self, *_: object) -> Any:  # noqa: ANN401
+    def begins(self, _method: str) -> bool:
         """Is the hot endpoint, with nothing to do at once."""
+        return False
+
+    def begin(self, *_: object) -> Any:  # noqa: ANN401
+        """Begins nothing."""
         raise WouldBlock
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:

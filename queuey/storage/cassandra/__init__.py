@@ -49,8 +49,8 @@ ASKED_EVERY = 60.0
 START = 3.0
 """Seconds that opening waits for Cassandra before it goes on without."""
 
-PREPARED = (*rows.INSERT, *rows.DELETE, queue_rows.FIND)
-"""What the writer's and the fences' threads send."""
+PREPARED = (*rows.INSERT, *rows.DELETE, *rows.UP, *rows.DOWN, queue_rows.FIND)
+"""What is sent from threads that must never wait: the writer's, the fences', the event loop's, the driver's."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?)")
 _BEATS = Statement("SELECT at FROM heartbeats WHERE process = ?")

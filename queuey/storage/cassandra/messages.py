@@ -199,12 +199,9 @@ class CassandraMessages(Scanning):
         level = self._levels.of(queue)
         # Now comes first: the row and the places must be looked at after the horizon has been chosen.
         now, boot = self._clock.both()
-        delay = self._levels.delay(queue)
-        near = min((delay if part.delayed else 0.0) for part in slices) if slices else delay
-        since = boot - max(0.0, min(self._options.row_age, near - self._options.clock_difference))
+        since = self._since(queue, slices, boot)
         row = self._rows.current(queue, since=since)
-        prompt = self._generator.next_time()
-        horizons = [now - ticks(delay) if part.delayed and delay else prompt for part in slices]
+        horizons = self._horizons(queue, slices, now)
         uppers = [min(part.upper, (horizon, LOW_MIN)) for part, horizon in zip(slices, horizons, strict=True)]
         there = [
             number
@@ -216,21 +213,12 @@ class CassandraMessages(Scanning):
             number: self._extent(row, known, slices[number], uppers[number], now)
             for number, known in zip(there, looks, strict=True)
         }
-        readers = [
-            (reading.descend if slices[number].descending else reading.ascend)(slices[number], extents[number], now)
-            for number in there
-        ]
+        readers = [_reader(slices[number], extents[number], now) for number in there]
         keys = [(row.queue.qid, slices[number].partition) for number in there]
-        below = (now - ticks(level.delay), LOW_MIN)
-
-        def vacant(key: tuple[int, int], probe: reading.Probe) -> None:
-            self._vacancies.note(key, probe, below)
-
-        found = reading.run(self._driver, readers, keys, level.reads, note=vacant if level.safe else None)
+        found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(level, now))
         gathered = dict(zip(there, found, strict=True))
-        if level.safe:
-            for number, known in zip(there, looks, strict=True):
-                self._note_floor(row, known, slices[number], gathered[number], now)
+        for number, known in zip(there, looks, strict=True):
+            self._note_floor(row, known, slices[number], gathered[number], now)
         pages = []
         for number, part in enumerate(slices):
             if number in gathered:
@@ -239,6 +227,56 @@ class CassandraMessages(Scanning):
                 last = None if part.descending else max(part.lower, uppers[number])
                 pages.append(Page([], horizons[number], last, more=False))
         return pages
+
+    begins_reads = True
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the contract. Begins what :meth:`read` would do if row and places are in memory."""
+        if not self._watch.sound():
+            return False
+        now, boot = self._clock.both()
+        since = self._since(queue, [part], boot)
+        row = self._rows.held(queue, since=since)
+        if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
+            return False
+        [horizon] = self._horizons(queue, [part], now)
+        upper = min(part.upper, (horizon, LOW_MIN))
+        key = (row.queue.qid, part.partition)
+        known = self._segments.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
+        if known is None or part.lower >= upper:
+            return False
+        level = self._levels.of(queue)
+        extent = self._extent(row, known, part, upper, now)
+
+        def ended(gathered: reading.Gathered | None, error: Exception | None) -> None:
+            if gathered is None:
+                done(None, error)
+                return
+            self._note_floor(row, known, part, gathered, now)
+            done(reading.page_of(part, extent, gathered, horizon), None)
+
+        reader = _reader(part, extent, now)
+        reading.Going(self._driver, reader, key, level.reads, self._noting(level, now), ended).start()
+        return True
+
+    def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
+        """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
+        delay = self._levels.delay(queue)
+        near = min((delay if part.delayed else 0.0) for part in slices) if slices else delay
+        return boot - max(0.0, min(self._options.row_age, near - self._options.clock_difference))
+
+    def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
+        """Returns the horizon of each slice."""
+        prompt = self._generator.next_time()
+        delay = self._levels.delay(queue)
+        return [now - ticks(delay) if part.delayed and delay else prompt for part in slices]
+
+    def _noting(self, level: InForce, now: int) -> Callable[[tuple[int, int], reading.Probe], None] | None:
+        """Returns what remembers ranges without messages, where that is safe."""
+        if not level.safe:
+            return None
+        below = (now - ticks(level.delay), LOW_MIN)
+        return lambda key, probe: self._vacancies.note(key, probe, below)
 
     def _looks(self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float) -> list[Known]:
         """Returns what is recorded of the places of slices, from memory where that is recent enough."""
@@ -283,11 +321,13 @@ class CassandraMessages(Scanning):
 
     def _note_floor(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
         """Remembers, for everybody, where live messages begin, if this read came from below that."""
+        level = self._levels.of(row.queue)
+        if not level.safe:
+            return
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
         if part.descending or not part.delayed or part.lower > max(known.floor or ids.FIRST, oldest):
             return
         first = gathered.messages[0].position if gathered.messages else gathered.end
-        level = self._levels.of(row.queue)
         floor = min(first, (now - ticks(level.delay), LOW_MIN))
         self._segments.raise_floor(
             (row.queue.qid, part.partition),
@@ -397,6 +437,11 @@ class CassandraMessages(Scanning):
             return True
 
         return wait
+
+
+def _reader(part: Slice, extent: Extent, now: int) -> reading.Rounds:
+    """Returns what reads a slice."""
+    return (reading.descend if part.descending else reading.ascend)(part, extent, now)
 
 
 def _place_to_put(row: Row, position: Position, ttl: int, now: int) -> Place:

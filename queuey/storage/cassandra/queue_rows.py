@@ -147,14 +147,8 @@ class QueueRows:
             QueueChanged: It is gone or another.
         """
         self._check_open()
-        row = self._rows.get((queue.application, queue.name))
-        if row is not None and row.queue.version == queue.version:
-            now = self._clock.boottime()
-            age = now - row.read_at
-            if age <= self._options.row_age and (since is None or row.read_at >= since):
-                if age > self._options.row_age / 2:
-                    self._refresh((queue.application, queue.name))
-                return row
+        if (row := self.held(queue, since=since)) is not None:
+            return row
         # A row of another version may be older than the caller's or newer: versions are random and do not say.
         try:
             row = self.read(queue.application, queue.name)
@@ -162,6 +156,13 @@ class QueueRows:
             raise QueueChanged(queue.name) from error
         if row.queue.version != queue.version:
             raise QueueChanged(queue.name)
+        return row
+
+    def held(self, queue: Queue, *, since: float | None = None) -> Row | None:
+        """Returns the row like :meth:`current` if it need not be read for that; never blocks."""
+        row = self.get(queue.application, queue.name)
+        if row is None or row.queue.version != queue.version or (since is not None and row.read_at < since):
+            return None
         return row
 
     def put(self, row: Row) -> None:

@@ -8,7 +8,9 @@ probes and is sent their rows, so slices of several partitions share their round
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from queuey import ids
@@ -16,7 +18,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Message, Page, Slice
 from queuey.storage.cassandra import rows
-from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, Statement, TooManyDead
+from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, Statement, TooManyDead, worst
 from queuey.storage.cassandra.placement import Place
 
 ROUND = 256
@@ -297,6 +299,89 @@ def run(
             number: _advance(results, number, readers[number], found, sent=True) for number, found in answers.items()
         }
     return [result for result in results if result is not None]
+
+
+class Going:
+    """One reader that runs by itself: whoever brings the answers of a round sends off the next.
+
+    Args:
+        driver: The way to Cassandra.
+        reader: What to run.
+        key: Its qid and partition.
+        consistency: The queue's read level.
+        note: Told of each probe that found no row at all, with the key.
+        done: Told of the end, once, in any thread.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_consistency",
+        "_done",
+        "_driver",
+        "_key",
+        "_left",
+        "_lock",
+        "_note",
+        "_probes",
+        "_reader",
+    )
+
+    def __init__(
+        self,
+        driver: Driver,
+        reader: Rounds,
+        key: tuple[int, int],
+        consistency: str,
+        note: Callable[[tuple[int, int], Probe], None] | None,
+        done: Callable[[Gathered | None, Exception | None], None],
+    ) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._key = key
+        self._consistency = consistency
+        self._note = note
+        self._done = done
+        self._lock = threading.Lock()
+        self._probes: list[Probe] = []
+        self._answers: list[Rows | StoreUnavailable | None] = []
+        self._left = 0
+
+    def start(self) -> None:
+        """Sends off the first round. Never raises and never blocks."""
+        self._go(lambda: next(self._reader))
+
+    def _go(self, step: Callable[[], list[Probe]]) -> None:
+        try:
+            self._probes = probes = step()
+            self._answers = [None] * len(probes)
+            self._left = len(probes)
+            for number, probe in enumerate(probes):
+                query, decode = _query(self._key, probe)
+                self._driver.begin_encoded(
+                    query, decode, consistency=self._consistency, done=partial(self._took, number)
+                )
+        except StopIteration as ended:
+            self._done(ended.value, None)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end is told of it
+            self._done(None, error)
+
+    def _took(self, number: int, found: Rows | None, error: StoreUnavailable | None) -> None:
+        with self._lock:
+            self._answers[number] = error if error is not None else found or []
+            self._left -= 1
+            if self._left:
+                return
+        errors = [answer for answer in self._answers if isinstance(answer, StoreUnavailable)]
+        if not errors:
+            answers = [answer for answer in self._answers if isinstance(answer, list)]
+            for probe, answer in zip(self._probes, answers, strict=True):
+                if not answer and self._note is not None:
+                    self._note(self._key, probe)
+            self._go(lambda: self._reader.send(answers))
+        elif isinstance(error := worst(errors), TooManyDead):
+            self._go(lambda: self._reader.send(None))
+        else:
+            self._done(None, error)
 
 
 def _answers(

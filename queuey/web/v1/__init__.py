@@ -10,7 +10,7 @@ from typing import Any
 
 from queuey.service import Service
 from queuey.web.answers import JSON, Answer, Environ, encode
-from queuey.web.endpoint import Endpoint, Handler, Match
+from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Match
 from queuey.web.gate import Gate
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.offsets import OffsetViews
@@ -19,7 +19,7 @@ from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.spec import document
 
 HOT = "v1.queue"
-"""The resource that the gateway also reaches without Pyramid, for posts that need not block."""
+"""The resource that the gateway also reaches without Pyramid, for what need not block."""
 SLASH = "{_:/?}"
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"
@@ -35,9 +35,11 @@ def show_document(environ: Environ, match: Match) -> Answer:
     return Answer(200, _document(), JSON)
 
 
-def routes(service: Service, gate: Gate, messages: MessageViews) -> list[tuple[str, str, dict[str, Handler]]]:
+def routes(
+    service: Service, gate: Gate, messages: MessageViews, ranges: RangeViews
+) -> list[tuple[str, str, dict[str, Handler]]]:
     """Returns name, pattern and methods of every resource, in the order of matching: the hot one first."""
-    queues, ranges, offsets = QueueViews(service, gate), RangeViews(service, gate), OffsetViews(service, gate)
+    queues, offsets = QueueViews(service, gate), OffsetViews(service, gate)
     return [
         (
             HOT,
@@ -63,11 +65,13 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     """Adds version 1 to the application whose service is in the registry."""
     service: Service = config.registry.service
     gate = Gate(service)
-    messages = MessageViews(service, gate)
-    for name, pattern, handlers in routes(service, gate, messages):
+    messages, ranges = MessageViews(service, gate), RangeViews(service, gate)
+    at_once: dict[str, EarlyHandler] = {"POST": messages.begin_post}
+    if service.store.begins_reads:
+        at_once["GET"] = ranges.begin_read
+    for name, pattern, handlers in routes(service, gate, messages, ranges):
         config.add_route(name, pattern + SLASH)
-        early = {"POST": messages.begin_post} if name == HOT else None
-        endpoint = Endpoint(name, service.metrics, handlers, early, gate.look_up)
+        endpoint = Endpoint(name, service.metrics, handlers, at_once if name == HOT else None, gate.look_up)
         config.add_view(endpoint, route_name=name)
-        if early is not None:
+        if name == HOT:
             config.registry.hot = endpoint

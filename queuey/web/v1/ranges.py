@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from queuey.errors import InvalidRequest, NotAllowed, NotFound, QueueyError
+from queuey.errors import InvalidRequest, NotAllowed, NotFound, Outcome, QueueyError
 from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
 from queuey.web import fields
 from queuey.web.answers import JSON, Answer, Environ, encode
 from queuey.web.bodies import bad_json, parse_form, read_body, read_object
-from queuey.web.endpoint import Match
+from queuey.web.endpoint import Begun, Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Errors
 from queuey.web.gate import Gate
+from queuey.web.later import Done, WouldBlock
 from queuey.web.v1.render import render_reading
 
 ORDERS = ("ascending", "descending")
@@ -84,16 +86,37 @@ class RangeViews:
     def read(self, environ: Environ, match: Match) -> Answer:
         """Reads a range of one queue."""
         entry = self._gate.enter(environ, self._gate.find(match), "read")
+        wanted, wait = self._asked(environ)
+        return _shown(self._reader.read(entry, wanted, wait))
+
+    def begin_read(self, environ: Environ, match: Match) -> Begun:
+        """Prepares a read of one partition that need not wait.
+
+        Raises:
+            WouldBlock: It has to be done in a thread.
+        """
+        queue = self._gate.enter_at_once(environ, match, "read")
+        wanted, wait = self._asked(environ)
+        if wait:
+            raise WouldBlock
+
+        def begin(done: Done) -> Callable[[], Outcome]:
+            if not self._reader.begin_read(queue, wanted, done):
+                raise WouldBlock
+            return _nothing_left
+
+        return begin, _shown
+
+    def _asked(self, environ: Environ) -> tuple[Range, float]:
+        """Reads what the query asks for, and for how many seconds to wait for it."""
         given = parse_form(environ.get("QUERY_STRING", ""), "query")
-        wait = 0.0
-        if given:
-            errors = Errors()
-            wanted = read_range(given, self._limits, errors)
-            wait = errors.take("wait", fields.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
-            errors.check()
-        else:
-            wanted = Range(limit=self._limits.default_limit)
-        return Answer(200, render_reading(self._reader.read(entry, wanted, wait)), JSON)
+        if not given:
+            return Range(limit=self._limits.default_limit), 0.0
+        errors = Errors()
+        wanted = read_range(given, self._limits, errors)
+        wait = errors.take("wait", fields.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
+        errors.check()
+        return wanted, wait
 
     def read_many(self, environ: Environ, match: Match) -> Answer:
         """Reads ranges of several queues; what is wrong with one queue does not keep the others from being read."""
@@ -141,6 +164,15 @@ class RangeViews:
         wanted = read_range(item, self._limits, own)
         errors.update({prefix + field: text for field, text in own.items()})
         return name or "", wanted
+
+
+def _shown(reading: Reading) -> Answer:
+    return Answer(200, render_reading(reading), JSON)
+
+
+def _nothing_left() -> Outcome:
+    """What becomes of a read that is given up."""
+    return "none"
 
 
 def _rendered(name: str, result: Reading | QueueyError) -> bytes:

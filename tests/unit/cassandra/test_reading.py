@@ -16,7 +16,7 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Page, Slice
 from queuey.storage.cassandra import placement, reading, rows
-from queuey.storage.cassandra.driver import Encoded, Statement, wire
+from queuey.storage.cassandra.driver import Done, Encoded, Statement, TooManyDead, wire
 from queuey.storage.cassandra.placement import DENSE_LOAD, HOME, LEVELS, LOAD, PUT, Place
 from queuey.storage.cassandra.reading import Extent, Gathered, Probe, Rounds, Source
 
@@ -348,15 +348,23 @@ class Answering:
     def run_encoded(self, calls: Sequence[tuple[Encoded, Any]], *, consistency: str) -> list[list[Any]]:
         """Answers queries of messages by their encoded values."""
         self.calls.append(len(calls))
-        found = []
-        for call, decode in calls:
-            assert decode is rows.decode
-            values = wire.values_of(call.values)
-            assert len(values) == call.markers
-            _, part, bucket, low, high, limit = values
-            numbers = [int.from_bytes(value, "big") for value in (part, bucket, limit)]
-            found.append(self._answer(call.statement, numbers[0], numbers[1], (low, high), numbers[2]))
-        return found
+        return [self._decoded(call, decode) for call, decode in calls]
+
+    def begin_encoded(self, call: Encoded, decode: Any, *, consistency: str, done: Done) -> None:  # noqa: ANN401
+        """Answers one query, or says that it would pass too many dead rows."""
+        self.calls.append(1)
+        try:
+            done(self._decoded(call, decode), None)
+        except TooManyDead as error:
+            done(None, error)
+
+    def _decoded(self, call: Encoded, decode: Any) -> list[Any]:  # noqa: ANN401
+        assert decode is rows.decode
+        values = wire.values_of(call.values)
+        assert len(values) == call.markers
+        _, part, bucket, low, high, limit = values
+        numbers = [int.from_bytes(value, "big") for value in (part, bucket, limit)]
+        return self._answer(call.statement, numbers[0], numbers[1], (low, high), numbers[2])
 
     def _answer(
         self, statement: Statement, part: int, bucket: int, bounds: tuple[bytes, bytes], limit: int
@@ -364,6 +372,8 @@ class Answering:
         place = Place(next(n for n, name in enumerate(placement.NAMES) if f"_{name} " in statement.cql), bucket)
         lower, upper = rows.position_of(bounds[0]), ids.following(rows.position_of(bounds[1]))
         probe = Probe(place, lower, upper, limit, "DESC" in statement.cql)
+        if self.partitions[part].refuses(probe):
+            raise TooManyDead("too many")
         return self.partitions[part].answer(probe)
 
 
@@ -407,3 +417,56 @@ def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
         partition.add(place_at(START), (START, number), "", None)
     with pytest.raises(StoreUnavailable, match="one instant"):
         read_once(partition, Slice(1, upper=END))
+
+
+def begun(driver: Any, reader: Rounds, note: Any = None) -> tuple[Gathered | None, Exception | None]:  # noqa: ANN401
+    """Lets a reader run by itself; it must say once how that ended."""
+    ends: list[tuple[Gathered | None, Exception | None]] = []
+    going = reading.Going(driver, reader, (7, 1), "QUORUM", note, lambda *end: ends.append(end))
+    going.start()
+    [end] = ends
+    return end
+
+
+@given(partitions(), slices(), st.none() | st.integers(1, 20))
+def test_a_reader_that_runs_by_itself_finds_the_same(partition: Partition, wanted: Slice, dead: int | None) -> None:
+    """A read that was begun gives what one gives that is waited for, also around dead rows."""
+    partition.most_dead = dead
+    extent = Extent([partition.source(place) for place in partition.places], wanted.lower, wanted.upper, complete=True)
+    step = reading.descend if wanted.descending else reading.ascend
+    found, error = begun(Answering({1: partition}), step(wanted, extent, NOW))
+    if error is None:
+        assert found == partition.gather(step(wanted, extent, NOW))
+        return
+    with pytest.raises(type(error), match="one instant"):
+        partition.gather(step(wanted, extent, NOW))
+
+
+def test_a_reader_that_runs_by_itself_notes_empty_places() -> None:
+    """Probes without a row are told of, with the key of the partition."""
+    noted: list[tuple[tuple[int, int], Probe]] = []
+    partition = Partition(places={place_at(START): {}})
+    extent = Extent([partition.source(place_at(START))], FIRST, END, complete=True)
+    begun(Answering({1: partition}), reading.ascend(Slice(1, upper=END), extent, NOW), lambda *one: noted.append(one))
+    [(key, probe)] = noted
+    assert (key, probe.place) == ((7, 1), place_at(START))
+
+
+class Failing(Answering):
+    """Answers the first query and fails the others."""
+
+    def begin_encoded(self, call: Encoded, decode: Any, *, consistency: str, done: Done) -> None:  # noqa: ANN401
+        """Answers or fails."""
+        if self.calls:
+            done(None, StoreUnavailable("no node is there"))
+            return
+        super().begin_encoded(call, decode, consistency=consistency, done=done)
+
+
+def test_a_reader_that_runs_by_itself_tells_of_failures() -> None:
+    """When one of the queries of a round fails the read fails, once."""
+    partition = idle(20, 8 * HOUR)
+    extent = Extent([partition.source(place) for place in partition.places], FIRST, END, complete=True)
+    assert len(partition.places) > 1
+    found, error = begun(Failing({1: partition}), reading.ascend(Slice(1, upper=END), extent, NOW))
+    assert (found, str(error)) == (None, "no node is there")

@@ -4,7 +4,7 @@ Nothing above it sees an exception, a consistency constant or a row type of the 
 """
 
 from queuey.storage.cassandra.driver.connection import Driver, Host
-from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead
+from queuey.storage.cassandra.driver.errors import InDoubt, TooManyDead, worst
 from queuey.storage.cassandra.driver.express import Decode
 from queuey.storage.cassandra.driver.requests import UNSET, Done, Rows, Statement
 from queuey.storage.cassandra.driver.wire import Encoded
@@ -20,4 +20,5 @@ __all__ = [
     "Rows",
     "Statement",
     "TooManyDead",
+    "worst",
 ]

@@ -427,16 +427,18 @@ class Driver:
             return []
         gathering = Gathering(len(calls))
         for number, (call, decode) in enumerate(calls):
-            self._begin_encoded(call, decode, requests.level(consistency), gathering.taker(number))
+            self.begin_encoded(call, decode, consistency=consistency, done=gathering.taker(number))
         rows, errors = gathering.wait()
         if errors:
             raise worst(errors)
         return rows
 
-    def _begin_encoded(self, call: Encoded, decode: Decode, level: int, done: Done) -> None:
+    def begin_encoded(self, call: Encoded, decode: Decode, *, consistency: str, done: Done) -> None:
+        """Starts a read of one page; never raises, all errors go to ``done`` (see :meth:`run_encoded`)."""
         try:
             session, express = self._open_session(), self._open_express()
             self.requests += 1
+            level = requests.level(consistency)
             prepared = self._prepare(session, call.statement)
 
             def own_way(tell: Done, attempts: int, left: float) -> None:

@@ -1,0 +1,156 @@
+"""Reads that the gateway begins at once, where the store waits for a network.
+
+The embedded store does not, so here it is told to: it begins a read by having a thread do it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from queuey.errors import QueueChanged, StoreUnavailable
+from queuey.messages import Page, Queue, Slice
+from queuey.storage import Store
+from tests.web.caller import Caller, Reply
+from tests.web.test_gateway import Request, Run, running
+
+Told = Callable[[Page | None, Exception | None], None]
+
+
+class Begins:
+    """Stands for ``Messages.begin_read``.
+
+    Attributes:
+        willing: Whether it begins anything.
+        error: What it ends with.
+        asked: How often it was asked.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.willing = True
+        self.error: Exception | None = None
+        self.asked = 0
+
+    def __call__(self, queue: Queue, part: Slice, done: Told) -> bool:
+        """Begins a read."""
+        self.asked += 1
+        if self.willing:
+            threading.Thread(target=self._read, args=(queue, part, done)).start()
+        return self.willing
+
+    def _read(self, queue: Queue, part: Slice, done: Told) -> None:
+        if self.error is not None:
+            done(None, self.error)
+        else:
+            done(self._store.read(queue, [part])[0], None)
+
+
+@pytest.fixture
+def begins(store: Store, monkeypatch: pytest.MonkeyPatch) -> Begins:
+    """Has the store begin reads."""
+    begins = Begins(store)
+    monkeypatch.setattr(type(store), "begins_reads", True)
+    monkeypatch.setattr(store, "begin_read", begins)
+    return begins
+
+
+@pytest.fixture
+def run(begins: Begins, app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+    """Runs something with a gateway before an application whose store begins reads."""
+    return running(app)
+
+
+@pytest.fixture
+def q(owner: Caller) -> str:
+    """A queue with five messages in the first of its two partitions, in memory."""
+    owner.create("q", partitions="2")
+    for number in range(5):
+        owner.post("q", str(number), X_Partition="1")
+    return "q"
+
+
+def got(run: Run, query: str = "", **request: Any) -> Reply:  # noqa: ANN401 - as Request takes it
+    """Reads the queue through the gateway."""
+    reply: Reply = run(Request("GET", query=query, **request).to)
+    return reply
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "limit=2",
+        "order=descending&limit=2",
+        "partitions=2",
+        "delay=0",
+        "merge=true",
+        "limit=1&since=1",
+        "partitions=9",
+    ],
+)
+def test_a_read_at_once_answers_as_any_other(run: Run, begins: Begins, q: str, query: str) -> None:
+    """Whatever is asked of one partition, the answer is the one that a thread gives; only the horizon moves on."""
+    at_once = got(run, query)
+    assert begins.asked == 1
+    begins.willing = False
+    in_a_thread = got(run, query)
+    assert begins.asked == 2
+    for name in ("status", "messages", "more"):
+        assert at_once.json[name] == in_a_thread.json[name]
+    assert at_once.json.keys() == in_a_thread.json.keys()
+    assert at_once.status == in_a_thread.status == 200
+
+
+@pytest.mark.parametrize("query", ["partitions=*", "partitions=1,2", "partitions=", "wait=0.1", "limit=2&wait=1"])
+def test_what_is_not_for_one_partition_or_waits_goes_to_a_thread(run: Run, begins: Begins, q: str, query: str) -> None:
+    """Reads of several partitions and long polls are answered, and not begun at once."""
+    assert got(run, query).status == 200
+    assert begins.asked == 0
+
+
+def test_a_row_that_changed_is_read_again(run: Run, begins: Begins, q: str) -> None:
+    """If the row turns out to be out of date, the request is handled anew in a thread."""
+    begins.error = QueueChanged("q")
+    assert [one["body"] for one in got(run).json["messages"]] == list("01234")
+    assert begins.asked == 1
+
+
+def test_a_failure_is_an_answer(run: Run, begins: Begins, q: str) -> None:
+    """What goes wrong later is answered like what goes wrong in a thread."""
+    begins.error = StoreUnavailable("no node is there")
+    assert got(run).status == 503
+
+
+@pytest.mark.parametrize(
+    ("request_of", "status"),
+    [
+        ({"query": "limit=0"}, 400),
+        ({"query": "since=x"}, 400),
+        ({"path": "/v1/queuey/none"}, 404),
+        ({"headers": [("authorization", "Application nobody")]}, 401),
+    ],
+)
+def test_refusals(run: Run, begins: Begins, q: str, request_of: dict[str, Any], status: int) -> None:
+    """Bad parameters, unknown queues and unknown callers are refused before anything is begun."""
+    assert got(run, **request_of).status == status
+    assert begins.asked == 0
+
+
+def test_stores_that_do_not_wait_for_a_network_are_not_asked(
+    owner: Caller,
+    app: Any,  # noqa: ANN401 - Pyramid's router
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The embedded store's reads go to a thread directly."""
+    owner.create("q")
+
+    def asked(*_: object) -> bool:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(store, "begin_read", asked)
+    assert got(running(app)).status == 200
