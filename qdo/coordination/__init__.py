@@ -21,6 +21,10 @@ not somebody else has taken the partition.
 While it is suspended nobody may rely on what it holds: take no new work. When it is lost everything is abandoned; the
 member may join again under a new session.
 
+**Names** of groups and members are any text of 1 to 1,000 characters that UTF-8 can express; others are refused with
+``InvalidArgument``. A group is known from the first join or the first offset on until it is forgotten: looking at it
+does not make it known.
+
 Every method is a coroutine of one event loop; an implementation does its waiting elsewhere.
 """
 
@@ -179,11 +183,18 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     async def leave(self) -> None:
-        """Gives up whatever it holds and leaves the group. Never raises; idempotent."""
+        """Gives up whatever it holds and leaves the group. Never raises; idempotent.
+
+        No event follows; the other methods raise ``SessionLost`` from then on.
+        """
 
 
 class Coordinator(abc.ABC):
-    """A group at a coordination service. Many members of one process may use it."""
+    """A group at a coordination service. Many members of one process may use it.
+
+    Every method but ``open`` and ``close`` raises ``CoordinationLost`` while the service cannot be reached, before
+    ``open`` and after ``close``.
+    """
 
     group: str
 
@@ -206,6 +217,7 @@ class Coordinator(abc.ABC):
 
         Raises:
             MemberExists: A live member has this id. A static member's earlier life counts until its session ends.
+            InvalidArgument: The id is no name.
             CoordinationLost
         """
 
@@ -250,12 +262,16 @@ class Coordinator(abc.ABC):
 
     @abc.abstractmethod
     async def forget(self) -> None:
-        """Removes the group with its offsets.
+        """Removes the group with its offsets; does nothing when there is no such group.
 
         Raises:
             GroupActive: It has members.
+            CoordinationLost: It is gone, in part, or not at all; forget it again.
         """
 
     @abc.abstractmethod
     async def close(self) -> None:
-        """Ends all sessions and the connection. Idempotent."""
+        """Ends all sessions and the connection. Idempotent, never raises.
+
+        Sessions that have not left are told that they are ``lost``.
+        """

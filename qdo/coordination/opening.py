@@ -1,0 +1,50 @@
+"""From a URL to a coordinator: the one place that knows which coordination services there are.
+
+A service's package is imported when it is asked for, so that neither needs what the other is made of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qdo.coordination.encoding import valid_name
+from qdo.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from qdo.coordination import Coordinator
+
+DEFAULT_URL = "local:"
+SCHEMES = ("local", "zookeeper")
+
+
+def open_coordinator(url: str, group: str, *, session_timeout: float | None = None, **options: Any) -> Coordinator:  # noqa: ANN401 - each service checks its own
+    """Returns a coordinator for a group; ``await coordinator.open()`` connects it.
+
+    Args:
+        url: ``local:`` (the processes of this user on this machine), ``local:///path/to/file`` (those that use the
+            file), or ``zookeeper://host:port,host:port/chroot?option=value``.
+        group: Its name, any text.
+        session_timeout: Seconds after which a member that was not heard of counts as gone; None: what suits the
+            service.
+        **options: Those of the service; they win over what the URL says.
+
+    Raises:
+        InvalidArgument: The URL names no service, or one whose driver is not installed; or an option is unknown.
+    """
+    valid_name("group", group)
+    scheme, colon, _ = url.partition(":")
+    if not colon or scheme not in SCHEMES:
+        known = " or ".join(f"{each}:" for each in SCHEMES)
+        raise InvalidArgument(f"a coordination service begins with {known}, not {url!r}")
+    if scheme == "local":
+        from qdo.coordination import local  # noqa: PLC0415 - only who uses it needs it
+
+        return local.from_url(url, group, session_timeout=session_timeout, **options)
+    try:
+        from qdo.coordination import zookeeper  # noqa: PLC0415 - needs its driver, which may not be installed
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "kazoo":
+            raise
+        message = "ZooKeeper's driver is not installed: pip install 'queuey[zookeeper]'"
+        raise InvalidArgument(message) from error
+    return zookeeper.from_url(url, group, session_timeout=session_timeout, **options)

@@ -1,0 +1,11 @@
+"""What all tests of Qdo share: tests and fixtures may be coroutines (anyio runs them), on asyncio."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Qdo runs on asyncio only."""
+    return "asyncio"

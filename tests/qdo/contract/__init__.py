@@ -1,0 +1,1 @@
+"""The coordination contract made executable: every test runs on every service."""

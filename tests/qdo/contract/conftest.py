@@ -1,0 +1,70 @@
+"""Fixtures of the coordination suite."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from qdo.coordination import Coordinator, Member, Session
+from tests.qdo.contract.backends import BACKENDS, CAPABILITIES, LONG, Backend, Service
+from tests.qdo.contract.events import Heard
+
+Open = Callable[..., Awaitable[Coordinator]]
+Join = Callable[..., Awaitable[tuple[Session, Heard]]]
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Each service in turn; skips what it cannot do."""
+    found = BACKENDS[request.param]
+    wanted = {name for mark in request.node.iter_markers("needs") for name in mark.args}
+    assert wanted <= CAPABILITIES, f"no service claims to have {wanted - CAPABILITIES}"
+    if missing := wanted - found.capabilities:
+        pytest.skip(f"{found.name} has no {', '.join(sorted(missing))}")
+    return found
+
+
+@pytest.fixture
+async def service(backend: Backend, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
+    """A service with nothing in it."""
+    found = backend.locate(request)
+    try:
+        yield found
+    finally:
+        await found.close()
+
+
+@pytest.fixture
+async def open_one(service: Service) -> AsyncIterator[Open]:
+    """Opens coordinators and closes them at the test's end."""
+    async with contextlib.AsyncExitStack() as opened:
+
+        async def open_one(group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
+            coordinator = service.coordinator(group, session_timeout=session_timeout)
+            opened.push_async_callback(coordinator.close)
+            await coordinator.open()
+            return coordinator
+
+        yield open_one
+
+
+@pytest.fixture
+async def coordinator(open_one: Open) -> Coordinator:
+    """An open coordinator of a group that nobody knows."""
+    return await open_one()
+
+
+@pytest.fixture
+def join(open_one: Open) -> Join:
+    """Has members join, each through a coordinator of its own, as other processes would."""
+
+    async def join(
+        name: str, group: str = "group", *, session_timeout: float = LONG, **fields: object
+    ) -> tuple[Session, Heard]:
+        coordinator = await open_one(group, session_timeout=session_timeout)
+        heard = Heard()
+        return await coordinator.join(Member(name, **fields), heard), heard  # type: ignore[arg-type] # of Member
+
+    return join
