@@ -38,7 +38,7 @@ from queuey.client.errors import (
     TooManyWaiters,
     TransportError,
 )
-from queuey.client.positions import EARLIEST, id_after, id_before, order_of
+from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.client.profile import Profile
 from queuey.client.queue_calls import QueueFields
 from queuey.client.read_calls import Query, ReadOptions
@@ -119,4 +119,5 @@ __all__ = [
     "id_after",
     "id_before",
     "order_of",
+    "time_of",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from queuey import ids
 
@@ -18,6 +18,15 @@ def order_of(identifier: str) -> tuple[int, int]:
         ValueError: It is no id.
     """
     return ids.parse_position(identifier)
+
+
+def time_of(identifier: str) -> datetime:
+    """Returns an id's time in UTC, cut to microseconds.
+
+    Raises:
+        ValueError: It is no id.
+    """
+    return _EPOCH + timedelta(microseconds=(ids.parse_position(identifier)[0] - ids.EPOCH_TICKS) // 10)
 
 
 def id_after(identifier: str) -> str:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
-from queuey import ids
 from queuey.client.errors import ApiError
+from queuey.client.positions import order_of, time_of
 from queuey.messages import Acknowledgement
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _ticks(identifier: str) -> int:
-    return ids.parse_position(identifier)[0]
-
-
-def _time(identifier: str) -> datetime:
-    return _EPOCH + timedelta(microseconds=(_ticks(identifier) - ids.EPOCH_TICKS) // 10)
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -39,12 +29,12 @@ class Receipt(msgspec.Struct, frozen=True):
     @property
     def time(self) -> datetime:
         """The id's time in UTC, cut to microseconds."""
-        return _time(self.id)
+        return time_of(self.id)
 
     @property
     def ticks(self) -> int:
         """The id's time in 100 ns steps since 1582-10-15, exactly."""
-        return _ticks(self.id)
+        return order_of(self.id)[0]
 
 
 class Message(msgspec.Struct, frozen=True):
@@ -69,12 +59,12 @@ class Message(msgspec.Struct, frozen=True):
     @property
     def time(self) -> datetime:
         """The id's time in UTC, cut to microseconds."""
-        return _time(self.id)
+        return time_of(self.id)
 
     @property
     def ticks(self) -> int:
         """The id's time in 100 ns steps since 1582-10-15, exactly."""
-        return _ticks(self.id)
+        return order_of(self.id)[0]
 
 
 class RawMessage(msgspec.Struct, frozen=True):
