@@ -1,0 +1,70 @@
+"""Settings as options: a command names those that it uses."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qdo.cli import settings
+from qdo.cli.loading import CONFIG, load
+from qdo.cli.settings import Setting
+
+SERVICE = ("url", "app", "key", "profile", "ca")
+"""Where the service is and who asks."""
+MEETING = ("coordination",)
+"""Where groups meet."""
+GROUP = ("group", *MEETING, "host")
+"""Which group, and what it calls the service."""
+QUEUES = ("queue", "pattern")
+"""Which queues."""
+
+
+def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command, whose first parameter is the settings in force, options for some of them.
+
+    Whatever the environment and the file say is in those settings too, so that one file serves all commands.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        first, *own = signature.parameters.values()
+        lines = settings.table()
+        added = _parameters(lines[name] for name in names)
+
+        def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+            config = values.pop("config")
+            chosen = {name: values.pop(name) for name in names}
+            command(**{first.name: load(chosen, os.environ, config)}, **values)
+
+        run.__doc__ = command.__doc__
+        keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        run.__signature__ = signature.replace(parameters=[*keyword, *added])  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+def _parameters(lines: Iterable[Setting]) -> list[inspect.Parameter]:
+    file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
+    parameters = [_parameter("config", Annotated[Path | None, file])]
+    for line in lines:
+        several = line.type == "texts"
+        option = typer.Option(
+            line.option,
+            help=line.help.replace("`", ""),
+            metavar=line.name.upper(),
+            show_default=line.default or False,
+            rich_help_panel=line.panel,
+        )
+        kind: Any = list[str] | None if several else str | None
+        parameters.append(_parameter(line.name, Annotated[kind, option]))
+    return parameters
+
+
+def _parameter(name: str, annotation: Any) -> inspect.Parameter:  # noqa: ANN401 - a type
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)

@@ -1,0 +1,256 @@
+"""Every setting of ``qdo``: its name, type, help and default, in the order they are shown."""
+
+from __future__ import annotations
+
+import types
+import typing
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+SERVICE = "Which service"
+MESSAGES = "Which messages"
+GROUP = "Group"
+HANDLING = "Handling"
+RUNNING = "Running"
+
+
+def _meta(panel: str, text: str, **more: Any) -> Meta:  # noqa: ANN401 - the limits of any type
+    extra = {"panel": panel, **{name: more.pop(name) for name in ("default", "secret") if name in more}}
+    return Meta(description=text, extra=extra, **more)
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings in force. Lengths of time are seconds."""
+
+    url: Annotated[
+        str | None, _meta(SERVICE, "Address of the service; several with commas.", default="the profile's")
+    ] = None
+    app: Annotated[str | None, _meta(SERVICE, "The application.", default="the profile's")] = None
+    key: Annotated[
+        str | None,
+        _meta(
+            SERVICE,
+            "The API key; other users of this machine may see it here. Never in a file: a profile is for that.",
+            default="the profile's",
+            secret=True,
+        ),
+    ] = None
+    profile: Annotated[
+        Path | None, _meta(SERVICE, "File with all three, as written by `queuey serve`.", default="the user's")
+    ] = None
+    ca: Annotated[Path | None, _meta(SERVICE, "Certificates to trust (PEM).", default="the system's")] = None
+
+    handler: Annotated[
+        str | None, _meta(HANDLING, "What handles a message: `module:function`, seen from the working directory.")
+    ] = None
+    queue: Annotated[tuple[str, ...], _meta(MESSAGES, "A queue; several may be given.")] = ()
+    pattern: Annotated[
+        tuple[str, ...],
+        _meta(
+            MESSAGES,
+            "Every queue with such a name, also those to come: `crash-*`, `[ab]?`; several may be given.",
+        ),
+    ] = ()
+    start: Annotated[
+        Literal["earliest", "latest"],
+        _meta(
+            MESSAGES, "Where a group begins that has no offset yet: with everything that is there, or with what comes."
+        ),
+    ] = "earliest"
+
+    group: Annotated[
+        str | None, _meta(GROUP, "Name of the group; its members share out the partitions.", min_length=1)
+    ] = None
+    coordination: Annotated[
+        str,
+        _meta(
+            GROUP,
+            "Where the members meet: `local:` (processes of this machine and user), `local:///path/to/file`, or "
+            "`zookeeper://host1,host2:2181/chroot`.",
+            min_length=1,
+        ),
+    ] = "local:"
+    session_timeout: Annotated[
+        float, _meta(GROUP, "How long a member may be silent before its partitions go to others.", ge=1, le=300)
+    ] = 10.0
+    name: Annotated[
+        str | None,
+        _meta(
+            GROUP,
+            "A name of this member's own, unique in the group and the same after a restart; see `grace`.",
+            default="one that is made up at each start",
+            min_length=1,
+        ),
+    ] = None
+    grace: Annotated[
+        float,
+        _meta(GROUP, "How long members with a `name` keep their partitions while they are gone.", ge=0, le=86_400),
+    ] = 0.0
+    host: Annotated[
+        str | None,
+        _meta(
+            GROUP,
+            "What the group calls the service; the same for all members, whatever address each uses.",
+            default="host and port of the first address",
+            min_length=1,
+        ),
+    ] = None
+
+    threads: Annotated[
+        int | None, _meta(HANDLING, "Partitions that are handled at the same time, in threads.", ge=1, le=1024)
+    ] = None
+    processes: Annotated[
+        int | None,
+        _meta(HANDLING, "The same in processes: for handlers that compute, and for a time limit.", ge=1, le=256),
+    ] = None
+    by: Annotated[
+        str | None,
+        _meta(
+            HANDLING,
+            "Handle messages of one partition at the same time, those with the same key in order: `header:NAME` or "
+            "`body:FIELD` says what the key is.",
+            default="a partition is handled one message after another",
+            pattern=r"^(header|body):.+$",
+        ),
+    ] = None
+    attempts: Annotated[
+        int, _meta(HANDLING, "How often a message is tried before it counts as failed.", ge=1, le=1000)
+    ] = 5
+    time_limit: Annotated[
+        float | None,
+        _meta(
+            HANDLING,
+            "How long one try may take. Async handlers and `processes` only: a thread cannot be stopped.",
+            gt=0,
+        ),
+    ] = None
+    on_failure: Annotated[
+        Literal["dead", "skip", "stop"],
+        _meta(
+            HANDLING,
+            "What becomes of a message that failed at last: `dead` puts it into the queue `<queue>.dead`, `skip` logs "
+            "it, `stop` ends the worker without marking it as processed.",
+        ),
+    ] = "dead"
+    context: Annotated[
+        str | None,
+        _meta(
+            HANDLING,
+            "What the handler gets as its second argument: `module:factory`, called once; see docs/qdo.md.",
+            default="an empty namespace",
+        ),
+    ] = None
+
+    commit_every: Annotated[
+        int, _meta(RUNNING, "Messages after which a partition's offset is recorded.", ge=1, le=1_000_000)
+    ] = 1000
+    commit_after: Annotated[
+        float, _meta(RUNNING, "Time after which it is recorded if there were fewer.", ge=0.01, le=3600)
+    ] = 1.0
+    mirror: Annotated[
+        bool, _meta(RUNNING, "Record offsets with the service too, so that `queuey offsets show` knows them.")
+    ] = False
+    prefetch: Annotated[
+        int, _meta(RUNNING, "Messages that a worker holds in advance, over all partitions.", ge=1, le=1_000_000)
+    ] = 5000
+    prefetch_bytes: Annotated[int, _meta(RUNNING, "The same in bytes of their bodies.", ge=1 << 16, le=1 << 34)] = (
+        16 << 20
+    )
+    discover: Annotated[
+        float, _meta(RUNNING, "Time between two looks for new queues and partitions.", ge=0.1, le=3600)
+    ] = 30.0
+    drain: Annotated[
+        float, _meta(RUNNING, "How long a stop may take: messages in hand are finished within it.", ge=0, le=3600)
+    ] = 30.0
+    metrics: Annotated[
+        str | None,
+        _meta(
+            RUNNING,
+            "Address to serve Prometheus metrics on: `127.0.0.1:9400`; port 0 takes a free one.",
+            default="none are served",
+            pattern=r"^.+:[0-9]{1,5}$",
+        ),
+    ] = None
+    log: Annotated[Literal["text", "json"], _meta(RUNNING, "Form of the log, which goes to standard error.")] = "text"
+
+
+class Setting(NamedTuple):
+    """A line of the table: ``type``, ``default`` and ``help`` for people, ``kind`` and ``meta`` for conversions."""
+
+    name: str
+    panel: str
+    type: str
+    default: str
+    help: str
+    secret: bool
+    kind: Any
+    meta: Meta
+
+    @property
+    def option(self) -> str:
+        """The option of the commands that use it."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The environment variable: for the service the one that the client reads."""
+        return ("QUEUEY_" if self.panel == SERVICE else "QDO_") + self.name.upper()
+
+
+def table() -> dict[str, Setting]:
+    """Returns the table by name."""
+    hints = typing.get_type_hints(Settings, include_extras=True)
+    lines = {}
+    for field in msgspec.structs.fields(Settings):
+        meta: Meta = hints[field.name].__metadata__[0]
+        extra = meta.extra or {}
+        kind = _bare(hints[field.name].__origin__)
+        lines[field.name] = Setting(
+            name=field.name,
+            panel=extra["panel"],
+            type=_type_text(kind, meta),
+            default=extra.get("default") or shown(field.default),
+            help=meta.description or "",
+            secret="secret" in extra,
+            kind=kind,
+            meta=meta,
+        )
+    return lines
+
+
+def as_markdown() -> str:
+    """Returns the table as the documentation shows it."""
+    rows = [
+        f"| `{line.name}` | {line.type} | {line.default} | {line.help} |".replace("|  |", "| |")
+        for line in table().values()
+    ]
+    return "\n".join(["| name | type | default | meaning |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def shown(value: object) -> str:
+    """Returns a value as one would write it."""
+    if value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _bare(hint: Any) -> Any:  # noqa: ANN401 - a type
+    """Returns a type without ``None``: no text and no TOML value stands for it."""
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+    return hint
+
+
+def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
+    if typing.get_origin(kind) is Literal:
+        return " or ".join(f"`{choice}`" for choice in typing.get_args(kind))
+    names = {str: "text", Path: "path", bool: "`on` or `off`", int: "whole number", float: "seconds"}
+    if kind not in names:
+        return "texts"
+    limits = f", {shown(meta.ge)} to {shown(meta.le)}" if meta.ge is not None and meta.le is not None else ""
+    return names[kind] + limits

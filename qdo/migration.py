@@ -1,0 +1,169 @@
+"""Takes over how far the workers of the original Qdo came.
+
+They kept that in messages: in the queue ``qdo_status`` lies one for each partition that was worked on, with a body such
+as ``{"partition": "orders-3", "processed": "<message id>", "last_worker": "host-4711"}``. ``processed`` is the last
+message that was handled, or empty. A worker that was started again read only one of the queue's seven partitions; what
+it did not find it began anew, with a second message. Here all partitions are read and the newest message of each
+partition counts, which is the one that was last written to.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from qdo.coordination import Coordinator, Offset
+from qdo.errors import InvalidArgument
+from qdo.moves import Move, carry_out, moves, refuse_active
+from qdo.partitions import Partition, Queue
+from queuey.client import AsyncClient, Message, QueueNotFound, order_of
+
+STATUS_QUEUE = "qdo_status"
+
+Fate = Literal["move", "same", "ahead", "untouched", "gone"]
+"""What becomes of a status: its offset is taken over; it is recorded already; the group is further, so it stays as it
+is; nothing was processed; there is no such queue or partition."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How far a partition was processed, as a status message tells it.
+
+    Attributes:
+        queue: Name of the queue.
+        number: Of the partition.
+        processed: Id of the last message that was handled; None: none was.
+        worker: Who wrote it.
+        message: Id of the status message.
+    """
+
+    queue: str
+    number: int
+    processed: str | None
+    worker: str
+    message: str
+
+
+class Migration(NamedTuple):
+    """What a migration does, or would do.
+
+    Attributes:
+        moves: For each offset that is taken over, or was before: from what is recorded to what the status says.
+        fates: What becomes of each.
+        unreadable: Status messages that say nothing, with the reason.
+    """
+
+    moves: list[Move]
+    fates: dict[Partition, Fate]
+    unreadable: list[str]
+
+
+class _Body(msgspec.Struct, frozen=True):
+    partition: str
+    processed: str = ""
+    last_worker: str = ""
+
+
+def read_status(message: Message) -> Status:
+    """Reads a status message.
+
+    Raises:
+        ValueError: It is none.
+    """
+    body = message.body
+    value = msgspec.json.decode(body, type=_Body) if isinstance(body, str | bytes) else msgspec.convert(body, _Body)
+    # The queue's own name may hold dashes, the number cannot.
+    queue, dash, number = value.partition.rpartition("-")
+    if not (queue and dash and number.isascii() and number.isdigit() and int(number)):
+        raise ValueError(f"{value.partition!r} is not <queue>-<partition>")
+    processed = uuid.UUID(value.processed).hex if value.processed else None
+    return Status(queue, int(number), processed, value.last_worker, message.id)
+
+
+def newest(messages: Iterable[Message]) -> tuple[list[Status], list[str]]:
+    """Returns the newest status of each partition, and what could not be read, with the reason."""
+    found: dict[tuple[str, int], Status] = {}
+    unreadable: list[str] = []
+    for message in messages:
+        try:
+            status = read_status(message)
+        except ValueError as error:
+            unreadable.append(f"{message.partition}:{message.id}: {error}")
+            continue
+        place = status.queue, status.number
+        if place not in found or order_of(found[place].message) < order_of(status.message):
+            found[place] = status
+    return [found[place] for place in sorted(found)], unreadable
+
+
+def plan(
+    statuses: Mapping[Partition, Status],
+    queues: Mapping[Queue, int],
+    recorded: Mapping[Partition, Offset],
+    *,
+    back: bool = False,
+) -> tuple[list[Move], dict[Partition, Fate]]:
+    """Decides what becomes of each status.
+
+    Args:
+        statuses: By the partition that they are about.
+        queues: The queues that there are, with their numbers of partitions.
+        recorded: The group's offsets.
+        back: Also take over what lies behind the group's own offset.
+
+    Returns:
+        The moves to carry out, some of which may change nothing, and the fate of every status.
+    """
+    wanted: dict[Partition, str | None] = {}
+    fates: dict[Partition, Fate] = {}
+    for partition, status in statuses.items():
+        if partition.number > queues.get(partition.queue, 0):
+            fates[partition] = "gone"
+        elif status.processed is None:
+            fates[partition] = "untouched"
+        else:
+            wanted[partition] = status.processed
+    planned = moves(wanted, recorded)
+    for move in planned:
+        fates[move.partition] = _fate(move, back=back)
+    return [move for move in planned if fates[move.partition] in {"move", "same"}], fates
+
+
+def _fate(move: Move, *, back: bool) -> Fate:
+    if not move.changes:
+        return "same"
+    return "ahead" if move.goes_back and not back else "move"
+
+
+async def migrate(
+    client: AsyncClient, coordinator: Coordinator, host: str, *, back: bool = False, dry_run: bool = False
+) -> Migration:
+    """Takes the offsets over into a group that has no members. May be repeated at any time.
+
+    Args:
+        client: Speaks for the application whose workers they were.
+        coordinator: Of the group.
+        host: What the group calls the service.
+        back: See :func:`plan`.
+        dry_run: Only tell.
+
+    Raises:
+        InvalidArgument: There is no queue with status messages.
+        GroupActive: The group has members.
+        OffsetMoved, CoordinationLost: See :func:`qdo.moves.carry_out`.
+    """
+    await refuse_active(coordinator)
+    try:
+        # Workers may have been stopped a moment ago, so the queue's read delay is passed over.
+        messages = [message async for message in client.read_all(STATUS_QUEUE, delay=False, limit=1000)]
+    except QueueNotFound as error:
+        raise InvalidArgument(f"application {client.application} has no queue {STATUS_QUEUE}") from error
+    found, unreadable = newest(messages)
+    statuses = {Partition(Queue(host, client.application, one.queue), one.number): one for one in found}
+    queues = {Queue(host, client.application, queue.name): queue.partitions async for queue in client.queues()}
+    planned, fates = plan(statuses, queues, await coordinator.offsets(statuses), back=back)
+    if not dry_run:
+        await carry_out(coordinator, planned)
+    return Migration(planned, fates, unreadable)

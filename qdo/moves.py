@@ -1,0 +1,88 @@
+"""Moving a group's offsets from outside: what would change, and the change.
+
+Offsets can be moved only while the group has no members: a running consumer goes on from what it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from qdo.coordination import Coordinator, Offset
+from qdo.errors import GroupActive
+from qdo.partitions import Partition
+from queuey.client import order_of
+
+_NAMED = 3
+"""Members that an error names."""
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What becomes of a partition's offset.
+
+    Attributes:
+        partition: The partition.
+        before: What is recorded; None: nothing.
+        after: What is to be recorded; None: nothing.
+    """
+
+    partition: Partition
+    before: str | None
+    after: str | None
+
+    @property
+    def changes(self) -> bool:
+        """Whether it is another one."""
+        if self.before is None or self.after is None:
+            return self.before is not self.after
+        return order_of(self.before) != order_of(self.after)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether messages that count as processed would be handled again."""
+        if self.before is None:
+            return False
+        return self.after is None or order_of(self.after) < order_of(self.before)
+
+
+def moves(wanted: Mapping[Partition, str | None], recorded: Mapping[Partition, Offset]) -> list[Move]:
+    """Returns the move of each partition, sorted."""
+    return [
+        Move(partition, recorded[partition].id if partition in recorded else None, after)
+        for partition, after in sorted(wanted.items())
+    ]
+
+
+async def refuse_active(coordinator: Coordinator) -> None:
+    """Returns if the group has no members.
+
+    Raises:
+        GroupActive: It has; some are named.
+        CoordinationLost
+    """
+    members = sorted(await coordinator.members())
+    if members:
+        more = f" and {len(members) - _NAMED} more" if len(members) > _NAMED else ""
+        raise GroupActive(
+            f"group {coordinator.group} is active, so its offsets cannot be moved: "
+            f"stop its members first ({', '.join(members[:_NAMED])}{more})"
+        )
+
+
+async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[Move]:
+    """Moves the offsets that change, if they still are what the plan saw; returns those moves.
+
+    Raises:
+        GroupActive: The group has members.
+        OffsetMoved: Somebody else moved one of them meanwhile; run it again.
+        CoordinationLost: They were moved or not; run it again.
+    """
+    changing = [move for move in planned if move.changes]
+    await refuse_active(coordinator)
+    if changing:
+        await coordinator.set_offsets(
+            {move.partition: move.after for move in changing},
+            expected={move.partition: move.before for move in changing},
+        )
+    return changing
