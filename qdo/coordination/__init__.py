@@ -66,10 +66,13 @@ class Target(msgspec.Struct, frozen=True):
         owners: The member for each partition.
         absent: Static members that are gone but keep their partitions, with the instant since when (seconds
             since 1970).
+        static: The static members that were there when it was computed: once one is gone, nothing else tells that
+            it was static.
     """
 
     owners: Mapping[Partition, str] = {}
     absent: Mapping[str, float] = {}
+    static: frozenset[str] = frozenset()
 
 
 class Versioned(NamedTuple):
@@ -194,9 +197,14 @@ class Coordinator(abc.ABC):
 
     Every method but ``open`` and ``close`` raises ``CoordinationLost`` while the service cannot be reached, before
     ``open`` and after ``close``.
+
+    Attributes:
+        group: Its name.
+        session_timeout: Seconds after which the service takes a member that it did not hear of for gone.
     """
 
     group: str
+    session_timeout: float
 
     @abc.abstractmethod
     async def open(self) -> None:

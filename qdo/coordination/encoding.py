@@ -63,6 +63,7 @@ class _Target(msgspec.Struct, frozen=True):
     members: list[str]
     owners: list[_Shares]
     absent: dict[str, float]
+    static: list[str]
 
 
 class _Offset(msgspec.Struct, frozen=True):
@@ -114,7 +115,7 @@ def encode_target(target: Target) -> bytes:
     """Returns what is stored for a target."""
     members = sorted(set(target.owners.values()))
     index = {member: place for place, member in enumerate(members)}
-    return _pack(_Target(members, list(_shares(target.owners, index)), dict(target.absent)))
+    return _pack(_Target(members, list(_shares(target.owners, index)), dict(target.absent), sorted(target.static)))
 
 
 def _shares(owners: Mapping[Partition, str], index: Mapping[str, int]) -> Iterable[_Shares]:
@@ -142,7 +143,7 @@ def decode_target(data: bytes) -> Target:
                 owners[Partition(queue, number)] = stored.members[member]
     except (IndexError, ValueError) as error:
         raise _damaged("target", data) from error
-    return Target(owners, stored.absent)
+    return Target(owners, stored.absent, frozenset(stored.static))
 
 
 def encode_offset(offset: Offset) -> bytes:
