@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         tuple[str, ...],
         _meta(
             MESSAGES,
-            "Every queue with such a name, also those to come: `crash-*`, `[ab]?`; several may be given.",
+            "Every queue with such a name, also those to come: `crash-*`, `job-?`; several may be given.",
         ),
     ] = ()
     start: Annotated[
@@ -74,8 +74,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "local:"
     session_timeout: Annotated[
-        float, _meta(GROUP, "How long a member may be silent before its partitions go to others.", ge=1, le=300)
-    ] = 10.0
+        float | None,
+        _meta(
+            GROUP,
+            "How long a member may be silent before its partitions go to others.",
+            default="what suits the coordination",
+            ge=0.1,
+            le=300,
+        ),
+    ] = None
     name: Annotated[
         str | None,
         _meta(

@@ -1,0 +1,222 @@
+"""``qdo offsets``: how far a group has come, and moving that."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from qdo.cli import output
+from qdo.cli.opening import group_of, open_both, open_group
+from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
+from qdo.cli.output import DryRun, Json, Yes
+from qdo.cli.selection import chosen, existing, id_of, newest
+from qdo.cli.settings import Settings
+from queuey.client import EARLIEST, time_of
+
+if TYPE_CHECKING:
+    from qdo.cli.opening import Opened
+    from qdo.coordination import Offset
+    from qdo.moves import Move
+    from qdo.partitions import Partition
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="Show and move how far a group has come. Offsets can be moved only while the group has no members.",
+)
+
+Numbers = Annotated[
+    list[int] | None, typer.Option("--partition", min=1, help="Only partitions of this number; several may be given.")
+]
+Wanted = Callable[["Opened", "list[Partition]"], Awaitable[Mapping["Partition", str | None]]]
+
+_FATES = {
+    "move": "",
+    "same": "there already",
+    "ahead": "the group is further; --back takes it over",
+    "untouched": "nothing was processed",
+    "gone": "no such queue or partition",
+}
+
+
+@app.command("show")
+@with_settings(*GROUP, *QUEUES)
+def show(settings: Settings, partition: Numbers = None, json: Json = False) -> None:
+    """Show what is recorded; with --json one partition a line. Needs no service."""
+
+    async def read() -> dict[Partition, Offset]:
+        async with open_group(settings) as coordinator:
+            return await coordinator.offsets()
+
+    recorded = asyncio.run(read())
+    partitions = chosen(recorded, settings, partition or ())
+    if json:
+        for one in partitions:
+            offset = recorded[one]
+            output.emit({**_place(one), "offset": offset.id, "recorded": offset.at, "member": offset.member})
+        return
+    rows = [
+        (
+            *_names(one),
+            _point(recorded[one].id),
+            output.instant(recorded[one].at),
+            recorded[one].member or "from outside",
+        )
+        for one in partitions
+    ]
+    output.table(["queue", "partition", "offset", "recorded", "by"], rows)
+
+
+@app.command("reset")
+@with_settings(*SERVICE, *GROUP, *QUEUES)
+def reset(
+    settings: Settings,
+    to: Annotated[Literal["earliest", "latest"], typer.Argument(help="To the oldest message, or behind the newest.")],
+    partition: Numbers = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Begin anew with everything that is there, or with what comes from now on.
+
+    Without --queue and --pattern every partition that has an offset is meant.
+    """
+
+    async def wanted(opened: Opened, partitions: list[Partition]) -> Mapping[Partition, str | None]:
+        return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await newest(opened.client, partitions)
+
+    _move(settings, partition, wanted, dry_run=dry_run, json=json)
+
+
+@app.command("seek")
+@with_settings(*SERVICE, *GROUP, *QUEUES)
+def seek(
+    settings: Settings,
+    to: Annotated[
+        str,
+        typer.Argument(
+            help="The id of the last message that counts as processed; or an instant, from which on messages are "
+            "handled: seconds since 1970, ISO 8601 (local time unless it names a zone), or relative such as -1h.",
+            show_default=False,
+        ),
+    ],
+    partition: Numbers = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Go on behind a message, or from an instant on.
+
+    Without --queue and --pattern every partition that has an offset is meant.
+    """
+    position = id_of(to, time.time())
+
+    async def wanted(_: Opened, partitions: list[Partition]) -> Mapping[Partition, str | None]:
+        return dict.fromkeys(partitions, position)
+
+    _move(settings, partition, wanted, dry_run=dry_run, json=json)
+
+
+@app.command("forget")
+@with_settings(*GROUP, *QUEUES)
+def forget(
+    settings: Settings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False, json: Json = False
+) -> None:
+    """Remove offsets, so that the group begins there as if it were new; without a choice the whole group."""
+    from qdo.moves import carry_out, moves, refuse_active
+
+    some = bool(settings.queue or settings.pattern or partition)
+
+    async def run(*, change: bool) -> list[Move]:
+        async with open_group(settings) as coordinator:
+            recorded = await coordinator.offsets()
+            planned = moves(dict.fromkeys(chosen(recorded, settings, partition or ())), recorded)
+            await refuse_active(coordinator)
+            if change:
+                await (carry_out(coordinator, planned) if some else coordinator.forget())
+            return planned
+
+    if not dry_run:
+        group = group_of(settings)
+        what = f"these offsets of group {group}" if some else f"group {group} with all its offsets"
+        output.confirm(f"Forget {what}?", yes=yes)
+    _tell(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
+
+
+@app.command("migrate")
+@with_settings(*SERVICE, *GROUP)
+def migrate(
+    settings: Settings,
+    back: Annotated[bool, typer.Option("--back", help="Also where the group itself is further.")] = False,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Take over how far the original Qdo's workers came, from the application's queue qdo_status.
+
+    May be repeated: what is there already stays, and no offset moves back without --back.
+    """
+    from qdo import migration
+
+    async def run() -> migration.Migration:
+        async with open_both(settings) as opened:
+            return await migration.migrate(opened.client, opened.coordinator, opened.host, back=back, dry_run=dry_run)
+
+    done = asyncio.run(run())
+    for reason in done.unreadable:
+        output.note(f"qdo: passed over, no status: {reason}")
+    _tell(done.moves, dry_run=dry_run, json=json, fates=done.fates)
+
+
+def _move(settings: Settings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool) -> None:
+    """Plans moves, carries them out, and tells what they are."""
+    from qdo.moves import carry_out, moves, refuse_active
+
+    async def run() -> list[Move]:
+        async with open_both(settings) as opened:
+            await refuse_active(opened.coordinator)
+            partitions = await existing(opened, settings, numbers or ())
+            goals = await wanted(opened, partitions)
+            planned = moves(goals, await opened.coordinator.offsets(partitions))
+            if not dry_run:
+                await carry_out(opened.coordinator, planned)
+            return planned
+
+    _tell(asyncio.run(run()), dry_run=dry_run, json=json)
+
+
+def _tell(planned: list[Move], *, dry_run: bool, json: bool, fates: Mapping[Partition, str] | None = None) -> None:
+    """Prints moves, and what became of partitions that are not moved."""
+    by_place = {move.partition: move for move in planned}
+    rows = []
+    for partition in sorted({*by_place, *(fates or {})}):
+        move = by_place.get(partition)
+        fate = _FATES[fates[partition]] if fates else "" if move is None or move.changes else _FATES["same"]
+        changes = move is not None and move.changes
+        if json:
+            places = {"from": move.before, "to": move.after} if move else {"from": None, "to": None}
+            output.emit({**_place(partition), **places, "changed": changes and not dry_run, "note": fate})
+        rows.append((*_names(partition), *((_point(move.before), _point(move.after)) if move else ("", "")), fate))
+    if not json:
+        output.table(["queue", "partition", "from", "to", ""], rows)
+    count = sum(move.changes for move in planned)
+    output.note(f"{count} offsets would be moved; nothing was changed." if dry_run else f"{count} offsets were moved.")
+
+
+def _names(partition: Partition) -> tuple[str, int]:
+    return partition.queue.name, partition.number
+
+
+def _place(partition: Partition) -> dict[str, object]:
+    queue = partition.queue
+    return {"host": queue.host, "app": queue.application, "queue": queue.name, "partition": partition.number}
+
+
+def _point(identifier: str | None) -> str:
+    """Returns an id with its time, as people read it."""
+    if identifier is None:
+        return "none"
+    if identifier == EARLIEST:
+        return "earliest"
+    return f"{identifier} ({time_of(identifier).isoformat(' ', 'milliseconds').replace('+00:00', 'Z')})"

@@ -1,0 +1,91 @@
+"""What commands work with: the service, and a group where its members meet."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from qdo.cli.settings import Settings
+from qdo.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from qdo.coordination import Coordinator
+    from queuey.client import AsyncClient
+
+
+class Opened(NamedTuple):
+    """A group and the service that it works for.
+
+    Attributes:
+        client: Speaks for the application.
+        coordinator: Of the group.
+        host: What the group calls the service.
+    """
+
+    client: AsyncClient
+    coordinator: Coordinator
+    host: str
+
+
+def open_client(settings: Settings) -> AsyncClient:
+    """Returns a client of the service that the settings name.
+
+    Raises:
+        ClientError: They name none, or the profile cannot be used.
+    """
+    from queuey.client import AsyncClient
+
+    if settings.profile is not None:
+        # The client looks for the profile where this variable says.
+        os.environ["QUEUEY_PROFILE"] = str(settings.profile)
+    verify = True if settings.ca is None else str(settings.ca)
+    return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify)
+
+
+def host_of(client: AsyncClient, settings: Settings) -> str:
+    """Returns what the group calls the service."""
+    return settings.host or urlsplit(client.servers[0].root).netloc
+
+
+def group_of(settings: Settings) -> str:
+    """Returns the group's name.
+
+    Raises:
+        InvalidArgument: None is named.
+    """
+    if settings.group is None:
+        raise InvalidArgument("no group is named: --group, QDO_GROUP or group in the settings file")
+    return settings.group
+
+
+@asynccontextmanager
+async def open_group(settings: Settings, group: str | None = None) -> AsyncIterator[Coordinator]:
+    """Connects to where the group's members meet.
+
+    Args:
+        settings: Name the place, and the group unless it is given.
+        group: Another group.
+
+    Raises:
+        InvalidArgument: No group is named, or the place cannot be one.
+        CoordinationLost: It does not answer.
+    """
+    from qdo.coordination.opening import open_coordinator
+
+    name = group or group_of(settings)
+    coordinator = open_coordinator(settings.coordination, name, session_timeout=settings.session_timeout)
+    try:
+        await coordinator.open()
+        yield coordinator
+    finally:
+        await coordinator.close()
+
+
+@asynccontextmanager
+async def open_both(settings: Settings) -> AsyncIterator[Opened]:
+    """Opens a client and the group; see :func:`open_client` and :func:`open_group`."""
+    async with open_client(settings) as client, open_group(settings) as coordinator:
+        yield Opened(client, coordinator, host_of(client, settings))
