@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from service import DemoFailed, Service
+from workers import Handled, Workers
 
 from queuey.client import Client, Outgoing
 from queuey.client.errors import ClientError, OffsetConflict
@@ -21,10 +22,13 @@ from queuey.storage.sqlite import check
 
 FEED = Path(__file__).with_name("earthquakes.jsonl")
 WORK = "quakes-work"
+LIVE = "quakes-live"
 PARTITIONS = 4
 GROUP = "demo"
 WRITERS = 4
 ACKNOWLEDGED_BEFORE_KILL = 600
+WORKERS = 3
+HANDLED_BEFORE_KILL = 500
 
 
 class Account(NamedTuple):
@@ -224,6 +228,31 @@ def check_rest(stage: Stage) -> Account:
     return Account("Queues, messages and offsets from before are all there; the file passes its integrity check.")
 
 
+def share_out(stage: Stage) -> Account:
+    """Has several workers handle the feed as it comes in, and kills one in the middle."""
+    stage.client.create_queue(LIVE, partitions=PARTITIONS)
+    with Workers(stage.service, LIVE, WORKERS) as workers:
+        workers.wait_until_shared(PARTITIONS)
+        sent = stage.client.send_many(LIVE, (Outgoing(json=quake, key=quake["net"]) for quake in stage.quakes))
+        killed = Counter(one.pid for one in workers.wait_for(HANDLED_BEFORE_KILL)).most_common(1)[0][0]
+        workers.kill(killed)
+        workers.wait_for(len(sent))
+        codes = workers.stop()
+        handled = workers.handled()
+    require(codes == [0] * (WORKERS - 1), f"workers ended with {codes} after SIGTERM")
+    duplicates = _duplicates(sent, handled, killed)
+    rows = []
+    for pid in workers.processes:
+        own = [one for one in handled if one.pid == pid]
+        partitions = ", ".join(str(number) for number in sorted({one.partition for one in own}))
+        rows.append((pid, len(own), partitions, "killed with -9" if pid == killed else "ended by SIGTERM"))
+    text = (
+        f"{WORKERS} workers shared the {PARTITIONS} partitions of {LIVE}; one was killed in the middle. Each of the "
+        f"{len(sent):,} notices was handled, those of a partition in their order; {duplicates} of them twice."
+    )
+    return Account(text, ("worker", "handled", "of partitions", ""), rows)
+
+
 def stop(stage: Stage) -> Account:
     """Stops the service as a service manager does."""
     seconds = stage.service.stop()
@@ -241,6 +270,7 @@ PARTS: list[tuple[str, Callable[[Stage], Account]]] = [
     ("Offsets", record_offset),
     ("Crash", kill_while_writing),
     ("After the crash", check_rest),
+    ("Workers", share_out),
     ("Stop", stop),
 ]
 
@@ -266,3 +296,19 @@ def _compare(stage: Stage, name: str, acknowledged: dict[str, str], refused: set
         ("of these stored nevertheless", len(unknown)),
     ]
     return Account(f"Killed with -9 while {WRITERS} writers sent, and started again.", ("messages", "count"), rows)
+
+
+def _duplicates(sent: list[Receipt], handled: list[Handled], killed: int) -> int:
+    """Checks that every notice was handled, in order within its partition; returns how many were so twice."""
+    first: dict[str, Handled] = {}
+    again = 0
+    for one in handled:
+        known = first.setdefault(one.id, one)
+        if known is not one:
+            again += 1
+            require(known.pid == killed, f"message {one.id} was handled twice though its worker lived")
+    for number in range(1, PARTITIONS + 1):
+        order = [receipt.id for receipt in sent if receipt.partition == number]
+        done = [one.id for one in first.values() if one.partition == number]
+        require(done == order, f"partition {number}: {len(done)} of {len(order)} notices were handled, or out of order")
+    return again

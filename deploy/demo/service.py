@@ -32,12 +32,12 @@ class Service:
 
     def __init__(self, directory: Path) -> None:
         self.data = directory / "data"
-        self._directory = directory
+        self.directory = directory
+        self.profile = directory / "profile.toml"
         self._log = directory / "service.log"
-        self._profile = directory / "profile.toml"
         self._config = directory / "queuey.toml"
         self._process: subprocess.Popen[str] | None = None
-        self._config.write_text(f'data = "{self.data.name}"\nprofile = "{self._profile.name}"\nport = {_free_port()}\n')
+        self._config.write_text(f'data = "{self.data.name}"\nprofile = "{self.profile.name}"\nport = {_free_port()}\n')
 
     def start(self) -> str:
         """Starts the service and returns the line with which it says that it is up."""
@@ -59,7 +59,7 @@ class Service:
 
     def client(self) -> Client:
         """Returns a client that knows the service from the profile that it wrote."""
-        profile = read_profile(self._profile)
+        profile = read_profile(self.profile)
         return Client(profile.url, key=profile.key, application=profile.application)
 
     def kill(self) -> None:

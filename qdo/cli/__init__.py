@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from qdo import __version__, errors
+from qdo.cli import output
 from queuey import client
 
 __all__ = ["main"]
@@ -85,7 +86,6 @@ def main() -> None:
     except SystemExit as ended:
         code = ended.code
     except (errors.QdoError, client.ClientError) as error:
-        text = str(error) or type(error).__name__
-        print(f"qdo: {text.encode('unicode_escape').decode() if not text.isprintable() else text}", file=sys.stderr)
+        output.note("; ".join([f"qdo: {error}", *getattr(error, "__notes__", ())]))
         code = 2 if isinstance(error, _WRONG_USAGE) else 1
     sys.exit(code)

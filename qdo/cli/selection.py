@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
-from queuey.client import EARLIEST, id_before, instants
+from queuey.client import EARLIEST, id_before, instants, order_of
 
 if TYPE_CHECKING:
     from qdo.cli.opening import Opened
@@ -74,15 +74,30 @@ def id_of(text: str, now: float) -> str:
     Raises:
         InvalidArgument: It is neither.
     """
-    try:
-        point = instants.point(text, now)
-        compact = point.replace("-", "").lower()
-        if len(compact) == len(EARLIEST) and compact.isalnum():
+    compact = text.strip().replace("-", "").lower()
+    if len(compact) == len(EARLIEST):
+        try:
+            order_of(compact)
+        except ValueError:
+            pass
+        else:
             return compact
-        # Whole microseconds, rounded down: a message of that very instant is read.
-        return id_before(_EPOCH + timedelta(microseconds=int(Decimal(point) * 1_000_000)))
+    try:
+        return id_before(moment(text, now))
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from error
+
+
+def moment(text: str, now: float) -> datetime:
+    """Returns an instant, cut to microseconds, so that a message of that very instant is not before it.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    try:
+        return _EPOCH + timedelta(microseconds=int(Decimal(instants.point(text, now)) * 1_000_000))
     except InvalidOperation as error:
-        raise InvalidArgument(f"{text!r} is a cursor, which says where to begin, not what was processed") from error
+        raise InvalidArgument(f"{text!r} is no instant") from error
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(str(error)) from error
 

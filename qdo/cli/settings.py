@@ -14,6 +14,7 @@ SERVICE = "Which service"
 MESSAGES = "Which messages"
 GROUP = "Group"
 HANDLING = "Handling"
+FAILURES = "When a handler fails"
 RUNNING = "Running"
 
 
@@ -106,12 +107,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
+    context: Annotated[
+        str | None,
+        _meta(
+            HANDLING, "What the handler gets as its second argument: `module:factory`, called once; see docs/qdo.md."
+        ),
+    ] = None
     threads: Annotated[
-        int | None, _meta(HANDLING, "Partitions that are handled at the same time, in threads.", ge=1, le=1024)
+        int | None,
+        _meta(HANDLING, "How many partitions a plain function handles at the same time.", default="8", ge=1, le=1024),
+    ] = None
+    tasks: Annotated[
+        int | None, _meta(HANDLING, "The same for an async function.", default="100", ge=1, le=100_000)
     ] = None
     processes: Annotated[
         int | None,
-        _meta(HANDLING, "The same in processes: for handlers that compute, and for a time limit.", ge=1, le=256),
+        _meta(
+            HANDLING,
+            "Handle in so many processes instead: for handlers that compute, or that need a time limit.",
+            default="none",
+            ge=1,
+            le=256,
+        ),
     ] = None
     by: Annotated[
         str | None,
@@ -119,69 +136,81 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             HANDLING,
             "Handle messages of one partition at the same time, those with the same key in order: `header:NAME` or "
             "`body:FIELD` says what the key is.",
-            default="a partition is handled one message after another",
+            default="one after another",
             pattern=r"^(header|body):.+$",
         ),
     ] = None
-    attempts: Annotated[
-        int, _meta(HANDLING, "How often a message is tried before it counts as failed.", ge=1, le=1000)
-    ] = 5
+    parallel: Annotated[
+        int, _meta(HANDLING, "With `by`: how many of one partition at the same time.", ge=1, le=10_000)
+    ] = 8
     time_limit: Annotated[
         float | None,
         _meta(
             HANDLING,
-            "How long one try may take. Async handlers and `processes` only: a thread cannot be stopped.",
+            "How long one attempt may take. For async functions and `processes`: a thread cannot be stopped.",
+            default="none",
             gt=0,
         ),
     ] = None
-    on_failure: Annotated[
-        Literal["dead", "skip", "stop"],
-        _meta(
-            HANDLING,
-            "What becomes of a message that failed at last: `dead` puts it into the queue `<queue>.dead`, `skip` logs "
-            "it, `stop` ends the worker without marking it as processed.",
-        ),
-    ] = "dead"
-    context: Annotated[
-        str | None,
-        _meta(
-            HANDLING,
-            "What the handler gets as its second argument: `module:factory`, called once; see docs/qdo.md.",
-            default="an empty namespace",
-        ),
-    ] = None
 
-    commit_every: Annotated[
-        int, _meta(RUNNING, "Messages after which a partition's offset is recorded.", ge=1, le=1_000_000)
+    attempts: Annotated[
+        int, _meta(FAILURES, "How often a message is tried before it has failed; 0: without end.", ge=0, le=1_000_000)
+    ] = 5
+    retry_base: Annotated[
+        float,
+        _meta(FAILURES, "Longest pause after the first attempt; it doubles with each. Drawn evenly from 0.", ge=0),
+    ] = 0.5
+    retry_cap: Annotated[float, _meta(FAILURES, "Longest pause after any attempt.", ge=0, le=86_400)] = 60.0
+    never_retry: Annotated[
+        tuple[str, ...],
+        _meta(FAILURES, "Class of an error that another attempt does not help: `ValueError`; several may be given."),
+    ] = ()
+    on_failure: Annotated[
+        Literal["dead-letter", "skip", "stop", "retry"],
+        _meta(
+            FAILURES,
+            "What becomes of a message that has failed: `dead-letter` keeps it in the queue `<queue>.dead`, `skip` only "
+            "logs it, `stop` ends the worker without marking it, `retry` goes on trying.",
+        ),
+    ] = "dead-letter"
+    dead_queue: Annotated[
+        str | None,
+        _meta(FAILURES, "Queue for dead letters.", default="the message's queue with `.dead` behind", min_length=1),
+    ] = None
+    dead_ttl: Annotated[
+        float, _meta(FAILURES, "How long dead letters are kept.", default="30d", ge=1, le=33_554_432)
+    ] = 2_592_000.0
+
+    commit_messages: Annotated[
+        int, _meta(RUNNING, "Handled messages after which progress is recorded.", ge=1, le=1_000_000)
     ] = 1000
-    commit_after: Annotated[
-        float, _meta(RUNNING, "Time after which it is recorded if there were fewer.", ge=0.01, le=3600)
+    commit_seconds: Annotated[
+        float, _meta(RUNNING, "Time after which it is recorded if there were fewer.", ge=0.001, le=3600)
     ] = 1.0
     mirror: Annotated[
-        bool, _meta(RUNNING, "Record offsets with the service too, so that `queuey offsets show` knows them.")
+        bool, _meta(RUNNING, "Record progress with the service too, so that `queuey offsets show` knows it.")
     ] = False
-    prefetch: Annotated[
-        int, _meta(RUNNING, "Messages that a worker holds in advance, over all partitions.", ge=1, le=1_000_000)
+    prefetch_messages: Annotated[
+        int, _meta(RUNNING, "Messages that may be held in advance, over all partitions.", ge=1, le=1_000_000)
     ] = 5000
-    prefetch_bytes: Annotated[int, _meta(RUNNING, "The same in bytes of their bodies.", ge=1 << 16, le=1 << 34)] = (
-        16 << 20
-    )
+    prefetch_bytes: Annotated[int, _meta(RUNNING, "The same in bytes of their bodies.", ge=1, le=1 << 40)] = 16 << 20
     discover: Annotated[
-        float, _meta(RUNNING, "Time between two looks for new queues and partitions.", ge=0.1, le=3600)
+        float, _meta(RUNNING, "Time between two looks for new queues and partitions.", ge=0.01, le=3600)
     ] = 30.0
-    drain: Annotated[
-        float, _meta(RUNNING, "How long a stop may take: messages in hand are finished within it.", ge=0, le=3600)
-    ] = 30.0
+    drain: Annotated[float, _meta(RUNNING, "How long a stop may wait for messages in hand.", ge=0, le=86_400)] = 30.0
     metrics: Annotated[
         str | None,
         _meta(
             RUNNING,
             "Address to serve Prometheus metrics on: `127.0.0.1:9400`; port 0 takes a free one.",
-            default="none are served",
+            default="none",
             pattern=r"^.+:[0-9]{1,5}$",
         ),
     ] = None
     log: Annotated[Literal["text", "json"], _meta(RUNNING, "Form of the log, which goes to standard error.")] = "text"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _meta(RUNNING, "From which level on lines are written.")
+    ] = "info"
 
 
 class Setting(NamedTuple):

@@ -2,45 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import os
-import sys
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
-import msgspec
 import pytest
 
 from queuey.cli import main
 from queuey.client import Client
+from tests.commands import Run, runner
 from tests.served import Served
-
-
-class Ended(NamedTuple):
-    """How a command ended and what it printed."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def text(self) -> str:
-        """Standard output as text."""
-        return self.out.decode()
-
-    @property
-    def json(self) -> Any:  # noqa: ANN401 - any JSON value
-        """The one JSON document on standard output."""
-        (line,) = self.out.splitlines()
-        return msgspec.json.decode(line)
-
-    @property
-    def json_lines(self) -> list[Any]:
-        """The JSON documents on standard output, one a line."""
-        return [msgspec.json.decode(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="session")
@@ -63,19 +33,7 @@ def run(served: Served, monkeypatch: pytest.MonkeyPatch) -> Run:
     for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
-
-    def run_command(*arguments: str, stdin: bytes = b"") -> Ended:
-        out, err = io.BytesIO(), io.BytesIO()
-        with monkeypatch.context() as patched:
-            patched.setattr(sys, "argv", ["queuey", *arguments])
-            patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
-            patched.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", write_through=True))
-            patched.setattr(sys, "stderr", io.TextIOWrapper(err, "utf-8", write_through=True))
-            with pytest.raises(SystemExit) as ended:
-                main()
-            return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue().decode())
-
-    return run_command
+    return runner("queuey", main, monkeypatch)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from queuey.cli import COMMANDS, load
-from tests.cli.conftest import Run
+from tests.commands import Run
 
 ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "docs/cli.md"]

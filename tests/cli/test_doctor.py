@@ -9,7 +9,7 @@ import pytest
 
 from queuey.storage.sqlite import open_store
 from queuey.storage.sqlite.connection import FILE
-from tests.cli.conftest import Run
+from tests.commands import Run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from queuey.client import Client
 from queuey.client.errors import NotAuthenticated
 from queuey.client.profile import Profile, read_profile, write_profile
 from queuey.storage.sqlite import open_store
-from tests.cli.conftest import Run
+from tests.commands import Run
 from tests.served import Served, environment
 
 

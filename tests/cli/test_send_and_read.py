@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queuey.client import Client, Outgoing
-from tests.cli.conftest import Run
+from tests.commands import Run
 from tests.served import Served, environment
 
 

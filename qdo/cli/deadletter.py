@@ -1,0 +1,188 @@
+"""``qdo deadletter``: what handlers failed on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qdo.cli import output
+from qdo.cli.opening import open_client
+from qdo.cli.options import QUEUES, SERVICE, with_settings
+from qdo.cli.output import DryRun, Json
+from qdo.cli.selection import moment
+from qdo.cli.settings import Settings
+from qdo.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from qdo.deadletters import DeadLetter, Filter, Redriven
+    from queuey.client import AsyncClient
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="List what handlers failed on, and send it back to where it came from.",
+)
+
+_PANEL = "Which dead letters"
+Numbers = Annotated[
+    list[int] | None,
+    typer.Option("--partition", min=1, help="Only of this partition; several may be given.", rich_help_panel=_PANEL),
+]
+Since = Annotated[str | None, typer.Option(help="Given up at this instant or later.", rich_help_panel=_PANEL)]
+Until = Annotated[str | None, typer.Option(help="Given up at this instant or before.", rich_help_panel=_PANEL)]
+Error = Annotated[
+    str | None, typer.Option(help="Class of the error: ValueError, requests.*; shell style.", rich_help_panel=_PANEL)
+]
+Limit = Annotated[int | None, typer.Option(min=1, help="At most so many of a queue.", rich_help_panel=_PANEL)]
+_SOURCES = (*SERVICE, *QUEUES, "dead_queue")
+
+
+@app.command("list")
+@with_settings(*_SOURCES)
+def list_letters(
+    settings: Settings,
+    partition: Numbers = None,
+    since: Since = None,
+    until: Until = None,
+    error: Error = None,
+    limit: Limit = None,
+    json: Json = False,
+) -> None:
+    """List the dead letters of queues; with --json one a line, whole."""
+    wanted = _filter(settings, partition, since, until, error, limit)
+
+    async def show() -> None:
+        async with _queues(settings) as (client, names):
+            rows = []
+            for name in names:
+                async for letter in _letters(client, name, wanted):
+                    if json:
+                        output.emit(letter)
+                    else:
+                        rows.append(_row(letter))
+            if not json:
+                output.table(_COLUMNS, rows)
+
+    asyncio.run(show())
+
+
+@app.command("redrive")
+@with_settings(*_SOURCES)
+def redrive(
+    settings: Settings,
+    partition: Numbers = None,
+    since: Since = None,
+    until: Until = None,
+    error: Error = None,
+    limit: Limit = None,
+    ttl: Annotated[
+        int | None, typer.Option(min=1, help="Seconds that they are to live.", show_default="the queue's")
+    ] = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Send dead letters back to the end of the partitions that they came from, and remove them.
+
+    Each is sent before it is removed: interrupted in between, one may be sent twice.
+    """
+    from qdo import deadletters
+
+    wanted = _filter(settings, partition, since, until, error, limit)
+
+    async def send() -> list[tuple[str, Redriven]]:
+        done = []
+        async with _queues(settings) as (client, names):
+            for name in names:
+                if dry_run and not json:
+                    output.table(_COLUMNS, [_row(letter) async for letter in _letters(client, name, wanted)])
+                if await _has(client, name, settings):
+                    done.append((name, await deadletters.redrive(client, name, dry_run=dry_run, ttl=ttl, **wanted)))
+        return done
+
+    for name, redriven in asyncio.run(send()):
+        if json:
+            left = [{"letter": letter, "reason": reason} for letter, reason in redriven.left]
+            output.emit({"queue": name, "sent": redriven.sent, "left": left, "dry_run": dry_run})
+            continue
+        output.say(f"{name}: {redriven.sent} dead letters {'would be' if dry_run else 'were'} sent back")
+        for letter, reason in redriven.left:
+            output.say(f"{name}: {letter.partition}:{letter.id} stays: {reason}")
+
+
+_COLUMNS = ["queue", "partition", "id", "given up", "attempts", "error", "text"]
+
+
+def _row(letter: DeadLetter) -> tuple[object, ...]:
+    cause = letter.cause
+    place = letter.queue, letter.partition, letter.id
+    return *place, output.instant(cause.at), cause.attempts, cause.error, cause.text
+
+
+def _filter(
+    settings: Settings,
+    partitions: list[int] | None,
+    since: str | None,
+    until: str | None,
+    error: str | None,
+    limit: int | None,
+) -> Filter:
+    now = time.time()
+    return {
+        "partitions": partitions or None,
+        "since": None if since is None else moment(since, now),
+        "until": None if until is None else moment(until, now),
+        "error": error,
+        "limit": limit,
+        "dead_queue": settings.dead_queue,
+    }
+
+
+@asynccontextmanager
+async def _queues(settings: Settings) -> AsyncIterator[tuple[AsyncClient, list[str]]]:
+    """Opens a client and finds the queues that are meant.
+
+    Raises:
+        InvalidArgument: None is named.
+    """
+    from qdo.deadletters import holds_dead
+
+    if not settings.queue and not settings.pattern:
+        raise InvalidArgument("name the queue that the dead letters came from: --queue or --pattern")
+    async with open_client(settings) as client:
+        names = dict.fromkeys(settings.queue)
+        if settings.pattern:
+            async for name in client.queue_names():
+                dead = holds_dead(name, settings.dead_queue)
+                if not dead and any(fnmatchcase(name, pattern) for pattern in settings.pattern):
+                    names[name] = None
+        yield client, list(names)
+
+
+async def _letters(client: AsyncClient, name: str, wanted: Filter) -> AsyncIterator[DeadLetter]:
+    """Iterates over a queue's dead letters; there are none as long as there is no queue for them."""
+    from qdo import deadletters
+    from queuey.client import QueueNotFound
+
+    try:
+        async for letter in deadletters.letters(client, name, **wanted):
+            yield letter
+    except QueueNotFound:
+        output.note(f"{name} has no dead letters, and never had.")
+
+
+async def _has(client: AsyncClient, name: str, settings: Settings) -> bool:
+    """Tells whether a queue ever had dead letters."""
+    from qdo.deadletters import queue_for
+    from queuey.client import QueueNotFound
+
+    try:
+        await client.info(queue_for(name, settings.dead_queue))
+    except QueueNotFound:
+        return False
+    return True

@@ -1,0 +1,55 @@
+"""Commands run in this process, as the shell would run them."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+
+class Ended(NamedTuple):
+    """How a command ended and what it printed."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        """Standard output as text."""
+        return self.out.decode()
+
+    @property
+    def json(self) -> Any:  # noqa: ANN401 - any JSON value
+        """The one JSON document on standard output."""
+        (line,) = self.out.splitlines()
+        return msgspec.json.decode(line)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        """The JSON documents on standard output, one a line."""
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+
+Run = Callable[..., Ended]
+
+
+def runner(name: str, main: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Returns what runs a command line: ``name`` with the arguments that it is called with."""
+
+    def run_command(*arguments: str, stdin: bytes = b"") -> Ended:
+        out, err = io.BytesIO(), io.BytesIO()
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "argv", [name, *arguments])
+            patched.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8"))
+            patched.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8", write_through=True))
+            patched.setattr(sys, "stderr", io.TextIOWrapper(err, "utf-8", write_through=True))
+            with pytest.raises(SystemExit) as ended:
+                main()
+            return Ended(int(ended.value.code or 0), out.getvalue(), err.getvalue().decode())
+
+    return run_command

@@ -1,0 +1,1 @@
+"""Qdo's command line."""

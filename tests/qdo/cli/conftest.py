@@ -1,0 +1,98 @@
+"""A real service and a place to meet for the commands, which run in this process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+import pytest
+
+from qdo.cli import main
+from qdo.coordination import Coordinator
+from qdo.coordination.opening import open_coordinator
+from qdo.partitions import Partition, Queue
+from queuey.client import Client
+from tests.commands import Run, runner
+from tests.served import Served
+
+GROUP = "group"
+Answer = TypeVar("Answer")
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One service for all tests of commands; each makes queues of its own."""
+    with Served(tmp_path_factory.mktemp("served")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[Client]:
+    """A client of the service, to look behind the command's back."""
+    with served.client() as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(client: Client) -> str:
+    """A new queue with three partitions."""
+    return client.create_queue(partitions=3).name
+
+
+class Place:
+    """Where the group of a test meets.
+
+    Args:
+        url: Of the coordination.
+        host: What the group calls the service.
+    """
+
+    def __init__(self, url: str, host: str) -> None:
+        self.url = url
+        self.host = host
+
+    def partition(self, queue: str, number: int) -> Partition:
+        """A partition of the service's application."""
+        return Partition(Queue(self.host, "queuey", queue), number)
+
+    def ask(self, question: Callable[[Coordinator], Awaitable[Answer]], group: str = GROUP) -> Answer:
+        """Opens a coordinator for one question."""
+
+        async def asked() -> Answer:
+            coordinator = open_coordinator(self.url, group)
+            await coordinator.open()
+            try:
+                return await question(coordinator)
+            finally:
+                await coordinator.close()
+
+        return anyio.run(asked)
+
+    def offsets(self, group: str = GROUP) -> dict[tuple[str, int], str | None]:
+        """The recorded ids by queue and partition."""
+        found = self.ask(lambda coordinator: coordinator.offsets(), group)
+        return {(partition.queue.name, partition.number): offset.id for partition, offset in found.items()}
+
+    def record(self, offsets: dict[Partition, str | None], group: str = GROUP) -> None:
+        """Records ids."""
+        self.ask(lambda coordinator: coordinator.set_offsets(offsets), group)
+
+
+@pytest.fixture
+def place(served: Served, tmp_path: Path) -> Place:
+    """A file of the test's own."""
+    return Place(f"local://{tmp_path / 'qdo.sqlite3'}", f"127.0.0.1:{served.port}")
+
+
+@pytest.fixture
+def run(served: Served, place: Place, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command as ``qdo <arguments>`` would, for the group of the test."""
+    for name in [name for name in os.environ if name.startswith(("QUEUEY_", "QDO_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
+    monkeypatch.setenv("QDO_COORDINATION", place.url)
+    monkeypatch.setenv("QDO_GROUP", GROUP)
+    return runner("qdo", main, monkeypatch)
