@@ -1,0 +1,88 @@
+"""Who is to own which partition. Pure: a function of who is there, what each sees, and who was to own what before.
+
+An assignment is
+
+* balanced: no partition, nor a chain of them (one moves from the first member to the second, another from the second
+  to the third), can move so that a difference of two or more between two members' numbers shrinks. When all subscribe
+  to the same queues, these numbers differ by one at most;
+* sticky: of all assignments that are as even, it is one that moves the fewest partitions;
+* the same wherever it is computed, whatever order members and partitions come in.
+
+What members see may differ for a while. That is no matter of opinion between them: everybody writes down what it sees,
+a queue has as many partitions as the highest number that anybody wrote, and those who wrote its name may own them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import NamedTuple
+
+from qdo.assignment.dealing import deal
+from qdo.assignment.levelling import level
+from qdo.assignment.pools import gather
+from qdo.assignment.savings import save
+from qdo.coordination import Member, Target
+from qdo.partitions import Partition, Queue
+
+__all__ = ["Plan", "assign", "plan"]
+
+
+class Plan(NamedTuple):
+    """What the target is to be.
+
+    Attributes:
+        target: The target.
+        look_again: When the next absent member's time is over, seconds since 1970; None: nobody is absent.
+    """
+
+    target: Target
+    look_again: float | None
+
+
+def assign(
+    members: Mapping[str, Mapping[Queue, int]],
+    previous: Mapping[Partition, str],
+    *,
+    reserved: Container[str] = (),
+) -> dict[Partition, str]:
+    """Returns who is to own each partition.
+
+    Args:
+        members: For each member its queues, with the number of partitions that it sees.
+        previous: Who was to own what; nothing of it needs to exist any more.
+        reserved: Owners that are not there but keep what they had: it is left out of the result and of the balance.
+    """
+    names = sorted(members)
+    shares = gather(names, members, previous, reserved)
+    level(shares)
+    if len(shares.pools) > 1:
+        save(shares)
+    return dict(pair for pool in shares.pools for pair in deal(pool, names))
+
+
+def plan(members: Mapping[str, Member], target: Target | None, now: float, grace: float) -> Plan:
+    """Returns what the target is to be, which is the present one if that is right.
+
+    A static member that is gone keeps its partitions for a while, so that its return moves nothing. Others neither
+    lose partitions to it meanwhile nor get any of its own.
+
+    Args:
+        members: Who is there.
+        target: The present one.
+        now: Seconds since 1970.
+        grace: Seconds for which absent static members keep what they have.
+    """
+    before = Target() if target is None else target
+    since = {
+        member: min(before.absent.get(member, now), now)
+        for member in sorted(before.static | before.absent.keys())
+        if member not in members
+    }
+    since = {member: instant for member, instant in since.items() if instant + grace > now}
+    kept = {partition: member for partition, member in before.owners.items() if member in since}
+    owners = assign({name: member.queues for name, member in members.items()}, before.owners, reserved=since) | kept
+    holders = set(kept.values())
+    absent = {member: instant for member, instant in since.items() if member in holders}
+    static = frozenset(name for name, member in members.items() if member.static)
+    look_again = min(absent.values()) + grace if absent else None
+    return Plan(Target(owners, absent, static), look_again)
