@@ -120,7 +120,7 @@ def _check(settings: Settings, sources: Mapping[str, str]) -> None:
     """Refuses values that contradict each other."""
 
     def refuse(reason: str, *names: str) -> None:
-        where = ", ".join(f"{name} from {sources[name]}" for name in names)
+        where = ", ".join(f"{name} from {sources.get(name, 'default')}" for name in names)
         raise InvalidArgument(f"{reason} ({where})")
 
     if settings.threads is not None and settings.processes is not None:
@@ -129,3 +129,5 @@ def _check(settings: Settings, sources: Mapping[str, str]) -> None:
         refuse("a thread cannot be stopped, so there is no time limit for threads", "time_limit", "threads")
     if settings.metrics is not None and int(settings.metrics.rpartition(":")[2]) > _HIGHEST_PORT:
         refuse(f"the port of the metrics is above {_HIGHEST_PORT}", "metrics")
+    if settings.retry_base > settings.retry_cap:
+        refuse("the first pause is longer than the longest", "retry_base", "retry_cap")

@@ -95,7 +95,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     grace: Annotated[
         float,
-        _meta(GROUP, "How long members with a `name` keep their partitions while they are gone.", ge=0, le=86_400),
+        _meta(
+            GROUP,
+            "How long members with a `name` keep their partitions while they are gone; the same for all members.",
+            ge=0,
+            le=86_400,
+        ),
     ] = 0.0
     host: Annotated[
         str | None,
@@ -169,7 +174,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["dead-letter", "skip", "stop", "retry"],
         _meta(
             FAILURES,
-            "What becomes of a message that has failed: `dead-letter` keeps it in the queue `<queue>.dead`, `skip` only "
+            "What becomes of a message that has failed: `dead-letter` keeps it in `<queue>.dead`, `skip` only "
             "logs it, `stop` ends the worker without marking it, `retry` goes on trying.",
         ),
     ] = "dead-letter"

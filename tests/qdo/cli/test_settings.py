@@ -1,0 +1,131 @@
+"""Where settings come from, and what refuses to start."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from qdo.cli import settings
+from qdo.cli.loading import load
+from qdo.cli.settings import Settings
+from qdo.consumer.settings import ConsumerSettings
+from qdo.errors import InvalidArgument
+from qdo.worker.retry import Retry
+from qdo.worker.settings import WorkerSettings
+
+PAGE = Path(__file__).parents[3] / "docs" / "qdo-cli.md"
+RENAMED = {"retry_base": "base", "retry_cap": "cap", "never_retry": "never"}
+
+
+def write(path: Path, text: str) -> Path:
+    """Writes a settings file."""
+    path.write_text(text)
+    return path
+
+
+def test_nearest_source_wins(tmp_path: Path) -> None:
+    """The command line beats the environment, that the file, that the default."""
+    file = write(tmp_path / "qdo.toml", 'attempts = 1\nparallel = 2\ndrain = "3s"\nqueue = ["a", "b"]\n')
+    environ = {"QDO_CONFIG": str(file), "QDO_ATTEMPTS": "4", "QDO_PARALLEL": "5", "QDO_LOG": ""}
+    found = load({"attempts": "6", "log": None, "pattern": []}, environ)
+    assert (found.attempts, found.parallel, found.drain, found.queue) == (6, 5, 3.0, ("a", "b"))
+    assert (found.log, found.pattern) == ("text", ())
+
+
+def test_lists_and_switches(tmp_path: Path) -> None:
+    """Texts of the environment are split at commas; switches are written as people write them."""
+    environ = {"QDO_QUEUE": "a, b,", "QDO_MIRROR": "on", "QDO_DRAIN": "1m30s"}
+    found = load({"pattern": ["x,y", "z"]}, environ)
+    assert (found.queue, found.pattern, found.mirror, found.drain) == (("a", "b"), ("x,y", "z"), True, 90.0)
+
+
+def test_config_option_beats_its_variable(tmp_path: Path) -> None:
+    """``--config`` is read instead of the file that QDO_CONFIG names; paths in it are relative to it."""
+    file = write(tmp_path / "right.toml", 'attempts = 1\nprofile = "here.toml"')
+    found = load({}, {"QDO_CONFIG": str(tmp_path / "missing.toml")}, file)
+    assert (found.attempts, found.profile) == (1, tmp_path / "here.toml")
+
+
+def test_the_service_is_named_as_for_queuey() -> None:
+    """Which service is meant is read from the client's own variables; other ones of that kind are left alone."""
+    environ = {
+        "QUEUEY_URL": "http://x",
+        "QUEUEY_APP": "a",
+        "QUEUEY_KEY": "k",
+        "QUEUEY_CA": "ca.pem",
+        "QUEUEY_PORT": "1",
+    }
+    found = load({}, environ)
+    assert (found.url, found.app, found.key, found.ca) == ("http://x", "a", "k", Path("ca.pem"))
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"QDO_ATEMPTS": "1"}, ["QDO_ATEMPTS", "environment", "QDO_ATTEMPTS"]),
+        ({"QDO_ATTEMPTS": "-1"}, ["attempts", "QDO_ATTEMPTS", "-1"]),
+        ({"QDO_ATTEMPTS": "many"}, ["attempts", "QDO_ATTEMPTS", "many"]),
+        ({"QDO_MIRROR": "perhaps"}, ["mirror", "QDO_MIRROR", "perhaps"]),
+        ({"QDO_DRAIN": "nan"}, ["drain", "nan"]),
+        ({"QDO_ON_FAILURE": "cry"}, ["on_failure", "cry", "dead-letter"]),
+        ({"QDO_BY": "name"}, ["by", "QDO_BY", "name"]),
+        ({"QDO_METRICS": "9400"}, ["metrics", "9400"]),
+        ({"QDO_METRICS": "localhost:99999"}, ["metrics", "65535"]),
+        ({"QDO_THREADS": "2", "QDO_PROCESSES": "2"}, ["QDO_THREADS", "QDO_PROCESSES"]),
+        ({"QDO_THREADS": "2", "QDO_TIME_LIMIT": "2"}, ["QDO_THREADS", "QDO_TIME_LIMIT"]),
+        ({"QDO_RETRY_BASE": "9", "QDO_RETRY_CAP": "3"}, ["retry_base", "QDO_RETRY_CAP"]),
+        ({"QDO_RETRY_BASE": "2m"}, ["QDO_RETRY_BASE", "retry_cap", "default"]),
+        ({"QDO_CONFIG": "/nowhere/q.toml"}, ["/nowhere/q.toml", "No such file"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str]) -> None:
+    """Whatever refuses to start says which key is wrong and where it came from."""
+    with pytest.raises(InvalidArgument) as caught:
+        load({}, environ)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("atempts = 1", ["atempts", "attempts"]),
+        ("[worker]\nattempts = 1", ["worker"]),
+        ("attempts = ", ["not TOML"]),
+        ("group = 5", ["group", "5"]),
+        ("attempts = true", ["attempts", "True"]),
+        ("queue = 'a b'\nprofile = 5", ["profile", "5"]),
+        ("key = 'secret'", ["key", "profile", "QUEUEY_KEY"]),
+    ],
+    ids=["unknown", "table", "syntax", "number for text", "switch for number", "number for path", "secret"],
+)
+def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
+    """An error in the settings file names the file and the key, and never shows a secret."""
+    file = write(tmp_path / "bad.toml", text)
+    with pytest.raises(InvalidArgument) as caught:
+        load({}, {}, file)
+    assert [word for word in [str(file), *words] if word not in str(caught.value)] == []
+    assert "'secret'" not in str(caught.value)
+
+
+@pytest.mark.parametrize("library", [ConsumerSettings, WorkerSettings, Retry])
+def test_defaults_are_those_of_the_library(library: type[msgspec.Struct]) -> None:
+    """A setting of the command line that the library has too has the same default there."""
+    theirs = {field.name: field.default for field in msgspec.structs.fields(library)}
+    shared = 0
+    for name, line in settings.table().items():
+        inner = RENAMED.get(name, name)
+        if inner in theirs and inner != "commit_every":
+            shared += 1
+            ours = getattr(Settings(), name)
+            assert ours == (theirs[inner] or ours) if ours is not None else line.default in {str(theirs[inner]), "none"}
+    assert shared >= 4
+
+
+def test_the_page_shows_the_table() -> None:
+    """The documentation has every setting, exactly as the program has it."""
+    assert settings.as_markdown() in PAGE.read_text()
+    assert len(re.findall(r"^\| `\w+` \|", settings.as_markdown(), re.MULTILINE)) == len(settings.table())

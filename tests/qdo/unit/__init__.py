@@ -1,0 +1,1 @@
+"""Decisions of Qdo, without any I/O."""

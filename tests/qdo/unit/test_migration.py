@@ -1,0 +1,110 @@
+"""What the original's status messages become."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.coordination import Offset
+from qdo.migration import Status, newest, plan, read_status
+from qdo.moves import Move
+from qdo.partitions import Partition, Queue
+from queuey.client import Message, id_before
+
+ORDERS = Queue("host", "app", "or-ders")
+FIRST, SECOND, THIRD = (id_before(1_000_000_000 + second) for second in range(3))
+
+
+def message(body: object, identifier: str = FIRST, partition: int = 1) -> Message:
+    """A message of the status queue."""
+    return Message(identifier, "0", partition, body)
+
+
+def body(place: str, processed: str = "") -> str:
+    """What a worker wrote."""
+    return json.dumps({"partition": place, "processed": processed, "last_worker": "host-1"})
+
+
+@given(st.text(min_size=1), st.integers(1, 200))
+def test_names_are_split_at_the_last_dash(name: str, number: int) -> None:
+    """Whatever a queue is called, its number is behind the last dash."""
+    status = read_status(message(body(f"{name}-{number}", SECOND)))
+    assert (status.queue, status.number, status.processed) == (name, number, SECOND)
+
+
+@pytest.mark.parametrize("form", [str, str.encode, json.loads], ids=["text", "bytes", "JSON"])
+def test_any_form_of_the_body_is_read(form: Any) -> None:  # noqa: ANN401 - makes a body of text
+    """However the service keeps the JSON, it is read; an empty ``processed`` means that nothing was."""
+    assert read_status(message(form(body("a-2")))) == Status("a", 2, None, "host-1", FIRST)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["", "[]", "{}", body("orders"), body("orders-x"), body("orders-0"), body("-1"), body("a-1", "what"), b"\xff", 5],
+)
+def test_what_is_no_status_is_named(wrong: object) -> None:
+    """A message that says nothing is passed over, with its place and the reason."""
+    found, unreadable = newest([message(wrong, THIRD, 4), message(body("a-1"))])
+    assert [status.queue for status in found] == ["a"]
+    assert len(unreadable) == 1
+    assert unreadable[0].startswith(f"4:{THIRD}: ")
+
+
+@given(st.permutations([(FIRST, 1, FIRST), (SECOND, 5, THIRD), (THIRD, 7, SECOND)]))
+def test_newest_status_counts(entries: list[tuple[str, int, str]]) -> None:
+    """Of several statuses of a partition the newest counts, wherever it lies and even if it is behind."""
+    found, _ = newest(message(body("or-ders-3", processed), name, place) for name, place, processed in entries)
+    assert [(status.message, status.processed) for status in found] == [(THIRD, SECOND)]
+
+
+def status(number: int, processed: str | None, queue: Queue = ORDERS) -> dict[Partition, Status]:
+    """A status by its partition."""
+    return {Partition(queue, number): Status(queue.name, number, processed, "host-1", FIRST)}
+
+
+def test_fates() -> None:
+    """An offset is taken over where the group has none or is behind; everything else stays as it is."""
+    gone = Queue("host", "app", "gone")
+    statuses = (status(1, SECOND) | status(2, SECOND) | status(3, SECOND) | status(4, SECOND) | status(5, None)) | (
+        status(7, SECOND) | status(1, SECOND, gone)
+    )
+    recorded = {Partition(ORDERS, number): Offset(name) for number, name in [(2, FIRST), (3, SECOND), (4, THIRD)]}
+    moves, fates = plan(statuses, {ORDERS: 6}, recorded)
+    assert [fates[Partition(ORDERS, number)] for number in (1, 2, 3, 4, 5, 7)] == [
+        "move",
+        "move",
+        "same",
+        "ahead",
+        "untouched",
+        "gone",
+    ]
+    assert fates[Partition(gone, 1)] == "gone"
+    assert [move for move in moves if move.changes] == [
+        Move(Partition(ORDERS, 1), None, SECOND),
+        Move(Partition(ORDERS, 2), FIRST, SECOND),
+    ]
+
+
+def test_back_is_taken_when_told() -> None:
+    """With ``back`` an offset that is further goes back to what the status says."""
+    moves, fates = plan(status(1, FIRST), {ORDERS: 1}, {Partition(ORDERS, 1): Offset(THIRD)}, back=True)
+    assert fates == {Partition(ORDERS, 1): "move"}
+    assert moves == [Move(Partition(ORDERS, 1), THIRD, FIRST)]
+
+
+@given(
+    st.dictionaries(st.integers(1, 6), st.sampled_from([None, FIRST, SECOND, THIRD])),
+    st.dictionaries(st.integers(1, 6), st.sampled_from([FIRST, SECOND, THIRD])),
+)
+def test_a_second_run_changes_nothing(said: dict[int, str | None], known: dict[int, str]) -> None:
+    """Carrying out a plan leaves nothing to be done by the next one, and moves nothing back."""
+    statuses = {place: one for number, name in said.items() for place, one in status(number, name).items()}
+    recorded = {Partition(ORDERS, number): Offset(name) for number, name in known.items()}
+    moves, _ = plan(statuses, {ORDERS: 5}, recorded)
+    assert not any(move.goes_back for move in moves)
+    after = recorded | {move.partition: Offset(move.after) for move in moves}
+    assert not any(move.changes for move in plan(statuses, {ORDERS: 5}, after)[0])
