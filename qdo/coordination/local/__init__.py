@@ -1,0 +1,19 @@
+"""Coordination of the processes of one machine: a file, no server, nothing to install.
+
+::
+
+    coordinator, session   the contract; each call is handed to the keeper and awaited
+    keeper                 the one thread of a coordinator: transactions, signs of life, events
+    sessions, owners,      what is done inside a transaction
+    groups
+    database, bell         the file, and how processes wake each other
+
+What cannot be done with a file: a process that is stopped (not killed) in the middle of a transaction keeps all others
+from writing until it goes on. Nothing can be recorded meanwhile, by anybody, so nothing is fenced wrongly; sessions
+that end meanwhile are lost.
+"""
+
+from qdo.coordination.local.coordinator import LocalCoordinator, from_url
+from qdo.coordination.local.options import LocalOptions, default_path
+
+__all__ = ["LocalCoordinator", "LocalOptions", "default_path", "from_url"]

@@ -1,0 +1,152 @@
+"""Groups of processes of one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import msgspec
+
+from qdo.coordination import Coordinator, Listen, Member, Offset, Session, Target
+from qdo.coordination.encoding import valid_name
+from qdo.coordination.local import groups, sessions
+from qdo.coordination.local.database import Transaction
+from qdo.coordination.local.keeper import Keeper
+from qdo.coordination.local.options import LocalOptions, parse_url
+from qdo.coordination.local.session import LocalSession
+from qdo.coordination.local.stay import Stay
+from qdo.errors import CoordinationError, CoordinationLost
+from qdo.partitions import Partition
+
+T = TypeVar("T")
+
+
+def from_url(url: str, group: str, *, session_timeout: float | None = None, **options: Any) -> LocalCoordinator:  # noqa: ANN401 - see parse_url
+    """Returns a coordinator that is not open yet.
+
+    Raises:
+        InvalidArgument: It is no URL of local coordination, or an option is unknown.
+    """
+    return LocalCoordinator(group, parse_url(url, session_timeout=session_timeout, **options))
+
+
+class LocalCoordinator(Coordinator):
+    """A group in a file that all its processes use.
+
+    Args:
+        group: Its name.
+        options: The settings.
+    """
+
+    def __init__(self, group: str, options: LocalOptions) -> None:
+        self.group = valid_name("group", group)
+        self.session_timeout = options.session_timeout
+        self._options = options
+        self._keeper: Keeper | None = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """See the contract. Makes the file if there is none."""
+        async with self._opening:
+            if self._keeper is not None:
+                return
+            keeper = Keeper(self._options, self.group)
+            keeper.start()
+            try:
+                await asyncio.wrap_future(keeper.submit(keeper.begin))
+            except BaseException:
+                keeper.shut()
+                raise
+            self._keeper = keeper
+
+    async def join(self, member: Member, listen: Listen) -> Session:
+        """See the contract."""
+        keeper, loop = self._opened(), asyncio.get_running_loop()
+        valid_name("member", member.id)
+        joining = msgspec.structs.replace(member, since=time.time())
+        future = keeper.submit(lambda: keeper.join_group(joining, loop, listen))
+        try:
+            return LocalSession(keeper, await asyncio.wrap_future(future))
+        except asyncio.CancelledError:
+            if not future.cancel():
+                _abandon(keeper, future)
+            raise
+
+    async def members(self) -> dict[str, Member]:
+        """See the contract."""
+        return await self._read(sessions.members)
+
+    async def target(self) -> Target | None:
+        """See the contract."""
+        return (await self._read(groups.target)).target
+
+    async def owners(self) -> dict[Partition, str]:
+        """See the contract."""
+        return await self._read(lambda tx, where: groups.owners(tx, where, sessions.LIVE))
+
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Offset]:
+        """See the contract."""
+        asked = None if partitions is None else list(partitions)
+        return await self._read(lambda tx, where: groups.offsets(tx, where, asked))
+
+    async def set_offsets(
+        self,
+        offsets: Mapping[Partition, str | None],
+        *,
+        expected: Mapping[Partition, str | None] | None = None,
+    ) -> None:
+        """See the contract; here all are moved or none."""
+
+        def work(tx: Transaction) -> None:
+            where = groups.ensure(tx, self.group)
+            sessions.reap(tx, where)
+            groups.set_offsets(tx, where, offsets, expected or {})
+
+        await self._opened().ask(work)
+
+    async def groups(self) -> list[str]:
+        """See the contract."""
+        return await self._opened().ask(groups.names, write=False)
+
+    async def forget(self) -> None:
+        """See the contract."""
+
+        def work(tx: Transaction) -> None:
+            where = groups.find(tx, self.group)
+            if where is not None:
+                sessions.reap(tx, where)
+                groups.forget(tx, where)
+
+        await self._opened().ask(work)
+
+    async def close(self) -> None:
+        """See the contract."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.shut()
+            await asyncio.shield(asyncio.wrap_future(keeper.ended))
+
+    def _opened(self) -> Keeper:
+        if self._keeper is None:
+            raise CoordinationLost("coordination is not open")
+        return self._keeper
+
+    async def _read(self, work: Callable[[Transaction, int | None], T]) -> T:
+        """Reads something of the group in one snapshot."""
+        return await self._opened().ask(lambda tx: work(tx, groups.find(tx, self.group)), write=False)
+
+
+def _abandon(keeper: Keeper, joined: Future[Stay]) -> None:
+    """Ends a session that nobody waits for any more."""
+
+    def leave() -> None:
+        if joined.exception() is None:
+            keeper.leave(joined.result())
+
+    try:
+        keeper.submit(leave)
+    except CoordinationError:
+        return  # with the coordinator its sessions have ended

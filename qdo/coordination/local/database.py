@@ -1,0 +1,262 @@
+"""The one place that opens the file of local coordination, and that knows SQLite's errors.
+
+It is apsw and not the standard library's sqlite3: its SQLite is the same everywhere and new enough for ``RETURNING``,
+its transactions begin where we say, and each kind of failure has a class of its own.
+
+The file keeps a write-ahead log and is not synchronised at each commit (unless asked for): what was committed survives
+every crash of processes; when the machine itself goes down the last seconds may be gone, and the messages that they
+recorded are handled once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from qdo.coordination.local.schema import APPLICATION_ID, FORMAT, TABLES
+from qdo.errors import CoordinationError, CoordinationIncompatible, CoordinationLost
+
+CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts while the machine sleeps too, is the same in all processes, and cannot be set."""
+
+SHORT_WAIT, LONG_WAIT = 0.0005, 0.002
+"""Seconds between two looks whether the file is still locked: at first, and after some."""
+LOOKS_SOON = 20
+LEFT_BEHIND = ("-wal", "-shm")
+
+
+def now() -> float:
+    """Returns seconds since the machine was started."""
+    return time.clock_gettime(CLOCK)
+
+
+class Transaction:
+    """A transaction that is under way.
+
+    Attributes:
+        now: Of :func:`now`; in a transaction that writes, after nobody else could write any more.
+        told: The group of which something was changed that other members want to know; None: nothing was.
+    """
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self.execute = connection.execute
+        self.changes = connection.changes
+        self.now = now()
+        self.told: int | None = None
+
+    def rows(self, statement: str, *values: Any) -> list[Any]:  # noqa: ANN401 - whatever SQLite stores
+        """Runs a statement and returns its rows."""
+        return self.execute(statement, values).fetchall()
+
+    def one(self, statement: str, *values: Any) -> Any:  # noqa: ANN401 - likewise
+        """Runs a statement and returns its only row, or None; nothing of it is left open before the commit."""
+        return next(iter(self.execute(statement, values).fetchall()), None)
+
+
+class Database:
+    """The file, opened when first needed and anew after a failure. For one thread.
+
+    Attributes:
+        patience: Seconds to wait for a file that somebody else has locked.
+    """
+
+    def __init__(self, path: Path, *, patience: float, sync: bool = False) -> None:
+        self.path = path
+        self.patience = patience
+        self._sync = sync
+        self._connection: apsw.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+
+    @contextlib.contextmanager
+    def transaction(self, *, write: bool = True, create: bool = False) -> Iterator[Transaction]:
+        """Runs a transaction, all of it or nothing.
+
+        Args:
+            write: It writes, so it waits until nobody else does.
+            create: Make the file if it is not there.
+
+        Raises:
+            CoordinationLost: The file is locked, full, read only, or gone.
+            CoordinationIncompatible: It is not ours, too new, or damaged.
+        """
+        connection = self._ready(create=create)
+        try:
+            connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            yield Transaction(connection)
+            connection.execute("COMMIT")
+        except BaseException as error:
+            self._undo(connection)
+            if not isinstance(error, apsw.Error):
+                raise
+            if not isinstance(error, apsw.BusyError | apsw.FullError):
+                self.close()
+            raise self._translate(error) from error
+
+    def pages_changed(self) -> int:
+        """Returns a number that is another one after somebody else's commit; costs next to nothing.
+
+        Raises:
+            CoordinationLost, CoordinationIncompatible
+        """
+        connection = self._ready(create=False)
+        try:
+            return int(connection.pragma("data_version"))
+        except apsw.Error as error:
+            raise self._translate(error) from error
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(apsw.Error):
+                connection.close(True)  # noqa: FBT003 - apsw takes it by position only
+
+    def _ready(self, *, create: bool) -> apsw.Connection:
+        """Returns a connection to the file that is there now.
+
+        An open file goes on to work when it was removed, but then others no longer see it.
+        """
+        identity = self._look()
+        if self._connection is not None and identity == self._identity:
+            return self._connection
+        if identity is None:
+            if not create:
+                raise CoordinationLost(f"the coordination file {self.path} is gone")
+            self._make()
+            identity = self._look()
+        self.close()
+        try:
+            self._connection = self._connect()
+        except apsw.Error as error:
+            raise self._translate(error) from error
+        self._identity = identity
+        return self._connection
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CoordinationLost(f"the coordination file {self.path} cannot be used: {error.strerror}") from error
+        return found.st_dev, found.st_ino
+
+    def _make(self) -> None:
+        """Makes the empty file; nobody else may read what is in it.
+
+        The directory is locked meanwhile. A log that an earlier file left behind must go before there is a new file,
+        and nobody may open and close the file of another coordinator of this process, which would undo its locks.
+        """
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with _opened(self.path.parent, os.O_RDONLY) as directory:
+                fcntl.flock(directory, fcntl.LOCK_EX)
+                if not self.path.exists():
+                    for left in LEFT_BEHIND:
+                        self.path.with_name(self.path.name + left).unlink(missing_ok=True)
+                    with _opened(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL):
+                        pass
+        except OSError as error:
+            raise CoordinationLost(f"the coordination file {self.path} cannot be made: {error.strerror}") from error
+
+    def _connect(self) -> apsw.Connection:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX
+        connection = apsw.Connection(str(self.path), flags=flags)
+        try:
+            connection.set_busy_handler(self._wait)
+            self._check(connection)
+            self._use_log(connection)
+            # Whoever closes a file that was removed must not remove the log of the one that has taken its place.
+            keep = ctypes.c_int(1)
+            connection.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, ctypes.addressof(keep))
+            connection.pragma("synchronous", "FULL" if self._sync else "NORMAL")
+            self._fill(connection)
+        except BaseException:
+            connection.close(True)  # noqa: FBT003 - apsw takes it by position only
+            raise
+        return connection
+
+    def _check(self, connection: apsw.Connection) -> bool:
+        """Tells whether our tables are there.
+
+        Raises:
+            CoordinationIncompatible: Others are.
+        """
+        owner, version = connection.pragma("application_id"), connection.pragma("user_version")
+        if owner == APPLICATION_ID and version == FORMAT:
+            return True
+        if owner == APPLICATION_ID:
+            raise CoordinationIncompatible(f"a newer program than this one made {self.path}: its format is {version}")
+        if owner or connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            raise CoordinationIncompatible(f"{self.path} is a database of something else")
+        return False
+
+    def _use_log(self, connection: apsw.Connection) -> None:
+        """Has a new file keep a log; SQLite asks no busy handler while another process does the same."""
+        until = time.monotonic() + self.patience
+        while True:
+            try:
+                connection.pragma("journal_mode", "WAL")
+            except apsw.BusyError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(LONG_WAIT)
+            else:
+                return
+
+    def _fill(self, connection: apsw.Connection) -> None:
+        if self._check(connection):
+            return
+        with contextlib.ExitStack() as undo:
+            connection.execute("BEGIN IMMEDIATE")
+            undo.callback(self._undo, connection)
+            if not self._check(connection):
+                connection.execute(TABLES)
+                connection.pragma("application_id", APPLICATION_ID)
+                connection.pragma("user_version", FORMAT)
+            connection.execute("COMMIT")
+
+    def _wait(self, looks: int) -> bool:
+        """Waits for somebody else's lock: in small steps, because locks are short."""
+        if not looks:
+            self._waiting_since = time.monotonic()
+        if time.monotonic() - self._waiting_since >= self.patience:
+            return False
+        time.sleep(SHORT_WAIT if looks < LOOKS_SOON else LONG_WAIT)
+        return True
+
+    @staticmethod
+    def _undo(connection: apsw.Connection) -> None:
+        with contextlib.suppress(apsw.Error):
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    def _translate(self, error: apsw.Error) -> CoordinationError:
+        text = str(error) or type(error).__name__
+        match error:
+            case apsw.NotADBError():
+                return CoordinationIncompatible(f"{self.path} is not a coordination file: {text}")
+            case apsw.CorruptError() | apsw.SQLError() | apsw.MismatchError():
+                return CoordinationIncompatible(f"the coordination file {self.path} is damaged: {text}")
+            case apsw.BusyError():
+                return CoordinationLost(f"the coordination file {self.path} is locked by another process: {text}")
+            case _:
+                return CoordinationLost(f"the coordination file {self.path} cannot be used: {text}")
+
+
+@contextlib.contextmanager
+def _opened(path: Path, flags: int) -> Iterator[int]:
+    """Opens a file or directory by its descriptor; what is made is private."""
+    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,150 @@
+"""Groups in the file: their targets, their offsets, and the counters that say when to look again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+from qdo.coordination import Offset, Target, Versioned
+from qdo.coordination.encoding import decode_target, encode_target
+from qdo.coordination.local.database import Transaction
+from qdo.errors import GroupActive, OffsetMoved
+from qdo.partitions import Partition, Queue
+
+
+class Seen(NamedTuple):
+    """The counters of a group; each goes up with what it counts."""
+
+    members: int
+    freed: int
+    version: int
+
+
+def find(tx: Transaction, name: str) -> int | None:
+    """Returns a group's key, None when nobody knows it."""
+    row = tx.one("SELECT id FROM groups WHERE name = ?", name)
+    return row[0] if row else None
+
+
+def ensure(tx: Transaction, name: str) -> int:
+    """Returns a group's key; nobody needs to know it before."""
+    tx.execute("INSERT INTO groups (name) VALUES (?) ON CONFLICT DO NOTHING", (name,))
+    (where,) = tx.one("SELECT id FROM groups WHERE name = ?", name)
+    return int(where)
+
+
+def names(tx: Transaction) -> list[str]:
+    """Returns the names of all groups, in the order of their code points."""
+    return sorted(name for (name,) in tx.rows("SELECT name FROM groups"))
+
+
+def look(tx: Transaction, where: int) -> Seen:
+    """Returns a group's counters."""
+    return Seen(*tx.one("SELECT members, freed, version FROM groups WHERE id = ?", where) or (-1, -1, -1))
+
+
+def count(tx: Transaction, where: int, what: Literal["members", "freed"]) -> None:
+    """Counts a change that members want to know of."""
+    tx.execute(f"UPDATE groups SET {what} = {what} + 1 WHERE id = ?", (where,))  # noqa: S608 - a constant
+    tx.told = where
+
+
+def target(tx: Transaction, where: int | None) -> Versioned:
+    """Returns a group's target.
+
+    Raises:
+        CoordinationIncompatible: It is newer than this program.
+    """
+    row = tx.one("SELECT target, version FROM groups WHERE id = ?", where)
+    if row is None or row[0] is None:
+        return Versioned(None, -1)
+    return Versioned(decode_target(row[0]), row[1])
+
+
+def set_target(tx: Transaction, where: int, target: Target, version: int) -> bool:
+    """Replaces a group's target if it still has the version; returns whether it did."""
+    change = "UPDATE groups SET target = ?, version = version + 1 WHERE id = ? AND version = ?"
+    tx.execute(change, (encode_target(target), where, version))
+    if not tx.changes():
+        return False
+    tx.told = where
+    return True
+
+
+def owners(tx: Transaction, where: int | None, live: str) -> dict[Partition, str]:
+    """Returns the owner of every owned partition.
+
+    Args:
+        tx: The transaction.
+        where: The group.
+        live: What is true of a session that has not ended.
+    """
+    query = f"""SELECT queue, number, sessions.member FROM partitions JOIN sessions ON sessions.id = session
+        WHERE partitions.grp = :grp AND {live} ORDER BY queue, number"""  # noqa: S608 - a constant
+    rows = tx.execute(query, {"grp": where, "now": tx.now})
+    queues: dict[str, Queue] = {}
+    return {_partition(queues, queue, number): member for queue, number, member in rows}
+
+
+def offsets(tx: Transaction, where: int | None, partitions: Iterable[Partition] | None) -> dict[Partition, Offset]:
+    """Returns what is recorded: for some partitions, or (None) for all."""
+    query = "SELECT queue, number, offset, at, member FROM partitions WHERE grp = ? AND offset IS NOT NULL"
+    if partitions is None:
+        queues: dict[str, Queue] = {}
+        rows = tx.execute(f"{query} ORDER BY queue, number", (where,))
+        return {_partition(queues, queue, number): Offset(*rest) for queue, number, *rest in rows}
+    found = {}
+    for partition in partitions:
+        if row := tx.one(f"{query} AND queue = ? AND number = ?", where, str(partition.queue), partition.number):
+            found[partition] = Offset(*row[2:])
+    return found
+
+
+def set_offsets(
+    tx: Transaction,
+    where: int,
+    ids: Mapping[Partition, str | None],
+    expected: Mapping[Partition, str | None],
+) -> None:
+    """Moves offsets from outside.
+
+    The row stays when an offset is removed, and with it the version: no taking may ever repeat an earlier one.
+
+    Raises:
+        GroupActive: One of the partitions has an owner. Those that are gone must have been removed before.
+        OffsetMoved: Something else is recorded than expected.
+    """
+    key = "grp = ? AND queue = ? AND number = ?"
+    for partition in ids.keys() | expected.keys():
+        place = where, str(partition.queue), partition.number
+        session, offset = tx.one(f"SELECT session, offset FROM partitions WHERE {key}", *place) or (None, None)  # noqa: S608 - a constant
+        if session is not None and partition in ids:
+            raise GroupActive(f"{partition} has an owner")
+        if offset != expected.get(partition, offset):
+            raise OffsetMoved(f"{partition} is at {offset}, not at {expected[partition]}")
+    change = """INSERT INTO partitions (grp, queue, number, version, offset, at) VALUES (?, ?, ?, 0, ?, ?)
+        ON CONFLICT DO UPDATE SET version = version + 1, offset = excluded.offset, at = excluded.at, member = ''"""
+    instant = time.time()
+    for partition, offset in ids.items():
+        tx.execute(change, (where, str(partition.queue), partition.number, offset, instant))
+
+
+def forget(tx: Transaction, where: int) -> None:
+    """Removes a group. Sessions that have ended must have been removed before.
+
+    Raises:
+        GroupActive: It has members.
+    """
+    if tx.one("SELECT 1 FROM sessions WHERE grp = ?", where):
+        raise GroupActive("the group has members")
+    tx.execute("DELETE FROM partitions WHERE grp = ?", (where,))
+    tx.execute("DELETE FROM groups WHERE id = ?", (where,))
+
+
+def _partition(queues: dict[str, Queue], queue: str, number: int) -> Partition:
+    """Returns a partition, having read each queue's text once."""
+    found = queues.get(queue)
+    if found is None:
+        found = queues[queue] = Queue.parse(queue)
+    return Partition(found, number)

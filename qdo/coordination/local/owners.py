@@ -1,0 +1,86 @@
+"""Taking partitions, giving them up, and recording how far each was processed.
+
+Each partition's row has its owner's session and a version that goes up with every taking and every commit. A commit
+changes the row only where both are still what the session knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from qdo.coordination import Held, Offset
+from qdo.coordination.local import groups, sessions
+from qdo.coordination.local.database import Transaction
+from qdo.partitions import Partition
+
+TAKE = """INSERT INTO partitions (grp, queue, number, session, version) VALUES (:grp, :queue, :number, :session, 1)
+    ON CONFLICT DO UPDATE SET session = :session, version = version + 1 WHERE session IS NULL OR session = :session
+    RETURNING version, offset, at, member"""
+
+RELEASE = """UPDATE partitions SET session = NULL
+    WHERE grp = :grp AND queue = :queue AND number = :number AND session = :session"""
+
+COMMIT = """UPDATE partitions SET offset = :offset, at = :at, member = :member, version = version + 1
+    WHERE grp = :grp AND queue = :queue AND number = :number AND session = :session AND version = :version
+    RETURNING version"""
+
+
+def take(tx: Transaction, session: int, where: int, partitions: Iterable[Partition]) -> dict[Partition, Held]:
+    """Takes what is free; returns what the session owns of it.
+
+    Raises:
+        SessionLost
+    """
+    sessions.alive(tx, session)
+    sessions.reap(tx, where)
+    held = {}
+    for partition in partitions:
+        values = {"grp": where, "queue": str(partition.queue), "number": partition.number, "session": session}
+        for version, *offset in tx.execute(TAKE, values).fetchall():
+            held[partition] = Held(partition, Offset(*offset), version)
+    return held
+
+
+def release(tx: Transaction, session: int, where: int, partitions: Iterable[Partition]) -> None:
+    """Gives up what the session owns of these.
+
+    Raises:
+        SessionLost
+    """
+    sessions.alive(tx, session)
+    freed = 0
+    for partition in partitions:
+        values = {"grp": where, "queue": str(partition.queue), "number": partition.number, "session": session}
+        tx.execute(RELEASE, values)
+        freed += tx.changes()
+    if freed:
+        groups.count(tx, where, "freed")
+
+
+def commit(
+    tx: Transaction, session: int, where: int, member: str, offsets: Iterable[tuple[Held, str]]
+) -> dict[Partition, Held | None]:
+    """Records ids for what the session still holds.
+
+    Raises:
+        SessionLost: Nothing was recorded.
+    """
+    sessions.alive(tx, session)
+    instant = time.time()
+    held: dict[Partition, Held | None] = {}
+    for (partition, _, version), identifier in offsets:
+        values = {
+            "grp": where,
+            "queue": str(partition.queue),
+            "number": partition.number,
+            "session": session,
+            "version": version,
+            "offset": identifier,
+            "at": instant,
+            "member": member,
+        }
+        held[partition] = None
+        for (raised,) in tx.execute(COMMIT, values).fetchall():
+            held[partition] = Held(partition, Offset(identifier, instant, member), raised)
+    return held

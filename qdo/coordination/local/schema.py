@@ -1,0 +1,43 @@
+"""Tables of local coordination, and whose file it is."""
+
+from __future__ import annotations
+
+APPLICATION_ID = 0x51646F43
+"""``QdoC``: tells our files from other SQLite databases."""
+FORMAT = 1
+
+TABLES = """
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again after the group was forgotten
+    name TEXT NOT NULL UNIQUE,
+    members INTEGER NOT NULL DEFAULT 0,    -- goes up when a member comes, goes, or tells something else
+    freed INTEGER NOT NULL DEFAULT 0,      -- goes up when partitions lose their owner
+    version INTEGER NOT NULL DEFAULT -1,   -- of the target
+    target BLOB
+);
+
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY,                -- random: no other file that takes the place of this one has it
+    grp INTEGER NOT NULL,
+    member TEXT NOT NULL,
+    value BLOB NOT NULL,                   -- the member, encoded
+    process TEXT NOT NULL,                 -- the coordinator, by the name of its bell
+    timeout REAL NOT NULL,                 -- seconds
+    expires REAL NOT NULL,                 -- seconds since the machine was started
+    UNIQUE (grp, member)
+);
+CREATE INDEX sessions_by_process ON sessions (process);
+
+CREATE TABLE partitions (
+    grp INTEGER NOT NULL,
+    queue TEXT NOT NULL,                   -- host/application/name, quoted
+    number INTEGER NOT NULL,
+    session INTEGER,                       -- of the owner
+    version INTEGER NOT NULL,              -- goes up with each taking and each commit
+    offset TEXT,
+    at REAL NOT NULL DEFAULT 0,
+    member TEXT NOT NULL DEFAULT '',
+    PRIMARY KEY (grp, queue, number)
+) WITHOUT ROWID;
+CREATE INDEX partitions_by_session ON partitions (session) WHERE session IS NOT NULL;
+"""
