@@ -15,7 +15,7 @@ from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
 from qdo.cli.output import DryRun, Json, Yes
 from qdo.cli.selection import chosen, existing, id_of, newest
 from qdo.cli.settings import Settings
-from queuey.client import EARLIEST, time_of
+from queuey.client import EARLIEST
 
 if TYPE_CHECKING:
     from qdo.cli.opening import Opened
@@ -62,7 +62,7 @@ def show(settings: Settings, partition: Numbers = None, json: Json = False) -> N
     rows = [
         (
             *_names(one),
-            _point(recorded[one].id),
+            output.point(recorded[one].id),
             output.instant(recorded[one].at),
             recorded[one].member or "from outside",
         )
@@ -97,7 +97,7 @@ def seek(
     settings: Settings,
     to: Annotated[
         str,
-        typer.Argument(
+        typer.Option(
             help="The id of the last message that counts as processed; or an instant, from which on messages are "
             "handled: seconds since 1970, ISO 8601 (local time unless it names a zone), or relative such as -1h.",
             show_default=False,
@@ -197,7 +197,9 @@ def _tell(planned: list[Move], *, dry_run: bool, json: bool, fates: Mapping[Part
         if json:
             places = {"from": move.before, "to": move.after} if move else {"from": None, "to": None}
             output.emit({**_place(partition), **places, "changed": changes and not dry_run, "note": fate})
-        rows.append((*_names(partition), *((_point(move.before), _point(move.after)) if move else ("", "")), fate))
+        rows.append(
+            (*_names(partition), *((output.point(move.before), output.point(move.after)) if move else ("", "")), fate)
+        )
     if not json:
         output.table(["queue", "partition", "from", "to", ""], rows)
     count = sum(move.changes for move in planned)
@@ -211,12 +213,3 @@ def _names(partition: Partition) -> tuple[str, int]:
 def _place(partition: Partition) -> dict[str, object]:
     queue = partition.queue
     return {"host": queue.host, "app": queue.application, "queue": queue.name, "partition": partition.number}
-
-
-def _point(identifier: str | None) -> str:
-    """Returns an id with its time, as people read it."""
-    if identifier is None:
-        return "none"
-    if identifier == EARLIEST:
-        return "earliest"
-    return f"{identifier} ({time_of(identifier).isoformat(' ', 'milliseconds').replace('+00:00', 'Z')})"

@@ -15,6 +15,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from queuey.client import EARLIEST, time_of
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be done, and do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -62,6 +64,15 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 def instant(seconds: float) -> str:
     """Returns an instant, seconds since 1970, in UTC; nothing for 0."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(" ", "seconds").replace("+00:00", "Z") if seconds else ""
+
+
+def point(identifier: str | None) -> str:
+    """Returns an id with its time."""
+    if identifier is None:
+        return "none"
+    if identifier == EARLIEST:
+        return "earliest"
+    return f"{identifier} ({time_of(identifier).isoformat(' ', 'milliseconds').replace('+00:00', 'Z')})"
 
 
 def confirm(question: str, *, yes: bool) -> None:

@@ -1,0 +1,217 @@
+"""``qdo status``: what a group is doing."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from qdo.cli import output
+from qdo.cli.opening import host_of, open_client, open_group
+from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
+from qdo.cli.output import Json
+from qdo.cli.selection import chosen
+from qdo.cli.settings import Settings
+from qdo.partitions import Partition
+from queuey.client import ClientError, GroupOffset, instants
+
+if TYPE_CHECKING:
+    from qdo.coordination import Coordinator, Member, Offset
+
+app = typer.Typer(add_completion=False)
+
+_CLEAR = "\x1b[2J\x1b[H"
+
+
+class Line(NamedTuple):
+    """What there is to say about a partition.
+
+    Attributes:
+        owner: Who has it now; empty: nobody.
+        target: Who is to have it; empty: nobody.
+        offset: As it is recorded; None: not at all.
+        behind: How many messages lie behind; None: not known.
+    """
+
+    owner: str
+    target: str
+    offset: Offset | None
+    behind: GroupOffset | None = None
+
+
+class Picture(NamedTuple):
+    """A group at one moment. ``unknown`` says why the lag is not known, if it is not."""
+
+    group: str
+    members: Mapping[str, Member]
+    lines: Mapping[Partition, Line]
+    unknown: str = ""
+
+    @property
+    def lag(self) -> int:
+        """How many messages lie behind the offsets, as far as that is known."""
+        return sum(line.behind.lag for line in self.lines.values() if line.behind is not None)
+
+
+@app.command()
+@with_settings(*SERVICE, *GROUP, *QUEUES)
+def status(
+    settings: Settings,
+    lag: Annotated[bool, typer.Option(help="Ask the service how many messages are behind.")] = True,
+    watch: Annotated[
+        float | None, typer.Option(min=0.1, help="Show it again after so many seconds, until Ctrl-C.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Show a group: its members, who owns what, offsets and lag; with --json one document.
+
+    Needs the service only for the lag.
+    """
+
+    async def show() -> None:
+        async with open_group(settings) as coordinator:
+            while True:
+                picture = await look(coordinator, settings, lag=lag)
+                if watch is not None and not json and sys.stdout.isatty():
+                    print(_CLEAR, end="")
+                output.emit(as_json(picture)) if json else _print(picture)
+                if watch is None:
+                    return
+                await asyncio.sleep(watch)
+
+    asyncio.run(show())
+
+
+async def look(coordinator: Coordinator, settings: Settings, *, lag: bool) -> Picture:
+    """Looks at a group.
+
+    Raises:
+        CoordinationLost: Where its members meet does not answer.
+    """
+    members = await coordinator.members()
+    target = await coordinator.target()
+    wanted = {} if target is None else target.owners
+    owners = await coordinator.owners()
+    offsets = await coordinator.offsets()
+    seen = (
+        Partition(queue, number)
+        for member in members.values()
+        for queue, count in member.queues.items()
+        for number in range(1, count + 1)
+    )
+    lines = {
+        partition: Line(owners.get(partition, ""), wanted.get(partition, ""), offsets.get(partition))
+        for partition in chosen({*seen, *owners, *wanted, *offsets}, settings)
+    }
+    picture = Picture(coordinator.group, members, lines)
+    if not lag:
+        return picture
+    try:
+        return picture._replace(lines=await _measured(coordinator.group, lines, settings))
+    except ClientError as error:
+        return picture._replace(unknown=str(error))
+
+
+async def _measured(group: str, lines: Mapping[Partition, Line], settings: Settings) -> Mapping[Partition, Line]:
+    """Adds the lag to the partitions of the service that the settings name.
+
+    Raises:
+        ClientError: The service cannot say.
+    """
+    from qdo.cli.lag import lags
+    from queuey.client import QueueNotFound
+
+    found = dict(lines)
+    async with open_client(settings) as client:
+        ours = (host_of(client, settings), client.application)
+        for queue in sorted({partition.queue for partition in lines if partition.queue[:2] == ours}):
+            mine = {partition: line for partition, line in lines.items() if partition.queue == queue}
+            offsets = {place.number: None if line.offset is None else line.offset.id for place, line in mine.items()}
+            try:
+                behind = await lags(client, queue.name, group, offsets)
+            except QueueNotFound:
+                continue
+            found |= {place: line._replace(behind=behind.get(place.number)) for place, line in mine.items()}
+    return found
+
+
+def as_json(picture: Picture) -> dict[str, Any]:
+    """Returns what ``--json`` prints."""
+    return {
+        "group": picture.group,
+        "members": [
+            {
+                "id": member.id,
+                "static": member.static,
+                "since": member.since,
+                "queues": {queue.name: count for queue, count in sorted(member.queues.items())},
+                "owns": sum(line.owner == member.id for line in picture.lines.values()),
+            }
+            for _, member in sorted(picture.members.items())
+        ],
+        "partitions": [_line_json(partition, line) for partition, line in picture.lines.items()],
+        "lag": picture.lag if all(line.behind is not None for line in picture.lines.values()) else None,
+        "lag_unknown": picture.unknown or None,
+    }
+
+
+def _line_json(partition: Partition, line: Line) -> dict[str, Any]:
+    queue = partition.queue
+    offset, behind = line.offset, line.behind
+    return {
+        "host": queue.host,
+        "app": queue.application,
+        "queue": queue.name,
+        "partition": partition.number,
+        "owner": line.owner or None,
+        "target": line.target or None,
+        "offset": None if offset is None else offset.id,
+        "recorded": None if offset is None else offset.at,
+        "by": None if offset is None else offset.member,
+        "lag": None if behind is None else behind.lag,
+        "lag_exact": None if behind is None else behind.lag_exact,
+        "lag_seconds": None if behind is None else behind.lag_seconds,
+    }
+
+
+def _print(picture: Picture) -> None:
+    owned = sum(bool(line.owner) for line in picture.lines.values())
+    counted = any(line.behind is not None for line in picture.lines.values())
+    behind = f", {picture.lag} messages behind" if counted else ""
+    output.say(
+        f"{picture.group}: {len(picture.members)} members own {owned} of {len(picture.lines)} partitions{behind}"
+    )
+    if picture.unknown:
+        output.note(f"The lag is not known: {picture.unknown}")
+    if picture.members:
+        print()
+        output.table(["member", "owns", "since", "static"], _member_rows(picture))
+    if picture.lines:
+        print()
+        output.table(_COLUMNS, (_row(partition, line) for partition, line in picture.lines.items()))
+
+
+_COLUMNS = ["queue", "partition", "owner", "moves to", "offset", "recorded", "behind", "oldest of them"]
+
+
+def _member_rows(picture: Picture) -> Iterable[tuple[object, ...]]:
+    for name, member in sorted(picture.members.items()):
+        owns = sum(line.owner == name for line in picture.lines.values())
+        yield name, owns, output.instant(member.since), "yes" if member.static else ""
+
+
+def _row(partition: Partition, line: Line) -> tuple[object, ...]:
+    offset, behind = line.offset, line.behind
+    return (
+        partition.queue.name,
+        partition.number,
+        line.owner or "nobody",
+        line.target if line.target != line.owner else "",
+        output.point(None if offset is None else offset.id),
+        "" if offset is None else output.instant(offset.at),
+        "" if behind is None else behind.lag if behind.lag_exact else f"about {behind.lag}",
+        "" if behind is None or not behind.lag else instants.length(behind.lag_seconds),
+    )
