@@ -97,7 +97,7 @@ def moment(text: str, now: float) -> datetime:
     try:
         return _EPOCH + timedelta(microseconds=int(Decimal(instants.point(text, now)) * 1_000_000))
     except InvalidOperation as error:
-        raise InvalidArgument(f"{text!r} is no instant") from error
+        raise InvalidArgument(f"{text!r} is a cursor, which says where to begin, and no instant") from error
     except (ValueError, OverflowError) as error:
         raise InvalidArgument(str(error)) from error
 

@@ -18,9 +18,15 @@ FAILURES = "When a handler fails"
 RUNNING = "Running"
 
 
-def _meta(panel: str, text: str, **more: Any) -> Meta:  # noqa: ANN401 - the limits of any type
-    extra = {"panel": panel, **{name: more.pop(name) for name in ("default", "secret") if name in more}}
-    return Meta(description=text, extra=extra, **more)
+def _meta(
+    panel: str,
+    text: str,
+    *,
+    default: str | None = None,
+    secret: bool = False,
+    **limits: Any,  # noqa: ANN401 - those of any type
+) -> Meta:
+    return Meta(description=text, extra={"panel": panel, "default": default, "secret": secret}, **limits)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,9 +259,9 @@ def table() -> dict[str, Setting]:
             name=field.name,
             panel=extra["panel"],
             type=_type_text(kind, meta),
-            default=extra.get("default") or shown(field.default),
+            default=extra["default"] or shown(field.default),
             help=meta.description or "",
-            secret="secret" in extra,
+            secret=extra["secret"],
             kind=kind,
             meta=meta,
         )

@@ -54,7 +54,7 @@ def public(kind: type) -> list[str]:
 def test_all_is_sorted_and_complete() -> None:
     """Everything that the package exports is listed, in order."""
     exported = queuey.client.__all__
-    assert list(exported) == sorted(exported)
+    assert list(exported) == sorted(exported, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
     tree = [
         name
         for name, value in vars(errors).items()

@@ -1,0 +1,56 @@
+"""Members of a group that live while a test looks on, in a thread with a loop of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import anyio
+
+from qdo.coordination import Member, Session
+from qdo.coordination.opening import open_coordinator
+from qdo.partitions import Partition
+
+SESSION_SECONDS = 30.0
+
+
+@contextmanager
+def living(
+    url: str, group: str, *members: Member, owns: Mapping[str, Iterable[Partition]] | None = None
+) -> Iterator[None]:
+    """Has members join, take what they are to own, and leave at the end."""
+    ready, enough = threading.Event(), threading.Event()
+    thread = threading.Thread(target=anyio.run, args=(_live, url, group, members, owns or {}, ready, enough))
+    thread.start()
+    try:
+        assert ready.wait(30)
+        yield
+    finally:
+        enough.set()
+        thread.join(30)
+
+
+async def _live(
+    url: str,
+    group: str,
+    members: tuple[Member, ...],
+    owns: Mapping[str, Iterable[Partition]],
+    ready: threading.Event,
+    enough: threading.Event,
+) -> None:
+    coordinator = open_coordinator(url, group, session_timeout=SESSION_SECONDS)
+    await coordinator.open()
+    sessions: list[Session] = []
+    try:
+        for member in members:
+            session = await coordinator.join(member, lambda _: None)
+            sessions.append(session)
+            await session.take(owns.get(member.id, ()))
+        ready.set()
+        await anyio.to_thread.run_sync(enough.wait)
+        for session in sessions:
+            await session.leave()
+    finally:
+        ready.set()
+        await coordinator.close()

@@ -1,0 +1,236 @@
+"""``qdo offsets`` and ``qdo groups``."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from qdo.coordination import Coordinator, Member
+from qdo.coordination.opening import open_coordinator
+from qdo.partitions import Partition, Queue
+from queuey.client import EARLIEST, Client, Receipt, time_of
+from tests.commands import Run
+from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.living import living
+
+CHANGING = [
+    ("reset", "earliest"),
+    ("reset", "latest"),
+    ("seek", "--to", "-1h"),
+    ("forget", "--yes"),
+    ("forget", "--yes", "--partition", "1"),
+]
+
+
+@pytest.fixture
+def sent(client: Client, queue: str) -> list[Receipt]:
+    """Four messages in the first partition, one in the second, none in the third."""
+    first = [client.send(queue, str(number), partition=1) for number in range(4)]
+    return [*first, client.send(queue, "alone", partition=2)]
+
+
+@pytest.fixture
+def qdo_status(client: Client) -> Iterator[None]:
+    """The queue that the original's workers made."""
+    client.create_queue("qdo_status", partitions=7)
+    yield
+    client.delete_queue("qdo_status")
+
+
+def test_reset_to_the_ends(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+    """``latest`` is behind the newest message of each partition, ``earliest`` before everything."""
+    assert run("offsets", "reset", "latest", "--queue", queue).code == 0
+    assert place.offsets() == {(queue, 1): sent[3].id, (queue, 2): sent[4].id, (queue, 3): EARLIEST}
+    ended = run("offsets", "reset", "earliest", "--partition", "1", "--json")
+    (line,) = ended.json_lines
+    assert (line["from"], line["to"], line["changed"]) == (sent[3].id, EARLIEST, True)
+    assert place.offsets()[queue, 1] == EARLIEST
+    assert place.offsets()[queue, 2] == sent[4].id
+
+
+def test_seek_to_an_id_and_to_an_instant(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+    """An id counts as handled itself, an instant does not: what was sent at it is handled again."""
+    assert run("offsets", "seek", "--to", sent[1].id.upper(), "--queue", queue, "--partition", "1").code == 0
+    assert place.offsets() == {(queue, 1): sent[1].id}
+    assert run("offsets", "seek", "--to", sent[2].timestamp, "--pattern", f"{queue[:9]}*").code == 0
+    found = place.offsets()[queue, 1]
+    assert found is not None
+    assert time_of(sent[1].id) <= time_of(found) <= time_of(sent[2].id)
+    assert len(place.offsets()) == 3
+
+
+def test_relative_instants_count_from_now(run: Run, place: Place, queue: str) -> None:
+    """``-1h`` is an hour ago."""
+    assert run("offsets", "seek", "--to", "-1h", "--queue", queue).code == 0
+    ago = {time.time() - time_of(offset).timestamp() for offset in place.offsets().values() if offset}
+    assert all(3600 <= seconds < 3700 for seconds in ago)
+
+
+@pytest.mark.parametrize("words", CHANGING, ids=" ".join)
+def test_dry_run_changes_nothing(run: Run, place: Place, queue: str, sent: list[Receipt], words: list[str]) -> None:
+    """``--dry-run`` prints from where to where, and leaves everything as it is."""
+    place.record({place.partition(queue, 1): sent[0].id})
+    before = place.offsets()
+    ended = run("offsets", *words, "--dry-run")
+    assert ended.code == 0, ended.err
+    assert sent[0].id in ended.text
+    assert "nothing was changed" in ended.err
+    assert place.offsets() == before
+
+
+@pytest.mark.parametrize("words", CHANGING, ids=" ".join)
+@pytest.mark.parametrize("more", [(), ("--dry-run",)], ids=["done", "dry run"])
+def test_active_groups_are_refused(
+    run: Run, place: Place, queue: str, sent: list[Receipt], words: list[str], more: tuple[str, ...]
+) -> None:
+    """While a group has a member, its offsets stay where they are, and the member is named."""
+    place.record({place.partition(queue, 1): sent[0].id})
+    with living(place.url, GROUP, Member("somebody")):
+        ended = run("offsets", *words, *more)
+        assert (ended.code, ended.out) == (1, b"")
+        assert "active" in ended.err
+        assert "somebody" in ended.err
+        assert len(ended.err.splitlines()) == 1
+    assert place.offsets() == {(queue, 1): sent[0].id}
+
+
+def test_forget_some_and_all(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+    """What is chosen is removed; without a choice the group is, after a confirmation."""
+    place.record({place.partition(queue, number): sent[0].id for number in (1, 2)})
+    assert run("offsets", "forget", "--partition", "1", "--yes").code == 0
+    assert place.offsets() == {(queue, 2): sent[0].id}
+    refused = run("offsets", "forget")
+    assert (refused.code, "--yes" in refused.err) == (2, True)
+    assert run("groups", "--json").json["group"] == GROUP
+    assert run("offsets", "forget", "--yes").code == 0
+    assert place.offsets() == {}
+    assert run("groups", "--json").out == b""
+
+
+def test_show(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+    """What is recorded is shown with its time and who recorded it, of all services or of chosen queues."""
+    other = Partition(Queue("elsewhere", "app", "other"), 2)
+    place.record({place.partition(queue, 1): sent[0].id, other: EARLIEST})
+    lines = run("offsets", "show", "--json").json_lines
+    assert {(line["host"], line["queue"], line["partition"]) for line in lines} == {
+        (place.host, queue, 1),
+        ("elsewhere", "other", 2),
+    }
+    shown = run("offsets", "show", "--queue", queue).text
+    assert sent[0].id in shown
+    assert "from outside" in shown
+    assert "other" not in shown
+
+
+def test_other_services_of_the_group_stay(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+    """Without a choice of queues the offsets of this service's application are moved, and no others."""
+    other = Partition(Queue("elsewhere", "app", queue), 1)
+    place.record({place.partition(queue, 1): sent[0].id, other: sent[0].id})
+    assert run("offsets", "reset", "latest").code == 0
+    found = place.ask(lambda coordinator: coordinator.offsets())
+    assert found[other].id == sent[0].id
+    assert found[place.partition(queue, 1)].id == sent[3].id
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["seek", "--to", "sometime"], "sometime"),
+        (["seek", "--to", f"1:{EARLIEST}"], "cursor"),
+        (["reset", "latest", "--queue", "no-such-queue"], "no-such-queue"),
+        (["reset", "latest"], "--queue"),
+        (["reset", "middle"], "middle"),
+        (["show", "--group", ""], "group"),
+        (["show", "--coordination", "somewhere:"], "somewhere"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_wrong_usage(run: Run, words: list[str], said: str) -> None:
+    """What cannot be meant ends with 2 and one clear word about it."""
+    ended = run("offsets", *words)
+    assert (ended.code, ended.out) == (2, b"")
+    assert said in ended.err
+
+
+def test_groups(run: Run, place: Place, queue: str) -> None:
+    """All groups are listed, with their members and the partitions that have an offset, also without naming one."""
+    for name, numbers in (("a", (1, 2)), ("b/ü", (3,))):
+        place.record({place.partition(queue, number): EARLIEST for number in numbers}, name)
+    with living(place.url, "a", Member("one"), Member("two")):
+        lines = run("groups", "--json").json_lines
+    assert lines == [
+        {"group": "a", "members": 2, "partitions": 2},
+        {"group": "b/ü", "members": 0, "partitions": 1},
+    ]
+
+
+def status(client: Client, name: str, processed: str, partition: int, identifier: str) -> None:
+    """Writes a status message as a worker of the original did."""
+    body = json.dumps({"partition": name, "processed": processed, "last_worker": "host-1"})
+    client.put("qdo_status", (partition, identifier), body, ttl=2_592_000)
+
+
+@pytest.mark.usefixtures("qdo_status")
+def test_migrate(run: Run, place: Place, client: Client, queue: str, sent: list[Receipt]) -> None:
+    """The newest statuses of all seven partitions are taken over, once; nothing moves back unless told."""
+    older, newer = uuid.uuid1().hex, uuid.uuid1().hex
+    status(client, f"{queue}-1", sent[2].id, 1, older)
+    status(client, f"{queue}-1", sent[1].id, 7, newer)
+    status(client, f"{queue}-2", "", 2, older)
+    status(client, "gone-1", sent[0].id, 3, older)
+    client.put("qdo_status", (4, older), "nonsense")
+    dry = run("offsets", "migrate", "--dry-run")
+    assert (dry.code, place.offsets()) == (0, {})
+    assert sent[1].id in dry.text
+    assert f"4:{older}" in dry.err
+    assert run("offsets", "migrate").code == 0
+    assert place.offsets() == {(queue, 1): sent[1].id}
+    notes = {
+        (line["queue"], line["partition"]): line["note"] for line in run("offsets", "migrate", "--json").json_lines
+    }
+    assert (notes[queue, 1], notes["gone", 1]) == ("there already", "no such queue or partition")
+    place.record({place.partition(queue, 1): sent[3].id})
+    assert run("offsets", "migrate").code == 0
+    assert place.offsets() == {(queue, 1): sent[3].id}
+    assert run("offsets", "migrate", "--back").code == 0
+    assert place.offsets() == {(queue, 1): sent[1].id}
+
+
+def test_migrate_needs_the_status_queue(run: Run) -> None:
+    """Where the original never ran there is nothing to take over, and that is said."""
+    ended = run("offsets", "migrate")
+    assert (ended.code, "qdo_status" in ended.err) == (2, True)
+
+
+@pytest.mark.usefixtures("qdo_status")
+def test_migrate_is_refused_while_the_group_works(
+    run: Run, place: Place, client: Client, queue: str, sent: list[Receipt]
+) -> None:
+    """A group with members keeps its offsets."""
+    status(client, f"{queue}-1", sent[0].id, 1, uuid.uuid1().hex)
+    with living(place.url, GROUP, Member("somebody")):
+        assert run("offsets", "migrate").code == 1
+    assert place.offsets() == {}
+
+
+def test_a_move_meanwhile_is_noticed(
+    run: Run, place: Place, queue: str, sent: list[Receipt], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When somebody else moves an offset between the look and the change, nothing is changed and that is said."""
+    place.record({place.partition(queue, 1): sent[0].id})
+    look = type(open_coordinator(place.url, GROUP)).offsets
+
+    async def looked(self: Coordinator, partitions: object = None) -> object:
+        seen = await look(self, partitions)  # type: ignore[arg-type] # handed on as it is
+        await self.set_offsets({place.partition(queue, 1): sent[3].id})
+        return seen
+
+    monkeypatch.setattr(type(open_coordinator(place.url, GROUP)), "offsets", looked)
+    ended = run("offsets", "seek", "--to", sent[1].id, "--queue", queue, "--partition", "1")
+    monkeypatch.undo()
+    assert (ended.code, ended.out) == (1, b"")
+    assert place.offsets() == {(queue, 1): sent[3].id}
