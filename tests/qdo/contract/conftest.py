@@ -10,8 +10,10 @@ import pytest
 from qdo.coordination import Coordinator, Member, Session
 from tests.qdo.contract.backends import BACKENDS, CAPABILITIES, LONG, Backend, Service
 from tests.qdo.contract.events import Heard
+from tests.qdo.contract.processes import Process
 
 Open = Callable[..., Awaitable[Coordinator]]
+Start = Callable[..., Awaitable[Process]]
 Join = Callable[..., Awaitable[tuple[Session, Heard]]]
 
 
@@ -68,3 +70,16 @@ def join(open_one: Open) -> Join:
         return await coordinator.join(Member(name, **fields), heard), heard  # type: ignore[arg-type] # of Member
 
     return join
+
+
+@pytest.fixture
+async def start(service: Service) -> AsyncIterator[Start]:
+    """Starts members in processes of their own and kills them at the test's end."""
+    async with contextlib.AsyncExitStack() as started:
+
+        async def start(name: str, group: str = "group", *, session_timeout: float = LONG) -> Process:
+            process = await Process.start(service.url, group, name, session_timeout)
+            started.push_async_callback(process.end)
+            return process
+
+        yield start

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from qdo.coordination import Event
+
+Found = TypeVar("Found")
 
 PATIENCE = 60.0
 """Seconds after which a test gives up waiting for what must come."""
@@ -38,3 +42,10 @@ class Heard:
     def forget(self) -> None:
         """Passes over what was heard so far."""
         self._read = len(self.events)
+
+
+async def eventually(heard: Heard, look: Callable[[], Awaitable[Found]], wanted: Callable[[Found], bool]) -> Found:
+    """Looks again after each change that a member is told of, until it sees what is wanted."""
+    while not wanted(found := await look()):
+        await heard.next("changed")
+    return found

@@ -1,0 +1,80 @@
+"""A member in a process of its own, for tests that stop and kill it: a request a line, an answer a line.
+
+Run as ``python -m tests.qdo.contract.member URL GROUP MEMBER SESSION_TIMEOUT``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+from qdo.coordination import Event, Held, Member, Session
+from qdo.coordination.opening import open_coordinator
+from qdo.errors import QdoError
+from qdo.partitions import Partition
+
+
+class Obeying:
+    """Does what the lines say, and remembers what it holds."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._held: dict[Partition, Held] = {}
+
+    async def take(self, names: list[str]) -> list[str]:
+        """Takes partitions; answers with those that it owns now."""
+        taken = await self._session.take([Partition.parse(name) for name in names])
+        self._held |= taken
+        return sorted(map(str, taken))
+
+    async def release(self, names: list[str]) -> None:
+        """Releases partitions."""
+        await self._session.release([Partition.parse(name) for name in names])
+
+    async def commit(self, offsets: dict[str, str]) -> list[str]:
+        """Commits; answers with the partitions for which the id was recorded."""
+        given = {Partition.parse(name): offset for name, offset in offsets.items()}
+        held = await self._session.commit([(self._held[each], offset) for each, offset in given.items()])
+        recorded = {partition: each for partition, each in held.items() if each is not None}
+        self._held |= recorded
+        return sorted(map(str, recorded))
+
+    async def count(self, names: list[str], times: int) -> int:
+        """Takes a partition, adds one to the number recorded for it and releases it, so many times."""
+        (partition,) = (Partition.parse(name) for name in names)
+        done = 0
+        while done < times:
+            for held in (await self._session.take([partition])).values():
+                await self._session.commit([(held, str(int(held.offset.id or "0") + 1))])
+                await self._session.release([partition])
+                done += 1
+        return done
+
+
+async def main(url: str, group: str, member: str, session_timeout: float) -> None:
+    """Joins and obeys until there are no more lines."""
+    coordinator = open_coordinator(url, group, session_timeout=session_timeout)
+    await coordinator.open()
+    events: list[Event] = []
+    session = await coordinator.join(Member(member), events.append)
+    obeying = Obeying(session)
+    loop = asyncio.get_running_loop()
+    answer: dict[str, Any] = {"done": "joined"}
+    while True:
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+        line = await loop.run_in_executor(None, sys.stdin.readline)
+        if not line:
+            break
+        name, *given = json.loads(line)
+        try:
+            answer = {"done": await getattr(obeying, name)(*given)}
+        except QdoError as error:
+            answer = {"error": error.code}
+    await coordinator.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:4], float(sys.argv[4])))

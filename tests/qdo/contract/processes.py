@@ -1,0 +1,74 @@
+"""Members in processes of their own, as a test starts, stops and kills them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.qdo.contract.events import PATIENCE
+
+ROOT = Path(__file__).parents[3]
+
+
+class Refused(Exception):
+    """What a member was asked raised an error of this package; the text is its code."""
+
+
+class Process:
+    """A running ``tests.qdo.contract.member``."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @classmethod
+    async def start(cls, url: str, group: str, member: str, session_timeout: float) -> Process:
+        """Starts a member and waits until it has joined."""
+        arguments = "-m", "tests.qdo.contract.member", url, group, member, str(session_timeout)
+        pipe = asyncio.subprocess.PIPE
+        started = cls(
+            await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe, cwd=ROOT)
+        )
+        assert await started.answer() == "joined"
+        return started
+
+    async def ask(self, *request: Any) -> Any:  # noqa: ANN401 - what the member answers
+        """Has the member do something.
+
+        Raises:
+            Refused: It raised one of our errors.
+        """
+        self.say(*request)
+        return await self.answer()
+
+    def say(self, *request: Any) -> None:  # noqa: ANN401 - see member.py
+        """Tells the member to do something, without waiting for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request).encode() + b"\n")
+
+    async def answer(self) -> Any:  # noqa: ANN401 - what the member answers
+        """Returns the next answer."""
+        assert self._process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            line = await self._process.stdout.readline()
+        assert line, f"the member ended with {await self._process.wait()}"
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Refused(answer["error"])
+        return answer["done"]
+
+    def signal(self, which: signal.Signals) -> None:
+        """Sends a signal."""
+        self._process.send_signal(which)
+
+    async def end(self) -> None:
+        """Kills the process; it leaves nothing and says nothing."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        await self._process.wait()

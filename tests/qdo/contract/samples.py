@@ -1,0 +1,30 @@
+"""Partitions that tests share out, and names that are easily mistaken."""
+
+from __future__ import annotations
+
+from qdo.partitions import Partition, Queue
+
+QUEUE = Queue("queuey.example.org:5000", "acme", "orders")
+ONE = Partition(QUEUE, 1)
+
+NAMES = (
+    "a/b",
+    "100%",
+    "%2F",
+    ".",
+    "..",
+    "zookeeper",
+    "with space\tand tab\nand line",
+    "\x00\x01",
+    "größe-数量-🐇",
+    "Case",
+    "case",
+    "-" * 1000,
+    "é",
+    "e\u0301",
+)
+
+
+def some(count: int, queue: Queue = QUEUE) -> list[Partition]:
+    """Returns the first partitions of a queue."""
+    return [Partition(queue, number) for number in range(1, count + 1)]

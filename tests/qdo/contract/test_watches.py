@@ -1,0 +1,130 @@
+"""That a change is heard of: a `changed` event follows the next change after whoever asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from qdo.coordination import Member, Session, Target
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import Join, Open
+from tests.qdo.contract.events import Heard, eventually
+from tests.qdo.contract.samples import ONE, QUEUE, some
+
+
+async def told(heard: Heard, ask: Callable[[], Awaitable[object]], change: Awaitable[object]) -> None:
+    """Asks for something, has it changed, and waits until that is heard of."""
+    await ask()
+    heard.forget()
+    await change
+    await heard.next("changed")
+
+
+async def test_members_that_come_change_and_go_are_heard_of(join: Join, open_one: Open, service: Service) -> None:
+    """Joining, telling something else, leaving, and ending without a word."""
+    mine, heard = await join("a", session_timeout=service.short)
+    coordinator = await open_one()
+    await told(heard, mine.members, coordinator.join(Member("b"), Heard()))
+    other, _ = await join("c")
+    assert set(await eventually(heard, mine.members, lambda members: len(members) == 3)) == {"a", "b", "c"}
+    await told(heard, mine.members, other.update({QUEUE: 2}))
+    await told(heard, mine.members, other.leave())
+    ended, _ = await join("d")
+    await eventually(heard, mine.members, lambda members: "d" in members)
+    await told(heard, mine.members, service.expire(ended))
+    await eventually(heard, mine.members, lambda members: set(members) == {"a", "b"})
+
+
+async def test_a_target_is_heard_of(join: Join) -> None:
+    """The first one and each that replaces it."""
+    mine, heard = await join("a")
+    other, _ = await join("b")
+    for _ in range(3):
+        _, version = await other.target()
+        await told(heard, mine.target, other.set_target(Target({ONE: "a"}), version))
+
+
+async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> None:
+    """By release, by leaving, and because a session ended."""
+    mine, heard = await join("a", session_timeout=service.short)
+
+    async def own(name: str) -> Session:
+        session, _ = await join(name)
+        assert set(await session.take([ONE])) == {ONE}
+        return session
+
+    def take() -> Awaitable[object]:
+        return mine.take([ONE])
+
+    other = await own("b")
+    await told(heard, take, other.release([ONE]))
+    await other.take([ONE])
+    await told(heard, take, other.leave())
+    await told(heard, take, service.expire(await own("c")))
+    await eventually(heard, lambda: mine.take([ONE]), bool)
+
+
+async def test_no_change_of_a_target_is_missed(join: Join) -> None:
+    """Who looks again after each event sees the last one, however the changes fall between its looks."""
+    writer, _ = await join("writer")
+    watchers = [await join(f"w{number}") for number in range(3)]
+
+    async def write() -> None:
+        for number in range(40):
+            _, version = await writer.target()
+            assert await writer.set_target(Target({}, {"n": float(number)}), version)
+            if number % 7 == 0:
+                await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for session, heard in watchers:
+            group.create_task(eventually(heard, session.target, lambda found: found.target == Target({}, {"n": 39.0})))
+        group.create_task(write())
+
+
+async def test_no_partition_that_becomes_free_is_missed(join: Join) -> None:
+    """Members that pass partitions on, each taking as soon as it hears that it can, all get each in the end."""
+    partitions = some(5)
+    members = [await join(f"m{number}") for number in range(4)]
+
+    async def pass_on(session: Session, heard: Heard) -> None:
+        missing = set(partitions)
+        while missing:
+            taken = await session.take(missing)
+            await session.release(taken)
+            missing -= set(taken)
+            if missing and not taken:
+                await heard.next("changed")
+
+    async with asyncio.TaskGroup() as group:
+        for session, heard in members:
+            group.create_task(pass_on(session, heard))
+
+
+async def test_no_member_is_missed(join: Join, open_one: Open) -> None:
+    """Many that join and leave at once are all seen, and seen to be gone."""
+    mine, heard = await join("watching")
+    coordinators = [await open_one() for _ in range(3)]
+
+    async def come_and_go(number: int) -> None:
+        session = await coordinators[number % 3].join(Member(f"m{number}"), Heard())
+        if number % 2:
+            await session.leave()
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(12):
+            group.create_task(come_and_go(number))
+        wanted = {"watching", *(f"m{number}" for number in range(0, 12, 2))}
+        group.create_task(eventually(heard, mine.members, lambda members: set(members) == wanted))
+
+
+async def test_members_of_one_coordinator_hear_of_each_other(open_one: Open) -> None:
+    """What changes within one process is heard of there as well."""
+    coordinator = await open_one()
+    heard, others = Heard(), Heard()
+    mine = await coordinator.join(Member("a"), heard)
+    other = await coordinator.join(Member("b"), others)
+    await told(heard, mine.target, other.set_target(Target(), -1))
+    await other.take([ONE])
+    await told(heard, lambda: mine.take([ONE]), other.release([ONE]))
+    await told(others, other.members, mine.update({QUEUE: 1}))
