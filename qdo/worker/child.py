@@ -1,0 +1,125 @@
+"""The child process: ``python -m qdo.worker.child <descriptor>`` handles the runs that it is sent.
+
+The main thread calls the handler. Another one listens to the parent, so that the child notices at once when the
+parent is gone, even with a message in hand: then it ends without a word, for nobody could record what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import AsyncExitStack
+from queue import SimpleQueue
+from typing import Any
+
+from qdo.errors import HandlerError
+from qdo.worker import frames
+from qdo.worker.contexts import enter
+from qdo.worker.failure import Ran
+from qdo.worker.frames import Hello, Task
+from qdo.worker.handlers import Handler, is_async, load_context, load_handler
+from qdo.worker.loops import Control, run_async, run_plain
+
+
+class Dots:
+    """Tells the parent of each message that was handled."""
+
+    around = True
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def call(self, name: str, *_arguments: object) -> None:
+        """Tells when a handler has returned."""
+        if name == "after":
+            self._line.sendall(frames.HANDLED)
+
+
+class Ears:
+    """Listens to the parent in a thread of its own."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._control = Control()
+        self.tasks: SimpleQueue[tuple[Task, Control] | None] = SimpleQueue()
+        self.busy = False
+
+    def receive(self, count: int) -> bytes:
+        """Returns so many bytes; raises EOFError when the parent is gone."""
+        parts = []
+        while count:
+            part = self._line.recv(min(count, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def listen(self) -> None:
+        """Until the parent is gone."""
+        try:
+            while True:
+                task = frames.receive(self.receive)
+                if task is None:
+                    self._control.halt = True
+                else:
+                    self._control = Control()
+                    self.busy = True
+                    self.tasks.put((task, self._control))
+        except (EOFError, OSError):
+            if self.busy:
+                os._exit(1)
+            self.tasks.put(None)
+
+
+def main(descriptor: int) -> None:
+    """Serves the parent until it closes the socket."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # the parent decides when to end; programs that we start get the default
+    with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
+        ears = Ears(line)
+        hello: Hello = frames.receive(ears.receive)
+        entered = AsyncExitStack()
+        try:
+            handler, context = runner.run(_prepare(hello, entered))
+        except HandlerError as error:
+            line.sendall(frames.UNFIT + frames.frame(str(error)))
+            return
+        line.sendall(frames.READY)
+        threading.Thread(target=ears.listen, daemon=True).start()
+        while (job := ears.tasks.get()) is not None:
+            ran = _run(runner, handler, context, hello.seconds, *job, Dots(line))
+            ears.busy = False
+            line.sendall(frames.ENDED + frames.frame(ran))
+        runner.run(entered.aclose())
+
+
+async def _prepare(hello: Hello, entered: AsyncExitStack) -> tuple[Handler, Any]:
+    sys.path[:] = hello.path
+    if hello.setup is not None:
+        hello.setup()
+    handler = load_handler(hello.handler)
+    context = await enter(load_context(hello.context) if hello.context else None, entered)
+    return handler, context
+
+
+def _run(
+    runner: asyncio.Runner,
+    handler: Any,  # noqa: ANN401 - of either kind
+    context: object,
+    seconds: float,
+    task: Task,
+    control: Control,
+    dots: Dots,
+) -> Ran:
+    if is_async(handler):
+        return runner.run(run_async(handler, context, task.messages, task.place, control, seconds, dots, None))
+    return run_plain(handler, context, task.messages, task.place, control, seconds, dots)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

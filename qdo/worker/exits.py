@@ -1,0 +1,12 @@
+"""How a worker's process ends, for whoever supervises it. 2 is left to the command line: wrong usage."""
+
+from __future__ import annotations
+
+ENDED = 0
+"""As asked: by a signal, by ``stop()`` or by ``StopWorker``; everything in hand was finished and recorded."""
+FAILED = 1
+"""By an error that nobody handled, by a second signal, or by ``SystemExit`` in a handler."""
+MESSAGE_FAILED = 3
+"""A message failed at last and the settings say to stop then; it is not marked as handled."""
+UNFINISHED = 4
+"""As asked, but handlers did not return within the time allowed; their messages will be handled again."""

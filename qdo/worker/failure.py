@@ -1,0 +1,110 @@
+"""What came of a handler that raised, as a value that threads and processes can hand on."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from qdo.errors import HandlerError, TimeLimit
+from qdo.partitions import Partition
+
+Effect = Literal["fail", "stop", "exit"]
+"""``fail``: one attempt has failed. ``stop``: the handler asked the worker to stop. ``exit``: the worker must end."""
+
+
+class StopWorker(Exception):
+    """Raised by a handler: the worker ends cleanly, and this message counts as not handled."""
+
+
+class Delivery(NamedTuple):
+    """Where a message in hand comes from.
+
+    Attributes:
+        partition: The partition, with its queue.
+        attempt: From 1 on, counted in this worker: another worker that gets the message begins at 1 again.
+    """
+
+    partition: Partition
+    attempt: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a handler did not return.
+
+    Attributes:
+        kind: The error's class, with its module unless it is built in.
+        text: What the error says.
+        trace: The traceback as text; empty where there is none.
+        kinds: The bare and the full names of the class and of all its bases, for decisions by class.
+        effect: What it means for the worker.
+    """
+
+    kind: str
+    text: str = ""
+    trace: str = ""
+    kinds: tuple[str, ...] = ()
+    effect: Effect = "fail"
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Describes an error.
+
+        ``MemoryError`` and a cancellation that the handler caused itself are failed attempts like any other: the
+        message that brings them about must not hold up its partition for ever. ``SystemExit``, ``KeyboardInterrupt``
+        and whatever else is no ``Exception`` end the worker, for that is what they are raised for; so does a handler
+        that cannot be used, for it would fail on every message.
+        """
+        kind = type(error)
+        if isinstance(error, StopWorker):
+            effect: Effect = "stop"
+        elif isinstance(error, HandlerError) and not isinstance(error, TimeLimit):
+            effect = "exit"
+        elif isinstance(error, Exception | asyncio.CancelledError):
+            effect = "fail"
+        else:
+            effect = "exit"
+        names = [name for each in kind.__mro__[:-1] for name in (each.__qualname__, _full_name(each))]
+        return cls(_full_name(kind), _text(error), _trace(error), tuple(dict.fromkeys(names)), effect)
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}" if self.text else self.kind
+
+
+class Ran(NamedTuple):
+    """How far a run of messages came.
+
+    Attributes:
+        handled: So many from the front were handled.
+        failure: What the message after those met with; None: nothing, the run was complete or was cut short.
+        quick: So many took less than the shortest time that is told apart.
+        seconds: Those together took so long.
+        slow: How long each of the others took, seconds.
+    """
+
+    handled: int
+    failure: Failure | None = None
+    quick: int = 0
+    seconds: float = 0.0
+    slow: tuple[float, ...] = ()
+
+
+def _full_name(kind: type[BaseException]) -> str:
+    module = kind.__module__
+    return kind.__qualname__ if module == "builtins" else f"{module}.{kind.__qualname__}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an error that cannot say what it is must not become another one
+        return ""
+
+
+def _trace(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001 - as above: the traceback ends with the text
+        return "".join(traceback.format_tb(error.__traceback__))

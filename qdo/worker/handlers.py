@@ -1,0 +1,128 @@
+"""Finding the function that handles messages, and the factory of its context, by their names."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any
+
+from qdo.errors import HandlerError
+from queuey.client import Message
+
+Handler = Callable[[Message, Any], None] | Callable[[Message, Any], Awaitable[None]]
+"""``handle(message, context)``: returning means done, raising means not."""
+Context = Callable[[], AbstractContextManager[Any] | AbstractAsyncContextManager[Any]]
+"""Called once; what it gives is entered before the first message and left after the last. Its value goes to the
+handler."""
+
+
+def load_handler(name: str) -> Handler:
+    """Returns the handler that ``module:function`` names.
+
+    Raises:
+        HandlerError: It cannot be found, or cannot be called with a message and a context; says what is wrong.
+    """
+    found: Handler = _load(name, "handler")
+    check_handler(found, name)
+    return found
+
+
+def load_context(name: str) -> Context:
+    """Returns the factory of the context that ``module:factory`` names.
+
+    Raises:
+        HandlerError: It cannot be found or called; says what is wrong.
+    """
+    found: Context = _load(name, "context")
+    check_context(found, name)
+    return found
+
+
+def check_handler(handler: object, name: str = "") -> None:
+    """Refuses what cannot be called with a message and a context.
+
+    Raises:
+        HandlerError
+    """
+    text = name or repr(handler)
+    if inspect.isclass(handler):
+        raise HandlerError(f"{text} is a class; a handler is a function, or an object that can be called")
+    _check_call(handler, text, 2, "handler(message, context)")
+    if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
+        raise HandlerError(f"{text} is a generator; calling it would handle nothing")
+
+
+def check_context(factory: object, name: str = "") -> None:
+    """Refuses what cannot be called without arguments.
+
+    Raises:
+        HandlerError
+    """
+    _check_call(factory, name or repr(factory), 0, "factory()")
+
+
+def is_async(handler: object) -> bool:
+    """Tells whether calling the handler gives something to be awaited."""
+    if inspect.iscoroutinefunction(handler):
+        return True
+    wrapped = getattr(handler, "func", None)  # functools.partial
+    if wrapped is not None and not inspect.isfunction(handler):
+        return is_async(wrapped)
+    return inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004 - whether that is async
+
+
+def name_of(handler: object, what: str) -> str:
+    """Returns the ``module:function`` by which another process finds the same object.
+
+    Raises:
+        HandlerError: There is no such name.
+    """
+    name = f"{getattr(handler, '__module__', '')}:{getattr(handler, '__qualname__', '')}"
+    if name.startswith("__main__:"):
+        raise HandlerError(f"the {what} is defined in the program itself; processes need one in a module")
+    try:
+        same = _load(name, what) is handler
+    except HandlerError:
+        same = False
+    if not same:
+        raise HandlerError(f"processes need a {what} with a name, module:function, and {handler!r} has none")
+    return name
+
+
+def _load(name: str, what: str) -> Any:  # noqa: ANN401 - whatever has the name
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise HandlerError(f"a {what} is named module:function, not {name!r}")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(missing + "."):
+            raise HandlerError(f"there is no module {missing!r} for the {what} {name!r}") from error
+        raise HandlerError(f"module {module_name!r} needs {missing!r}, which is not there") from error
+    except Exception as error:
+        raise HandlerError(f"module {module_name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            close = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f"; is {close[0]!r} meant?" if close else ""
+            raise HandlerError(f"module {module_name!r} has no {path!r}{hint}") from error
+    return found
+
+
+def _check_call(found: Any, name: str, arguments: int, form: str) -> None:  # noqa: ANN401 - is judged here
+    if not callable(found):
+        raise HandlerError(f"{name} cannot be called; it is to be a {form}")
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):
+        return  # made in C: the call will tell
+    try:
+        signature.bind(*[None] * arguments)
+    except TypeError as error:
+        raise HandlerError(f"{name}{signature} cannot be called as {form}: {error}") from error

@@ -1,0 +1,331 @@
+"""The messages in hand: gives them to handlers, and sees to what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from itertools import count
+from random import random
+from time import time
+from typing import Any
+
+from qdo import deadletters
+from qdo.deadletters import Cause
+from qdo.partitions import Partition
+from qdo.worker.deciding import Again, Bury, End, Skip, decide
+from qdo.worker.failure import Delivery, Failure, Ran
+from qdo.worker.hooks import Hooks
+from qdo.worker.keys import key_by
+from qdo.worker.lanes import Held, KeyedLane, Lane, OrderedLane, Run
+from qdo.worker.loops import Control
+from qdo.worker.metrics import WorkerMetrics
+from qdo.worker.pace import Pace
+from qdo.worker.progress import Progress
+from qdo.worker.running import Runner
+from qdo.worker.settings import WorkerSettings
+from qdo.worker.stays import Stay
+from queuey.client import AsyncClient, ClientError, Message
+
+logger = logging.getLogger("qdo.worker")
+
+_HELD_RUNS = 5
+"""So many times a batch may be held altogether; beyond that only single messages are fetched, for those who hold
+none."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+
+
+class Handling:
+    """Runs what is fed to it, as far as there are places, in turn between partitions.
+
+    Args:
+        runner: Where handlers run.
+        client: Stores dead letters.
+        progress: Told how far partitions are handled.
+        settings: What to do with failures, and how much to take at once.
+        hooks: Called when something fails.
+        metrics: Counts.
+        changed: Called when there may be room again.
+        end: Called when the worker is to end, with the reason.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        client: AsyncClient,
+        progress: Progress,
+        settings: WorkerSettings,
+        hooks: Hooks,
+        metrics: WorkerMetrics,
+        *,
+        changed: Callable[[], None],
+        end: Callable[[End, Failure], None],
+    ) -> None:
+        self.busy: set[Partition] = set()
+        """Partitions that are to get no more messages now."""
+        self._runner = runner
+        self._client = client
+        self._progress = progress
+        self._settings = settings
+        self._hooks = hooks
+        self._metrics = metrics
+        self._changed = changed
+        self._end = end
+        self._key = key_by(settings.by) if settings.by is not None else None
+        self._pace = Pace(settings.slice, settings.batch)
+        self._stays: dict[Partition, Stay] = {}
+        self._ghosts: dict[Stay, None] = {}
+        self._line: deque[Stay] = deque()
+        self._running = 0
+        self._held = 0
+        self._halted = False
+
+    @property
+    def room(self) -> int:
+        """How many messages are worth fetching now; 0: everybody has enough to do."""
+        free = self._runner.slots - self._running
+        if free <= 0 or self._halted or self._line:
+            return 0
+        return max(free, min(self._pace.messages * free, _HELD_RUNS * self._settings.batch - self._held))
+
+    def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
+        """Takes messages that come after those taken before."""
+        stay = self._stays.get(partition)
+        if stay is None:
+            stay = self._stays[partition] = Stay(partition, self._new_lane())
+        stay.lane.add(messages)
+        self._held += len(messages)
+        self._queue(stay)
+
+    def dispatch(self) -> None:
+        """Begins as many runs as there are places for."""
+        while self._line and self._running < self._runner.slots and not self._halted:
+            stay = self._line.popleft()
+            stay.queued = False
+            run = None if stay.closed else stay.lane.take(self._pace.messages)
+            if run is not None:
+                self._begin(stay, run)
+                self._queue(stay)
+
+    def halt(self) -> None:
+        """Begins nothing more; what runs ends after its message in hand."""
+        self._halted = True
+        for stay in self._stays.values():
+            stay.halt()
+
+    def resume(self) -> None:
+        """Goes on."""
+        self._halted = False
+        self.dispatch()
+        self._changed()
+
+    async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
+        """Finishes what is in hand of some partitions, or of all; they count as handled as far as they came.
+
+        Args:
+            partitions: Which; None: all.
+            deadline: Of the loop's clock. What is not finished then counts for nothing.
+
+        Returns:
+            Whether all of it was finished.
+        """
+        stays = [stay for stay in self._stays.values() if partitions is None or stay.partition in partitions]
+        for stay in stays:
+            stay.close()
+            self.busy.add(stay.partition)
+        try:
+            async with asyncio.timeout_at(deadline):
+                for stay in stays:
+                    await stay.until_quiet()
+        except TimeoutError:
+            late = [str(stay.partition) for stay in stays if not stay.quiet]
+            logger.warning(
+                "messages in hand were not finished in time: %s", ", ".join(late), extra={"partitions": late}
+            )
+        unfinished = [stay for stay in stays if not stay.quiet and not stay.void]
+        for stay in unfinished:
+            self._settle_begun(stay)
+        self._remove(stays)
+        return not unfinished
+
+    def void(self, partitions: Collection[Partition]) -> None:
+        """Lets nothing count any more that is in hand of some partitions."""
+        self._remove([stay for stay in self._stays.values() if stay.partition in partitions])
+
+    def _settle_begun(self, stay: Stay) -> None:
+        """Counts what runs have handled that did not end in time."""
+        for control, run in stay.runs.items():
+            before = stay.lane.count
+            stay.lane.settle(run, control.handled)
+            self._grown(stay, before)
+
+    def _remove(self, stays: Collection[Stay]) -> None:
+        """Forgets partitions; those of which something is in hand stay busy until that has ended."""
+        for stay in stays:
+            if self._stays.get(stay.partition) is not stay:
+                continue
+            del self._stays[stay.partition]
+            self._held -= stay.lane.count
+            stay.cancel()
+            if stay.quiet:
+                self.busy.discard(stay.partition)
+            else:
+                self._ghosts[stay] = None
+                self.busy.add(stay.partition)
+
+    def _new_lane(self) -> Lane:
+        if self._key is None:
+            return OrderedLane()
+        return KeyedLane(self._key, self._settings.parallel, self._settings.window)
+
+    def _queue(self, stay: Stay) -> None:
+        """Puts a partition in the line, and says whether it wants more messages."""
+        if stay.closed:
+            return
+        if not stay.queued:
+            stay.queued = True
+            self._line.append(stay)
+        if stay.lane.full:
+            self.busy.add(stay.partition)
+        else:
+            self.busy.discard(stay.partition)
+
+    def _begin(self, stay: Stay, run: Run) -> None:
+        control = Control()
+        stay.begin(control, run)
+        self._running += 1
+        self._metrics.in_flight = self._running
+        future = self._runner.start(run, Delivery(stay.partition, run.attempt), control)
+        future.add_done_callback(partial(self._ended, stay, run, control))
+
+    def _ended(self, stay: Stay, run: Run, control: Control, future: asyncio.Future[Ran]) -> None:
+        """A run has ended."""
+        self._running -= 1
+        self._metrics.in_flight = self._running
+        ran = _outcome(future)
+        self._metrics.ran(stay.partition.queue.name, ran)
+        self._pace.ran(ran.handled, ran.seconds + sum(ran.slow))
+        if not stay.void:
+            self._settle(stay, run, ran)
+        stay.ended(control)
+        if stay in self._ghosts and stay.quiet:
+            del self._ghosts[stay]
+            self.busy.discard(stay.partition)
+        self.dispatch()
+        self._changed()
+
+    def _settle(self, stay: Stay, run: Run, ran: Ran) -> None:
+        failure = ran.failure
+        failed = failure is not None and ran.handled < len(run.messages)
+        before = stay.lane.count
+        held = stay.lane.settle(run, ran.handled, failed=failed)
+        self._grown(stay, before)
+        if failure is not None and held is not None:
+            self._failed(stay, held, failure)
+        elif failure is not None:
+            self._end(End("error"), failure)
+        self._queue(stay)
+
+    def _grown(self, stay: Stay, before: int) -> None:
+        """Notes how far a partition is handled, if that is further than it was."""
+        done = before - stay.lane.count
+        self._held -= done
+        end = stay.lane.end
+        if end is not None and end != stay.recorded:
+            stay.recorded = end
+            self._progress.note(stay.partition, end, done)
+
+    def _failed(self, stay: Stay, held: Held, failure: Failure) -> None:
+        """An attempt has failed: decides what becomes of the message."""
+        place = Delivery(stay.partition, held.attempt)
+        queue = stay.partition.queue.name
+        decision = decide(self._settings, queue, failure, held.attempt, random())  # noqa: S311 - spreads load
+        if not isinstance(decision, End) or decision.why == "message":
+            self._metrics.count("failed", queue)
+            self._hooks.call("failed", held.message, place, failure)
+        extra = fields(place, held.message, failure)
+        match decision:
+            case End():
+                self._end(decision, failure)
+            case Again(seconds):
+                self._metrics.count("retried", queue)
+                self._hooks.call("retrying", held.message, place, failure, seconds)
+                logger.warning("attempt %d failed, the next in %.1f s: %s", held.attempt, seconds, failure, extra=extra)
+                if not stay.closed:
+                    self._retry_later(stay, held, seconds)
+            case Skip(reason):
+                logger.error("given up after %d attempts: %s; %s", held.attempt, reason, failure, extra=extra)
+                self._gone(stay, held, failure, "skipped")
+            case Bury():
+                stay.bury(asyncio.get_running_loop().create_task(self._bury(stay, held, failure)))
+
+    def _retry_later(self, stay: Stay, held: Held, seconds: float) -> None:
+        def again() -> None:
+            stay.came(timer)
+            stay.lane.again(held)
+            self._queue(stay)
+            self.dispatch()
+            self._changed()
+
+        timer = asyncio.get_running_loop().call_later(seconds, again)
+        stay.later(timer)
+
+    async def _bury(self, stay: Stay, held: Held, failure: Failure) -> None:
+        """Publishes a dead letter, until that succeeds or the partition is to be handed back."""
+        queue, place = stay.partition.queue.name, Delivery(stay.partition, held.attempt)
+        cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
+        dead_queue, ttl = self._settings.dead_queue, self._settings.dead_ttl
+        for doublings in count():
+            try:
+                target = await deadletters.bury(
+                    self._client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
+                )
+            except ClientError as error:
+                self._metrics.note("dead_letter_failures")
+                pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(doublings, 10))
+                extra = fields(place, held.message, failure)
+                logger.error("a dead letter could not be stored, next attempt in %g s: %s", pause, error, extra=extra)  # noqa: TRY400 - says it all
+                if not await stay.pause(pause):
+                    return
+            else:
+                break
+        extra = fields(place, held.message, failure) | {"dead_queue": target}
+        logger.error("given up after %d attempts, now in %s: %s", held.attempt, target, failure, extra=extra)
+        self._gone(stay, held, failure, "dead")
+        self._queue(stay)
+        self.dispatch()
+        self._changed()
+
+    def _gone(self, stay: Stay, held: Held, failure: Failure, how: str) -> None:
+        """A message was given up: goes on behind it."""
+        self._metrics.count(how, stay.partition.queue.name)
+        self._hooks.call("dead", held.message, Delivery(stay.partition, held.attempt), failure)
+        before = stay.lane.count
+        stay.lane.finish(held)
+        self._grown(stay, before)
+
+
+def fields(place: Delivery, message: Message, failure: Failure) -> dict[str, Any]:
+    """Returns what a log record says beside its text."""
+    return {
+        "queue": place.partition.queue.name,
+        "partition": place.partition.number,
+        "message_id": message.id,
+        "attempt": place.attempt,
+        "error": failure.kind,
+        "trace": failure.trace,
+    }
+
+
+def _outcome(future: asyncio.Future[Ran]) -> Ran:
+    """Returns how a run ended, also if that went wrong: then nothing of it counts."""
+    if future.cancelled():
+        return Ran(0)
+    error = future.exception()
+    if error is None:
+        return future.result()
+    logger.critical("a run ended by an error of the worker's own", exc_info=error)
+    failure = Failure.of(error)
+    return Ran(0, Failure(failure.kind, failure.text, failure.trace, failure.kinds, "exit"))

@@ -1,0 +1,100 @@
+"""Middleware: what others want to do around messages."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from qdo.errors import InvalidArgument
+from qdo.worker.failure import Delivery, Failure
+from queuey.client import Message
+
+if TYPE_CHECKING:
+    from qdo.worker.worker import Worker
+
+logger = logging.getLogger("qdo.worker")
+
+
+class Middleware:
+    """Hooks around messages; any object with some of these methods will do.
+
+    They are plain functions. One that raises is logged and counted, and the worker goes on as if it were not there:
+    no hook can lose a message or keep one from being handled.
+
+    ``before`` and ``after`` are called where the handler is: in its thread, or in the loop. With processes they are
+    called in the worker's own process. The others are called in the loop and must not block it.
+    """
+
+    def started(self, worker: Worker) -> None:
+        """The worker has joined its group and begins."""
+
+    def stopped(self, worker: Worker) -> None:
+        """The worker has left its group."""
+
+    def before(self, message: Message, delivery: Delivery) -> None:
+        """The handler is about to be called."""
+
+    def after(self, message: Message, delivery: Delivery) -> None:
+        """The handler has returned; called in reverse order, and not after a failure."""
+
+    def failed(self, message: Message, delivery: Delivery, failure: Failure) -> None:
+        """An attempt has failed."""
+
+    def retrying(self, message: Message, delivery: Delivery, failure: Failure, seconds: float) -> None:
+        """There will be another attempt after so long."""
+
+    def dead(self, message: Message, delivery: Delivery, failure: Failure) -> None:
+        """The message was given up: it is a dead letter now, or was skipped."""
+
+
+Hook = Callable[..., None]
+
+_NAMES = ("started", "stopped", "before", "after", "failed", "retrying", "dead")
+
+
+class Hooks:
+    """The hooks of several middlewares.
+
+    Args:
+        middleware: In the order in which they are called.
+        broken: Told the name of each hook that raised.
+
+    Raises:
+        InvalidArgument: A hook cannot be called, or is async; or an object has none.
+    """
+
+    def __init__(self, middleware: Iterable[object], broken: Callable[[str], None]) -> None:
+        self._broken = broken
+        self._hooks: dict[str, list[Hook]] = {name: [] for name in _NAMES}
+        for one in middleware:
+            found = {name: hook for name in _NAMES if (hook := _hook(one, name)) is not None}
+            if not found and not isinstance(one, Middleware):
+                raise InvalidArgument(f"{one!r} has none of the hooks {', '.join(_NAMES)}")
+            for name, hook in found.items():
+                self._hooks[name].append(hook)
+        self._hooks["after"].reverse()
+
+    @property
+    def around(self) -> bool:
+        """Whether anybody wants to know of each single message."""
+        return bool(self._hooks["before"] or self._hooks["after"])
+
+    def call(self, name: str, *arguments: Any) -> None:  # noqa: ANN401 - as the hook has them
+        """Calls all hooks of one name."""
+        for hook in self._hooks[name]:
+            try:
+                hook(*arguments)
+            except Exception:
+                self._broken(name)
+                logger.exception("the hook %s of %r failed", name, getattr(hook, "__self__", hook))
+
+
+def _hook(one: object, name: str) -> Hook | None:
+    hook: Any = getattr(one, name, None)
+    if hook is None or getattr(hook, "__func__", None) is getattr(Middleware, name):
+        return None
+    if not callable(hook) or inspect.iscoroutinefunction(hook):
+        raise InvalidArgument(f"{name} of {one!r} is no plain function")
+    return hook  # type: ignore[no-any-return]

@@ -1,0 +1,122 @@
+"""What a worker has done, as Prometheus metrics.
+
+Counts are kept as plain numbers of the worker's loop and turned into families when somebody looks: handling a message
+costs nothing for them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from qdo.partitions import Partition
+from qdo.worker.failure import Ran
+from qdo.worker.loops import QUICK
+
+BUCKETS = (QUICK, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+"""Upper bounds in seconds."""
+
+_BY_QUEUE = {
+    "handled": "Messages handled.",
+    "failed": "Attempts that failed.",
+    "retried": "Failed attempts that another one follows.",
+    "dead": "Messages that became dead letters.",
+    "skipped": "Messages that failed at last and were passed over.",
+}
+_PLAIN = {
+    "commits": "Records of progress.",
+    "commit_failures": "Records of progress that failed, and were or will be tried again.",
+    "dead_letter_failures": "Dead letters that could not be stored, and were or will be tried again.",
+    "rebalances": "Times that partitions came or went.",
+    "hook_failures": "Hooks that raised.",
+}
+
+
+class WorkerMetrics(Collector):
+    """Counts of one worker; only its loop writes them.
+
+    Attributes:
+        in_flight: Messages in hand now.
+        lag: Messages that are not yet committed, by partition, as last measured.
+        owned: Partitions owned now.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        self._counts: dict[str, Counter[str]] = {name: Counter() for name in _BY_QUEUE}
+        self._plain: Counter[str] = Counter()
+        self._rebalances: Counter[str] = Counter()
+        self._cells: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(BUCKETS) + 2))
+        self.in_flight = 0
+        self.owned = 0
+        self.lag: Mapping[Partition, int] = {}
+        self._registry = registry
+        if registry is not None:
+            registry.register(self)
+
+    def close(self) -> None:
+        """Is seen no more."""
+        if self._registry is not None:
+            self._registry.unregister(self)
+
+    def ran(self, queue: str, ran: Ran) -> None:
+        """Counts a run."""
+        cells = self._cells[queue]
+        cells[0] += ran.seconds + sum(ran.slow)
+        cells[1] += ran.quick
+        for seconds in ran.slow:
+            cells[bisect_left(BUCKETS, seconds) + 1] += 1
+        self._counts["handled"][queue] += ran.handled
+
+    def count(self, name: str, queue: str) -> None:
+        """Counts one of what is counted by queue."""
+        self._counts[name][queue] += 1
+
+    def note(self, name: str) -> None:
+        """Counts one of what is counted for the whole worker."""
+        self._plain[name] += 1
+
+    def moved(self, kind: str, partitions: int) -> None:
+        """Counts partitions that were ``assigned``, ``revoked`` or ``lost``."""
+        self._rebalances[kind] += partitions
+        self.note("rebalances")
+
+    def describe(self) -> Iterable[Metric]:
+        """Says nothing beforehand: the families depend on what was done."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the families."""
+        for name, text in _BY_QUEUE.items():
+            family = CounterMetricFamily(f"qdo_messages_{name}", text, labels=("queue",))
+            for queue, number in sorted(self._counts[name].copy().items()):
+                family.add_metric((queue,), number)
+            yield family
+        yield self._seconds()
+        for name, text in _PLAIN.items():
+            yield CounterMetricFamily(f"qdo_{name}", text, value=self._plain[name])
+        moves = CounterMetricFamily("qdo_rebalanced_partitions", "Partitions that came or went.", labels=("how",))
+        for how in ("assigned", "revoked", "lost"):
+            moves.add_metric((how,), self._rebalances[how])
+        yield moves
+        yield GaugeMetricFamily("qdo_messages_in_flight", "Messages in hand.", value=self.in_flight)
+        yield GaugeMetricFamily("qdo_partitions_owned", "Partitions owned.", value=self.owned)
+        lag = GaugeMetricFamily("qdo_lag_messages", "Messages not yet committed.", labels=("queue", "partition"))
+        for partition, number in sorted(self.lag.items()):
+            lag.add_metric((partition.queue.name, str(partition.number)), number)
+        yield lag
+
+    def _seconds(self) -> Metric:
+        family = HistogramMetricFamily(
+            "qdo_handler_seconds", "Time in the handler of messages that were handled.", labels=("queue",)
+        )
+        for queue, cells in sorted(self._cells.copy().items()):
+            so_far, buckets = 0.0, []
+            for bound, number in zip((*map(str, BUCKETS), "+Inf"), cells[1:], strict=True):
+                so_far += number
+                buckets.append((bound, so_far))
+            family.add_metric((queue,), buckets, cells[0])
+        return family

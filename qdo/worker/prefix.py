@@ -1,0 +1,43 @@
+"""Up to where a partition is done when its messages are not handled one after another."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+
+class Prefix:
+    """Messages in their order, some of them done.
+
+    Only what lies before every unfinished message may be recorded as processed, so that nothing is lost when the
+    partition goes to somebody else.
+    """
+
+    __slots__ = ("_done", "_order", "end")
+
+    def __init__(self) -> None:
+        self._order: deque[str] = deque()
+        self._done: set[str] = set()
+        self.end: str | None = None
+        """The last message of the part that is done without a gap; None: not even the first."""
+
+    def __len__(self) -> int:
+        """How many messages there are at or above the first unfinished one."""
+        return len(self._order)
+
+    @property
+    def unfinished(self) -> int:
+        """How many of those are not done."""
+        return len(self._order) - len(self._done)
+
+    def add(self, ids: Iterable[str]) -> None:
+        """Appends messages in their order."""
+        self._order.extend(ids)
+
+    def done(self, identifier: str) -> None:
+        """Marks a message that was added."""
+        order, done = self._order, self._done
+        done.add(identifier)
+        while order and order[0] in done:
+            self.end = order.popleft()
+            done.remove(self.end)

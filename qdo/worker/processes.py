@@ -1,0 +1,284 @@
+"""Handlers in processes of their own: they compute side by side, and one that takes too long can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Sequence
+from itertools import count
+from time import perf_counter
+from typing import Any, TypeVar
+
+from qdo.errors import HandlerError, TimeLimit
+from qdo.worker import frames
+from qdo.worker.failure import Delivery, Failure, Ran
+from qdo.worker.frames import Hello, Task
+from qdo.worker.hooks import Hooks
+from qdo.worker.lanes import Run
+from qdo.worker.loops import Control
+from queuey.client import Message
+
+T = TypeVar("T")
+
+logger = logging.getLogger("qdo.worker")
+
+_LEAVE_SECONDS = 5.0
+"""For a child to leave its context, before it is killed."""
+_LONGEST_PAUSE = 30.0
+
+
+class Crashed(Exception):
+    """A child process died with a message in hand."""
+
+
+class Child:
+    """One child process, as its parent sees it. It is the head of a process group, which ends with it.
+
+    Args:
+        hello: What it is told first.
+        limit: Seconds that one message may take; None: any.
+
+    Attributes:
+        dead: It cannot be used any more.
+    """
+
+    def __init__(self, hello: Hello, limit: float | None) -> None:
+        self.dead = False
+        self._hello = hello
+        self._limit = limit
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader = asyncio.StreamReader()
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def start(self) -> None:
+        """Starts it and waits until it has imported the handler and made its context.
+
+        Raises:
+            HandlerError: It cannot use them, or ended while it tried.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                self._process = await _spawn(theirs)
+            self._reader, self._writer = await asyncio.open_connection(sock=ours)
+            self._writer.write(frames.frame(self._hello))
+            if await self._reader.readexactly(1) == frames.READY:
+                return
+            reason = str(await self._rest(b""))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            reason = f"a process for the handler {self._hello.handler} {await self._ending()} while it started"
+        except BaseException:
+            await self.kill()
+            raise
+        await self.kill()
+        raise HandlerError(reason)
+
+    async def run(self, messages: Sequence[Message], place: Delivery, control: Control) -> Ran:
+        """Has it handle messages. If it dies over one, or has to be killed, that message failed."""
+        assert self._writer is not None  # noqa: S101 - it was started
+        writer = self._writer
+        control.tell = lambda: writer.write(frames.frame(None))
+        before, rest = control.handled, b""
+        try:
+            writer.write(frames.frame(Task(tuple(messages), place)))
+            if control.halt:
+                control.tell()
+            while not rest:
+                async with asyncio.timeout(self._limit):
+                    said = await self._reader.read(4096)
+                if not said:
+                    raise ConnectionResetError
+                dots, _, _ = said.partition(frames.ENDED)
+                control.handled += len(dots)
+                rest = said[len(dots) :]
+            ran: Ran = await self._rest(rest[1:])
+        except TimeoutError:
+            await self.kill()
+            failure = Failure.of(TimeLimit(f"the handler took longer than {self._limit:g} s and was killed"))
+            return Ran(control.handled - before, failure)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            failure = Failure.of(Crashed(f"the handler's process {await self._ending()}"))
+            return Ran(control.handled - before, failure)
+        finally:
+            control.tell = None
+        return ran
+
+    async def kill(self) -> None:
+        """Ends it and whatever it has started, at once."""
+        process = self._process
+        self.dead = True
+        if process is not None and process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+        await self._hang_up()
+
+    async def close(self) -> None:
+        """Lets it leave its context and end."""
+        await self._hang_up()
+        process = self._process
+        if process is None:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            logger.warning("a handler's process did not leave its context in %g s and is killed", _LEAVE_SECONDS)
+        await self.kill()
+
+    async def _rest(self, begun: bytes) -> Any:  # noqa: ANN401 - what the frame holds
+        """Reads a frame, of which a part has come."""
+        if len(begun) < frames.LENGTH.size:
+            begun += await self._reader.readexactly(frames.LENGTH.size - len(begun))
+        (length,) = frames.LENGTH.unpack(begun[: frames.LENGTH.size])
+        begun = begun[frames.LENGTH.size :]
+        return frames.value(begun + await self._reader.readexactly(length - len(begun)))
+
+    async def _ending(self) -> str:
+        """Says how it ended; ends what it left behind."""
+        process = self._process
+        assert process is not None  # noqa: S101 - it was started
+        self.dead = True
+        code = await process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await self._hang_up()
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    async def _hang_up(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(ConnectionError):
+                await self._writer.wait_closed()
+
+
+class Processes:
+    """A fixed number of children, each replaced when it dies.
+
+    Args:
+        hello: What each is told.
+        number: How many.
+        limit: Seconds that one message may take; None: any.
+        hooks: Called here around each message, which then travels alone.
+    """
+
+    def __init__(self, hello: Hello, number: int, limit: float | None, hooks: Hooks) -> None:
+        self.slots = number
+        self._hello = hello
+        self._limit = limit
+        self._hooks = hooks
+        self._children: set[Child] = set()
+        self._idle: asyncio.Queue[Child] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._given_up = False
+
+    async def open(self) -> None:
+        """Starts all children.
+
+        Raises:
+            HandlerError: One of them cannot use the handler or its context.
+        """
+        try:
+            await asyncio.gather(*(self._add() for _ in range(self.slots)))
+        except BaseException:
+            await self.close()
+            raise
+
+    def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
+        """Begins a run in the next idle child."""
+        return self._begin(self._run(run, place, control))
+
+    def give_up(self) -> None:
+        """Kills all children."""
+        self._given_up = True
+        for child in self._children:
+            self._begin(child.kill())
+
+    async def close(self) -> None:
+        """Lets the children end."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(child.close() for child in self._children))
+        self._children.clear()
+
+    async def _run(self, run: Run, place: Delivery, control: Control) -> Ran:
+        child = await self._idle.get()
+        if self._hooks.around:
+            ran = await self._one_by_one(child, run, place, control)
+        else:
+            ran = await child.run(run.messages, place, control)
+        if not child.dead:
+            self._idle.put_nowait(child)
+            return ran
+        self._children.discard(child)
+        if self._given_up:
+            return ran._replace(failure=None)
+        logger.warning("%s; another is started", ran.failure.text if ran.failure else "a handler's process is gone")
+        self._begin(self._replace())
+        return ran
+
+    async def _one_by_one(self, child: Child, run: Run, place: Delivery, control: Control) -> Ran:
+        """Calls the hooks around each message."""
+        total = Ran(0)
+        until = perf_counter() + self._hello.seconds
+        for message in run.messages:
+            if control.halt or child.dead or perf_counter() > until:
+                break
+            self._hooks.call("before", message, place)
+            ran = await child.run((message,), place, control)
+            if ran.handled:
+                self._hooks.call("after", message, place)
+            total = Ran(
+                total.handled + ran.handled,
+                ran.failure,
+                total.quick + ran.quick,
+                total.seconds + ran.seconds,
+                total.slow + ran.slow,
+            )
+            if ran.failure is not None:
+                break
+        return total
+
+    async def _replace(self) -> None:
+        """Starts another child, however often that fails."""
+        for doublings in count():
+            try:
+                await self._add()
+            except (HandlerError, OSError) as error:
+                pause = min(_LONGEST_PAUSE, 0.5 * 2.0 ** min(doublings, 10))
+                logger.error("a handler's process could not be replaced, next attempt in %g s: %s", pause, error)  # noqa: TRY400 - says it all
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def _add(self) -> None:
+        child = Child(self._hello, self._limit)
+        await child.start()
+        self._children.add(child)
+        self._idle.put_nowait(child)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
+    """Starts a child that has one end of a pair of sockets."""
+    descriptor = theirs.fileno()
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "qdo.worker.child",
+        str(descriptor),
+        stdin=asyncio.subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+        start_new_session=True,
+    )

@@ -1,0 +1,58 @@
+"""Whether a failed message is tried again, and after how long. Pure: nothing here sleeps or looks at a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import msgspec
+
+from qdo.errors import InvalidArgument
+
+_MOST_DOUBLINGS = 60
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    """Exponential backoff with full jitter.
+
+    The pause after the first attempt is drawn evenly from 0 to ``base``, after the second from 0 to twice that, and so
+    on up to ``cap``: workers that failed together, because something that they all need was away, come back apart.
+
+    Attributes:
+        attempts: How often a message is tried; 0: without end.
+        base: Seconds.
+        cap: Seconds.
+        never: Names of error classes, with or without their module, for which another attempt is no use; their
+            subclasses count too.
+    """
+
+    attempts: int = 5
+    base: float = 0.5
+    cap: float = 60.0
+    never: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuses what is no pause and no count.
+
+        Raises:
+            InvalidArgument
+        """
+        if self.attempts < 0:
+            raise InvalidArgument("a message is tried at least once; 0 attempts means without end")
+        if not 0 <= self.base <= self.cap < float("inf"):
+            raise InvalidArgument("pauses between attempts are finite and not negative, and base is at most cap")
+
+    def after(self, attempt: int, kinds: Collection[str], draw: float) -> float | None:
+        """Returns the seconds until the next attempt; None: there is none.
+
+        Args:
+            attempt: How many there have been.
+            kinds: Names of the class of the error and of its bases.
+            draw: A random number from 0 to 1.
+        """
+        if (self.attempts and attempt >= self.attempts) or any(name in kinds for name in self.never):
+            return None
+        return draw * self.longest(attempt)
+
+    def longest(self, attempt: int) -> float:
+        """Returns the most seconds that the pause after an attempt may take."""
+        return min(self.cap, self.base * 2.0 ** min(attempt - 1, _MOST_DOUBLINGS))

@@ -1,0 +1,33 @@
+"""Where handlers run: what threads, tasks and processes have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from qdo.worker.failure import Delivery, Ran
+from qdo.worker.lanes import Run
+from qdo.worker.loops import Control
+
+
+class Runner(Protocol):
+    """Runs messages somewhere, a bounded number of runs at a time."""
+
+    slots: int
+    """How many runs there may be at the same moment."""
+
+    async def open(self) -> None:
+        """Gets everything ready, the context too.
+
+        Raises:
+            HandlerError: The handler or its context cannot be used.
+        """
+
+    def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
+        """Begins a run. The future has its end, whatever happens; it never raises."""
+
+    def give_up(self) -> None:
+        """Ends what is running as far as that is possible: tasks and processes are stopped, threads cannot be."""
+
+    async def close(self) -> None:
+        """Leaves the context. Nothing is running any more, or was given up."""

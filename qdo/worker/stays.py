@@ -1,0 +1,119 @@
+"""A partition's stay with this worker, from its first message until it is handed back or lost.
+
+::
+
+    open ──close (handed back, drained)──► closed ──void (lost, out of time)──► void
+      └────────────────────void───────────────────────────────────────────────────▲
+
+Closed: nothing new begins; what is in hand is finished and counts. Void: it may still run, for nobody can stop a
+thread, but what comes of it counts for nothing, and the partition takes no other messages here until it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from qdo.partitions import Partition
+from qdo.worker.lanes import Lane, Run
+from qdo.worker.loops import Control
+
+
+class Stay:
+    """What goes on for one partition.
+
+    Args:
+        partition: The partition.
+        lane: Its messages.
+
+    Attributes:
+        closed: Nothing new begins.
+        void: Nothing counts.
+        queued: It is in the line of those that have something to do.
+    """
+
+    def __init__(self, partition: Partition, lane: Lane) -> None:
+        self.partition = partition
+        self.lane = lane
+        self.closed = False
+        self.void = False
+        self.queued = False
+        self.recorded: str | None = None
+        """The lane's end when it was last noted."""
+        self.runs: dict[Control, Run] = {}
+        """What is running."""
+        self._timers: set[asyncio.TimerHandle] = set()
+        self._burials: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing is in hand."""
+        return self._quiet.is_set()
+
+    def begin(self, control: Control, run: Run) -> None:
+        """A run begins."""
+        self.runs[control] = run
+        self._quiet.clear()
+
+    def ended(self, control: Control) -> None:
+        """A run has ended."""
+        self.runs.pop(control, None)
+        self._settle()
+
+    def later(self, timer: asyncio.TimerHandle) -> None:
+        """Something is to be tried again then."""
+        self._timers.add(timer)
+
+    def came(self, timer: asyncio.TimerHandle) -> None:
+        """That time has come."""
+        self._timers.discard(timer)
+
+    def bury(self, task: asyncio.Task[None]) -> None:
+        """A dead letter is being published, which counts as in hand."""
+        self._burials.add(task)
+        self._quiet.clear()
+        task.add_done_callback(self._buried)
+
+    def halt(self) -> None:
+        """Runs end after their message in hand."""
+        for control in self.runs:
+            control.stop()
+
+    def close(self) -> None:
+        """Nothing new begins."""
+        self.closed = True
+        self._closing.set()
+        for timer in self._timers:
+            timer.cancel()
+        self._timers.clear()
+        self.halt()
+
+    def cancel(self) -> None:
+        """Nothing counts from now on."""
+        self.close()
+        self.void = True
+        for task in self._burials:
+            task.cancel()
+
+    async def until_quiet(self) -> None:
+        """Waits until nothing is in hand."""
+        await self._quiet.wait()
+
+    async def pause(self, seconds: float) -> bool:
+        """Waits; returns False, and at once, if it is closed."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+        except TimeoutError:
+            return True
+        return False
+
+    def _buried(self, task: asyncio.Task[None]) -> None:
+        self._burials.discard(task)
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self.runs and not self._burials:
+            self._quiet.set()

@@ -1,0 +1,87 @@
+"""Plain functions in threads of this process: one call into a thread runs a whole run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from queue import SimpleQueue
+from typing import Any
+
+from qdo.worker.contexts import enter
+from qdo.worker.failure import Delivery, Ran
+from qdo.worker.handlers import Context
+from qdo.worker.hooks import Hooks
+from qdo.worker.lanes import Run
+from qdo.worker.loops import Control, run_plain
+from queuey.client import Message
+
+Job = tuple[asyncio.Future[Ran], Run, Delivery, Control]
+
+
+class Threads:
+    """A pool whose threads do not keep the process from ending: one that never returns cannot be stopped.
+
+    Args:
+        handler: Plain function.
+        context: Factory of its second argument, which all threads share; None: an empty dict.
+        count: Threads; each is started when it is needed first.
+        seconds: After which a run ends before its last message.
+        hooks: Called around each message.
+    """
+
+    def __init__(
+        self, handler: Callable[[Message, Any], Any], context: Context | None, count: int, seconds: float, hooks: Hooks
+    ) -> None:
+        self.slots = count
+        self._handler = handler
+        self._factory = context
+        self._seconds = seconds
+        self._hooks = hooks
+        self._entered = AsyncExitStack()
+        self._context: Any = None
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._busy = 0
+
+    async def open(self) -> None:
+        """Enters the context."""
+        self._context = await enter(self._factory, self._entered)
+
+    def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
+        """Begins a run in a thread."""
+        future = asyncio.get_running_loop().create_future()
+        self._busy += 1
+        if self._busy > len(self._threads) < self.slots:
+            thread = threading.Thread(target=self._work, name=f"qdo-{len(self._threads) + 1}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._jobs.put((future, run, place, control))
+        return future
+
+    def give_up(self) -> None:
+        """Does nothing: each run ends after its message in hand, if that ever ends."""
+
+    async def close(self) -> None:
+        """Lets the idle threads end and leaves the context."""
+        for _ in self._threads:
+            self._jobs.put(None)
+        await self._entered.aclose()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, run, place, control = job
+            ran = contextvars.Context().run(
+                run_plain, self._handler, self._context, run.messages, place, control, self._seconds, self._hooks
+            )
+            try:
+                future.get_loop().call_soon_threadsafe(self._settle, future, ran)
+            except RuntimeError:
+                return  # the loop is closed: nobody waits any more
+
+    def _settle(self, future: asyncio.Future[Ran], ran: Ran) -> None:
+        self._busy -= 1
+        if not future.done():
+            future.set_result(ran)
