@@ -55,13 +55,15 @@ def list_letters(
     json: Json = False,
 ) -> None:
     """List the dead letters of queues; with --json one a line, whole."""
+    from qdo import deadletters
+
     wanted = _filter(settings, partition, since, until, error, limit)
 
     async def show() -> None:
         async with _queues(settings) as (client, names):
             rows = []
             for name in names:
-                async for letter in _letters(client, name, wanted):
+                async for letter in deadletters.letters(client, name, **wanted):
                     if json:
                         output.emit(letter)
                     else:
@@ -100,12 +102,13 @@ def redrive(
         async with _queues(settings) as (client, names):
             for name in names:
                 if dry_run and not json:
-                    output.table(_COLUMNS, [_row(letter) async for letter in _letters(client, name, wanted)])
-                if await _has(client, name, settings):
-                    done.append((name, await deadletters.redrive(client, name, dry_run=dry_run, ttl=ttl, **wanted)))
+                    letters = deadletters.letters(client, name, **wanted)
+                    output.table(_COLUMNS, [_row(letter) async for letter in letters])
+                done.append((name, await deadletters.redrive(client, name, dry_run=dry_run, ttl=ttl, **wanted)))
         return done
 
-    for name, redriven in asyncio.run(send()):
+    done = asyncio.run(send())
+    for name, redriven in done:
         if json:
             left = [{"letter": letter, "reason": reason} for letter, reason in redriven.left]
             output.emit({"queue": name, "sent": redriven.sent, "left": left, "dry_run": dry_run})
@@ -113,6 +116,8 @@ def redrive(
         output.say(f"{name}: {redriven.sent} dead letters {'would be' if dry_run else 'were'} sent back")
         for letter, reason in redriven.left:
             output.say(f"{name}: {letter.partition}:{letter.id} stays: {reason}")
+    if any(redriven.left for _, redriven in done):
+        raise typer.Exit(1)
 
 
 _COLUMNS = ["queue", "partition", "id", "given up", "attempts", "error", "text"]
@@ -145,7 +150,7 @@ def _filter(
 
 @asynccontextmanager
 async def _queues(settings: Settings) -> AsyncIterator[tuple[AsyncClient, list[str]]]:
-    """Opens a client and finds the queues that are meant.
+    """Opens a client and finds the queues that are meant and have dead letters.
 
     Raises:
         InvalidArgument: None is named.
@@ -161,19 +166,7 @@ async def _queues(settings: Settings) -> AsyncIterator[tuple[AsyncClient, list[s
                 dead = holds_dead(name, settings.dead_queue)
                 if not dead and any(fnmatchcase(name, pattern) for pattern in settings.pattern):
                     names[name] = None
-        yield client, list(names)
-
-
-async def _letters(client: AsyncClient, name: str, wanted: Filter) -> AsyncIterator[DeadLetter]:
-    """Iterates over a queue's dead letters; there are none as long as there is no queue for them."""
-    from qdo import deadletters
-    from queuey.client import QueueNotFound
-
-    try:
-        async for letter in deadletters.letters(client, name, **wanted):
-            yield letter
-    except QueueNotFound:
-        output.note(f"{name} has no dead letters, and never had.")
+        yield client, [name for name in names if await _has(client, name, settings)]
 
 
 async def _has(client: AsyncClient, name: str, settings: Settings) -> bool:
@@ -184,5 +177,7 @@ async def _has(client: AsyncClient, name: str, settings: Settings) -> bool:
     try:
         await client.info(queue_for(name, settings.dead_queue))
     except QueueNotFound:
+        if name in settings.queue:
+            output.note(f"{name} has no dead letters, and never had.")
         return False
     return True

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from qdo.coordination import Member, Session
+from qdo.coordination import Member, Session, Target
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition
 
@@ -17,11 +17,15 @@ SESSION_SECONDS = 30.0
 
 @contextmanager
 def living(
-    url: str, group: str, *members: Member, owns: Mapping[str, Iterable[Partition]] | None = None
+    url: str,
+    group: str,
+    *members: Member,
+    owns: Mapping[str, Iterable[Partition]] | None = None,
+    target: Target | None = None,
 ) -> Iterator[None]:
     """Has members join, take what they are to own, and leave at the end."""
     ready, enough = threading.Event(), threading.Event()
-    thread = threading.Thread(target=anyio.run, args=(_live, url, group, members, owns or {}, ready, enough))
+    thread = threading.Thread(target=anyio.run, args=(_live, url, group, members, owns or {}, target, ready, enough))
     thread.start()
     try:
         assert ready.wait(30)
@@ -36,6 +40,7 @@ async def _live(
     group: str,
     members: tuple[Member, ...],
     owns: Mapping[str, Iterable[Partition]],
+    target: Target | None,
     ready: threading.Event,
     enough: threading.Event,
 ) -> None:
@@ -47,6 +52,8 @@ async def _live(
             session = await coordinator.join(member, lambda _: None)
             sessions.append(session)
             await session.take(owns.get(member.id, ()))
+        if target is not None:
+            assert await sessions[0].set_target(target, -1)
         ready.set()
         await anyio.to_thread.run_sync(enough.wait)
         for session in sessions:

@@ -1,0 +1,121 @@
+"""``qdo deadletter``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import anyio
+import pytest
+
+from qdo import deadletters
+from qdo.deadletters import Cause
+from queuey.client import AsyncClient, Client, Message
+from tests.commands import Run
+from tests.served import Served
+
+NOW = time.time()
+
+
+def bury(served: Served, queue: str, letters: Iterable[tuple[Message, Cause]]) -> None:
+    """Makes dead letters of messages."""
+
+    async def all_of_them() -> None:
+        profile = served.profile
+        async with AsyncClient(profile.url, key=profile.key, application=profile.application) as client:
+            for message, cause in letters:
+                await deadletters.bury(client, queue, message, cause)
+
+    anyio.run(all_of_them)
+
+
+@pytest.fixture
+def dead(served: Served, client: Client, queue: str) -> list[Message]:
+    """Three dead letters: one of an hour ago, one of now in the second partition, one of another error."""
+    for partition, body in ((1, "old"), (2, "new"), (1, "odd\x1b[31m")):
+        client.send(queue, body, partition=partition)
+    messages = {message.body: message for message in client.read_all(queue, partitions="*")}
+    found = [messages[body] for body in ("old", "new", "odd\x1b[31m")]
+    causes = [
+        Cause(attempts=5, error="ValueError", text="no such\nthing", at=NOW - 3600),
+        Cause(attempts=5, error="ValueError", text="again", at=NOW),
+        Cause(attempts=1, error="shop.OutOfStock", at=NOW),
+    ]
+    bury(served, queue, zip(found, causes, strict=True))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], [0, 1, 2]),
+        (["--partition", "2"], [1]),
+        (["--since", "-10m"], [1, 2]),
+        (["--until", "-10m"], [0]),
+        (["--error", "ValueError"], [0, 1]),
+        (["--error", "shop.*"], [2]),
+        (["--error", "OutOfStock", "--partition", "2"], []),
+        (["--limit", "1"], [0]),
+    ],
+    ids=lambda value: " ".join(map(str, value)) if value else "all",
+)
+def test_filters(run: Run, queue: str, dead: list[Message], options: list[str], expected: list[int]) -> None:
+    """Every filter that is given must hold; what is listed is what a redrive would send."""
+    listed = run("deadletter", "list", "--queue", queue, *options, "--json")
+    assert {line["id"] for line in listed.json_lines} == {dead[index].id for index in expected}
+    would = run("deadletter", "redrive", "--queue", queue, *options, "--dry-run", "--json").json
+    assert (would["sent"], would["dry_run"]) == (len(expected), True)
+
+
+def test_redrive(run: Run, client: Client, queue: str, dead: list[Message]) -> None:
+    """What is chosen goes back to the end of its partition and is a dead letter no more; the rest stays."""
+    ended = run("deadletter", "redrive", "--queue", queue, "--error", "ValueError")
+    assert (ended.code, "2 dead letters were sent back" in ended.text) == (0, True)
+    bodies = {number: [one.body for one in client.read_all(queue, partitions=number)] for number in (1, 2)}
+    assert bodies == {1: ["old", "odd\x1b[31m", "old"], 2: ["new", "new"]}
+    assert [line["id"] for line in run("deadletter", "list", "--queue", queue, "--json").json_lines] == [dead[2].id]
+
+
+def test_dry_run_lists_and_changes_nothing(run: Run, client: Client, queue: str, dead: list[Message]) -> None:
+    """``--dry-run`` shows what would go back, and nothing goes."""
+    ended = run("deadletter", "redrive", "--queue", queue, "--dry-run")
+    assert all(message.id in ended.text for message in dead)
+    assert "3 dead letters would be sent back" in ended.text
+    assert client.info(queue).count == 3
+    assert client.info(f"{queue}.dead").count == 3
+
+
+def test_what_cannot_go_back_is_said(run: Run, client: Client, queue: str, dead: list[Message]) -> None:
+    """A dead letter whose queue is gone stays, with the reason."""
+    client.delete_queue(queue)
+    ended = run("deadletter", "redrive", "--queue", queue)
+    assert ended.code == 1
+    assert f"{dead[0].partition}:{dead[0].id} stays" in ended.text
+    assert client.info(f"{queue}.dead").count == 3
+
+
+def test_text_is_printed_harmlessly(run: Run, queue: str, dead: list[Message]) -> None:
+    """What an error said is one line and cannot steer the terminal."""
+    shown = run("deadletter", "list", "--queue", queue).text
+    assert "no such\\nthing" in shown
+    assert len(shown.splitlines()) == 4
+    assert "\x1b" not in shown
+
+
+def test_patterns_choose_among_queues(run: Run, client: Client, queue: str, dead: list[Message]) -> None:
+    """A pattern means queues, and not the queues of their dead letters."""
+    lines = run("deadletter", "redrive", "--pattern", f"{queue[:20]}*", "--dry-run", "--json").json_lines
+    assert [(line["queue"], line["sent"]) for line in lines] == [(queue, 3)]
+
+
+def test_queues_without_dead_letters(run: Run, queue: str) -> None:
+    """Where nothing ever failed there is nothing, and that is said."""
+    for words in (["list"], ["redrive"], ["redrive", "--dry-run"]):
+        ended = run("deadletter", *words, "--queue", queue)
+        assert (ended.code, f"{queue} has no dead letters" in ended.err) == (0, True)
+
+
+@pytest.mark.parametrize("options", [[], ["--queue", "q", "--since", "sometime"], ["--queue", "q", "--limit", "0"]])
+def test_wrong_usage(run: Run, options: list[str]) -> None:
+    """Without a queue, and with filters that make no sense, nothing is asked for."""
+    assert run("deadletter", "list", *options).code == 2

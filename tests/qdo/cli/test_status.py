@@ -1,0 +1,117 @@
+"""``qdo status``."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from qdo.coordination import Member, Target
+from queuey.client import Client
+from tests.commands import Run
+from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.living import living
+from tests.served import Served, environment
+
+
+def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, queue: str) -> None:
+    """One document tells who is there, who owns what, how far each partition is, and what is behind."""
+    sent = [client.send(queue, str(number), partition=1) for number in range(4)]
+    client.send(queue, "alone", partition=2)
+    one, three = place.partition(queue, 1), place.partition(queue, 3)
+    place.record({one: sent[1].id})
+    sees = {one.queue: 3}
+    members = Member("anna", queues=sees), Member("bert", queues=sees, static=True)
+    with living(place.url, GROUP, *members, owns={"anna": [one], "bert": [three]}, target=Target({one: "bert"})):
+        found = run("status", "--json").json
+        shown = run("status").text
+    assert [(member["id"], member["static"], member["owns"]) for member in found["members"]] == [
+        ("anna", False, 1),
+        ("bert", True, 1),
+    ]
+    assert found["members"][0]["queues"] == {queue: 3}
+    lines = {line["partition"]: line for line in found["partitions"]}
+    assert [(lines[number]["owner"], lines[number]["target"]) for number in (1, 2, 3)] == [
+        ("anna", "bert"),
+        (None, None),
+        ("bert", None),
+    ]
+    assert (lines[1]["offset"], lines[2]["offset"]) == (sent[1].id, None)
+    assert [lines[number]["lag"] for number in (1, 2, 3)] == [2, 1, 0]
+    assert lines[1]["lag_seconds"] > 0
+    assert (found["group"], found["lag"], found["lag_unknown"]) == (GROUP, 3, None)
+    assert f"{GROUP}: 2 members own 2 of 3 partitions, 3 messages behind" in shown
+    assert sent[1].id in shown
+
+
+def test_looking_on_leaves_no_trace(run: Run, place: Place, client: Client, queue: str) -> None:
+    """Counting what is behind records nothing that stays with the service."""
+    sent = client.send(queue, "x", partition=1)
+    place.record({place.partition(queue, 1): sent.id})
+    assert run("status", "--json").json["lag"] == 0
+    assert client.groups(queue) == ()
+
+
+def test_mirrored_offsets_are_used_as_they_are(
+    run: Run, place: Place, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the service knows the group's offsets it is only asked; where it knows others, they are not believed."""
+    sent = [client.send(queue, str(number), partition=1) for number in range(3)]
+    place.record({place.partition(queue, number): sent[0].id for number in (1, 2, 3)})
+    client.commit(queue, GROUP, dict.fromkeys((1, 2, 3), sent[2].id))
+    assert run("status", "--json").json["lag"] == 2
+    client.commit(queue, GROUP, dict.fromkeys((1, 2, 3), sent[0].id))
+    monkeypatch.setattr("queuey.client.AsyncClient.commit", None)
+    assert run("status", "--json").json["lag"] == 2
+
+
+def test_a_group_is_shown_without_the_service(
+    run: Run, place: Place, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the service cannot be asked, everything but the lag is there, and the reason is said."""
+    place.record({place.partition(queue, 1): None, place.partition(queue, 2): "00000000000010008080808080808080"})
+    monkeypatch.setenv("QUEUEY_PROFILE", "/nowhere/profile.toml")
+    found = run("status", "--json").json
+    assert (found["lag"], found["partitions"][0]["lag"]) == (None, None)
+    assert "/nowhere/profile.toml" in found["lag_unknown"]
+    ended = run("status")
+    assert (ended.code, "/nowhere/profile.toml" in ended.err) == (0, True)
+    assert run("status", "--no-lag").err == ""
+
+
+def test_queues_that_are_gone_or_elsewhere_have_no_lag(run: Run, place: Place, queue: str) -> None:
+    """A queue that does not exist any more does not keep the others from being counted."""
+    offset = "00000000000010008080808080808080"
+    place.record({place.partition(name, 1): offset for name in (queue, "gone")})
+    lines = {line["queue"]: line["lag"] for line in run("status", "--json").json["partitions"]}
+    assert lines == {queue: 0, "gone": None}
+    assert list(run("status", "--json", "--queue", "gone").json["partitions"][0].values())[2] == "gone"
+
+
+def test_watch_goes_on_until_interrupted(served: Served, place: Place) -> None:
+    """``--watch`` prints again and again; Ctrl-C ends it with 130 and without a traceback."""
+    command = [sys.executable, "-m", "qdo", "status", "--group", GROUP, "--json", "--watch", "0.1"]
+    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url}
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline()[:10] for _ in range(2)] == ['{"group":"'] * 2
+        process.send_signal(2)
+        assert process.wait(30) == 130
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_nothing_to_show(run: Run) -> None:
+    """A group that nobody knows is empty, which is no failure."""
+    ended = run("status", "--group", "unheard-of")
+    assert (ended.code, ended.text) == (0, "unheard-of: 0 members own 0 of 0 partitions\n")
+
+
+def test_a_group_must_be_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a group there is nothing to look at."""
+    monkeypatch.delenv("QDO_GROUP")
+    ended = run("status")
+    assert (ended.code, "--group" in ended.err) == (2, True)
