@@ -60,6 +60,10 @@ class Transaction:
         """Runs a statement and returns its only row, or None; nothing of it is left open before the commit."""
         return next(iter(self.execute(statement, values).fetchall()), None)
 
+    def named(self, statement: str, **values: Any) -> list[Any]:  # noqa: ANN401 - likewise
+        """Runs a statement whose values have names and returns its rows."""
+        return self.execute(statement, values).fetchall()
+
 
 class Database:
     """The file, opened when first needed and anew after a failure. For one thread.

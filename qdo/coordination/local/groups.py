@@ -82,7 +82,7 @@ def owners(tx: Transaction, where: int | None, live: str) -> dict[Partition, str
     """
     query = f"""SELECT queue, number, sessions.member FROM partitions JOIN sessions ON sessions.id = session
         WHERE partitions.grp = :grp AND {live} ORDER BY queue, number"""  # noqa: S608 - a constant
-    rows = tx.execute(query, {"grp": where, "now": tx.now})
+    rows = tx.named(query, grp=where, now=tx.now)
     queues: dict[str, Queue] = {}
     return {_partition(queues, queue, number): member for queue, number, member in rows}
 
@@ -92,7 +92,7 @@ def offsets(tx: Transaction, where: int | None, partitions: Iterable[Partition] 
     query = "SELECT queue, number, offset, at, member FROM partitions WHERE grp = ? AND offset IS NOT NULL"
     if partitions is None:
         queues: dict[str, Queue] = {}
-        rows = tx.execute(f"{query} ORDER BY queue, number", (where,))
+        rows = tx.rows(f"{query} ORDER BY queue, number", where)
         return {_partition(queues, queue, number): Offset(*rest) for queue, number, *rest in rows}
     found = {}
     for partition in partitions:

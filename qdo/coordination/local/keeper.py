@@ -172,6 +172,7 @@ class Keeper(threading.Thread):
         except CoordinationLost as error:
             self._suspend(error)
             raise
+        self._database.patience = self._interval
         if tx.told is not None:
             self._bell.ring(others)
             self._stirred = True
@@ -201,7 +202,7 @@ class Keeper(threading.Thread):
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(4096)
         self._stirred |= self._bell.hush()
-        while self._jobs:
+        for _ in range(len(self._jobs)):  # those that come meanwhile have their turn after the events
             future, job = self._jobs.popleft()
             if future.set_running_or_notify_cancel():
                 _settle(future, job)
@@ -242,7 +243,6 @@ class Keeper(threading.Thread):
             for stay in [stay for stay in self._stays.values() if now() >= stay.until]:
                 self._lose(stay)
             return
-        self._database.patience = self._interval
         self._due = now() + self._interval
         if beat.earliest is not None:
             self._due = min(self._due, max(beat.earliest + 0.001, now() + SOONEST))

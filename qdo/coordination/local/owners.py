@@ -36,8 +36,8 @@ def take(tx: Transaction, session: int, where: int, partitions: Iterable[Partiti
     sessions.reap(tx, where)
     held = {}
     for partition in partitions:
-        values = {"grp": where, "queue": str(partition.queue), "number": partition.number, "session": session}
-        for version, *offset in tx.execute(TAKE, values).fetchall():
+        taken = tx.named(TAKE, grp=where, queue=str(partition.queue), number=partition.number, session=session)
+        for version, *offset in taken:
             held[partition] = Held(partition, Offset(*offset), version)
     return held
 
@@ -51,8 +51,7 @@ def release(tx: Transaction, session: int, where: int, partitions: Iterable[Part
     sessions.alive(tx, session)
     freed = 0
     for partition in partitions:
-        values = {"grp": where, "queue": str(partition.queue), "number": partition.number, "session": session}
-        tx.execute(RELEASE, values)
+        tx.named(RELEASE, grp=where, queue=str(partition.queue), number=partition.number, session=session)
         freed += tx.changes()
     if freed:
         groups.count(tx, where, "freed")
@@ -70,17 +69,17 @@ def commit(
     instant = time.time()
     held: dict[Partition, Held | None] = {}
     for (partition, _, version), identifier in offsets:
-        values = {
-            "grp": where,
-            "queue": str(partition.queue),
-            "number": partition.number,
-            "session": session,
-            "version": version,
-            "offset": identifier,
-            "at": instant,
-            "member": member,
-        }
-        held[partition] = None
-        for (raised,) in tx.execute(COMMIT, values).fetchall():
-            held[partition] = Held(partition, Offset(identifier, instant, member), raised)
+        raised = tx.named(
+            COMMIT,
+            grp=where,
+            queue=str(partition.queue),
+            number=partition.number,
+            session=session,
+            version=version,
+            offset=identifier,
+            at=instant,
+            member=member,
+        )
+        offset = Offset(identifier, instant, member)
+        held[partition] = Held(partition, offset, raised[0][0]) if raised else None
     return held

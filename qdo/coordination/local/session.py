@@ -65,9 +65,13 @@ class LocalSession(Session):
 
     async def update(self, queues: Mapping[Queue, int]) -> None:
         """See the contract."""
-        member = msgspec.structs.replace(self._stay.member, queues=dict(queues))
-        await self._ask(lambda tx: sessions.update(tx, self._stay.session, self._stay.where, member))
-        self._stay.member = member
+        seen = dict(queues)
+
+        def work(tx: Transaction) -> None:
+            self._stay.member = msgspec.structs.replace(self._stay.member, queues=seen)
+            sessions.update(tx, self._stay.session, self._stay.where, self._stay.member)
+
+        await self._ask(work)
 
     async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
         """See the contract."""

@@ -62,15 +62,14 @@ def alive(tx: Transaction, session: int) -> None:
         SessionLost: The session has ended.
     """
     query = f"SELECT 1 FROM sessions WHERE id = :id AND {LIVE}"  # noqa: S608 - a constant
-    if not tx.execute(query, {"id": session, "now": tx.now}).fetchall():
+    if not tx.named(query, id=session, now=tx.now):
         raise SessionLost("the session has ended: its partitions may be somebody else's by now")
 
 
 def beat(tx: Transaction, where: int, process: str) -> Beat:
     """Gives a process's sign of life, and removes the sessions that have ended."""
-    values = {"process": process, "now": tx.now}
     renew = f"UPDATE sessions SET expires = :now + timeout WHERE process = :process AND {LIVE} RETURNING id, expires"  # noqa: S608 - a constant
-    until = dict(tx.execute(renew, values).fetchall())
+    until = dict(tx.named(renew, process=process, now=tx.now))
     reap(tx, where)
     rows = tx.rows(
         "SELECT process, min(expires) FROM sessions WHERE grp = ? AND process != ? GROUP BY 1", where, process
@@ -82,7 +81,7 @@ def beat(tx: Transaction, where: int, process: str) -> Beat:
 def reap(tx: Transaction, where: int) -> None:
     """Removes the sessions of a group that have ended, with all that they held."""
     query = f"SELECT id FROM sessions WHERE grp = :grp AND NOT ({LIVE})"  # noqa: S608 - a constant
-    remove(tx, where, [session for (session,) in tx.execute(query, {"grp": where, "now": tx.now})])
+    remove(tx, where, [session for (session,) in tx.named(query, grp=where, now=tx.now)])
 
 
 def bury(tx: Transaction, where: int, process: str) -> None:
@@ -121,7 +120,7 @@ def members(tx: Transaction, where: int | None) -> dict[str, Member]:
         CoordinationIncompatible: One of them is newer than this program.
     """
     query = f"SELECT value FROM sessions WHERE grp = :grp AND {LIVE} ORDER BY member"  # noqa: S608 - a constant
-    found = [decode_member(value) for (value,) in tx.execute(query, {"grp": where, "now": tx.now})]
+    found = [decode_member(value) for (value,) in tx.named(query, grp=where, now=tx.now)]
     return {member.id: member for member in found}
 
 

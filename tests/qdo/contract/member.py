@@ -77,4 +77,4 @@ async def main(url: str, group: str, member: str, session_timeout: float) -> Non
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4], float(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])))

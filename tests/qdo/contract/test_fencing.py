@@ -20,7 +20,7 @@ from tests.qdo.contract.samples import ONE, some
 async def recorded(coordinator: Coordinator, partition: Partition = ONE) -> str | None:
     """Returns the id that is recorded for a partition."""
     found = (await coordinator.offsets([partition])).get(partition)
-    return found and found.id
+    return None if found is None else found.id
 
 
 async def committed(session: Session, held: Held, identifier: str) -> Held:
