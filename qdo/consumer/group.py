@@ -1,0 +1,254 @@
+"""Membership in a group: joins, shares out, takes and gives back, and joins again when the session was lost.
+
+What happens when is written down in :mod:`qdo.consumer.membership`. One session is a :class:`~qdo.consumer.stay.Stay`;
+a group is one after another, under the same id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from qdo.consumer.handover import Owner
+from qdo.consumer.membership import Cause, State, after
+from qdo.consumer.stay import Signals, Stay, Terms
+from qdo.coordination import Coordinator, Event, Held, Member, Session
+from qdo.errors import CoordinationError, CoordinationLost, MemberExists, SessionLost
+from qdo.partitions import Partition, Queue
+
+__all__ = ["Group", "Owner"]
+
+log = logging.getLogger(__name__)
+
+JOIN_SESSIONS = 2
+"""Session timeouts for which the first joining is tried: an earlier life of a static member, or of a joining whose end
+was not known, is over by then."""
+
+
+class Group:
+    """A member of a group.
+
+    Call ``see`` before ``start``: a member that sees nothing can have nothing, and a static one would give up what was
+    kept for it. It is started and stopped once.
+
+    Args:
+        coordinator: The group.
+        member: Its id, the same after a lost session.
+        owner: Who works on the partitions.
+        static: The id was chosen, and its partitions are kept for a while when it is gone.
+        settle: Seconds that it waits for more changes before it sets the target, when it leads.
+        grace: Seconds for which absent static members keep their partitions, when it leads.
+        revoke_timeout: Seconds after which a partition is released even if its owner is not done.
+        patience: Seconds for which a commit is tried again while the service does not answer, and for which the end
+            of what is under way is waited for when the group is left.
+        recheck: Seconds after which it looks again although no change was heard of.
+        now: The clock, seconds since 1970.
+        draw: Random numbers from 0 to 1.
+    """
+
+    def __init__(  # noqa: PLR0913 - times and sources of chance, each with a default
+        self,
+        coordinator: Coordinator,
+        member: str,
+        owner: Owner,
+        *,
+        static: bool = False,
+        settle: float = 0.05,
+        grace: float = 0.0,
+        revoke_timeout: float = 30.0,
+        patience: float = 10.0,
+        recheck: float = 60.0,
+        now: Callable[[], float] = time.time,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        self._coordinator = coordinator
+        self._member = member
+        self._owner = owner
+        self._static = static
+        self._terms = Terms(settle, grace, revoke_timeout, patience, recheck, now, draw)
+        self._seen: dict[Queue, int] = {}
+        self._state: State = "new"
+        self._told_suspended = False
+        self._stay: Stay | None = None
+        self._signals: Signals | None = None
+        self._main: asyncio.Task[None] | None = None
+        self._started: asyncio.Future[None] | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._strays: set[asyncio.Task[None]] = set()
+
+    @property
+    def state(self) -> State:
+        """Where in its life the member is; see :mod:`qdo.consumer.membership`."""
+        return self._state
+
+    @property
+    def held(self) -> Mapping[Partition, Held]:
+        """What is owned, what is being revoked among it. Changes while it is looked at: do not await meanwhile."""
+        return MappingProxyType({} if self._stay is None else self._stay.holdings.held)
+
+    async def start(self) -> None:
+        """Joins the group.
+
+        Raises:
+            CoordinationLost: The service was not reached, or did not answer in time.
+            CoordinationIncompatible
+            MemberExists: For two session timeouts another member had this name.
+            SessionLost: It was stopped meanwhile.
+        """
+        if self._state != "new":
+            raise RuntimeError("a group is started once")
+        self._move("start")
+        self._started = asyncio.get_running_loop().create_future()
+        self._main = asyncio.create_task(self._live(self._started))
+        try:
+            await self._started
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Has everything revoked, releases it and leaves. Idempotent; also while it is starting.
+
+        Takes as long as the owner needs to give up what it has, but no longer than ``revoke_timeout`` and some times
+        ``patience``.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopping)
+
+    def see(self, queues: Mapping[Queue, int]) -> None:
+        """Tells which queues the member subscribes to and found, with their partitions. All of them, every time."""
+        self._seen = dict(queues)
+        if self._signals is not None:
+            self._signals.changed.set()
+
+    async def commit(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+        """Records the last processed ids; returns the partitions that are not ours, for which nothing was recorded.
+
+        Raises:
+            CoordinationLost: The service did not answer for ``patience``: each was recorded or not.
+            SessionLost: It ended meanwhile.
+        """
+        return frozenset(offsets) if self._stay is None else await self._stay.commit(offsets)
+
+    def _move(self, cause: Cause) -> None:
+        state = after(self._state, cause)
+        if state != self._state:
+            log.debug("%s is %s: %s", self._member, state, cause)
+            self._state = state
+
+    async def _live(self, started: asyncio.Future[None]) -> None:
+        """Joins, stays, and joins again, until it is cancelled.
+
+        Args:
+            started: Told of the first joining, or of how it failed.
+        """
+        try:
+            await self._coordinator.open()
+            stay = await self._join(JOIN_SESSIONS * self._coordinator.session_timeout)
+        except Exception as error:  # noqa: BLE001 - it is handed on, whatever it is
+            if not started.done():
+                started.set_exception(error)
+            return
+        if not started.done():
+            started.set_result(None)
+        while True:
+            await stay.run()
+            log.warning("the session of %s was lost; it joins again", self._member)
+            await stay.abandon()
+            stay = await self._join(None)
+
+    async def _join(self, limit: float | None) -> Stay:
+        """Joins, however often that has to be tried.
+
+        Args:
+            limit: Seconds for which it is tried; None: for ever.
+
+        Raises:
+            CoordinationLost, MemberExists: When there is a limit: it was tried for so long.
+            Exception: When there is a limit: whatever else happens, at once.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = None if limit is None else loop.time() + limit
+        failures = 0
+        while True:
+            try:
+                return await self._join_once()
+            except Exception as error:
+                failures += 1
+                pause = self._terms.pause(failures)
+                passing = isinstance(error, CoordinationLost | SessionLost | MemberExists)
+                if deadline is not None and (not passing or loop.time() + pause > deadline):
+                    raise
+                level = logging.DEBUG if failures > 1 and passing else logging.WARNING
+                log.log(level, "%s will join again", self._member, exc_info=error)
+            await asyncio.sleep(pause)
+
+    async def _join_once(self) -> Stay:
+        """Joins under a new session."""
+        signals = Signals(self._told)
+        member = Member(self._member, self._seen, self._static, self._terms.now())
+        joining = asyncio.create_task(self._coordinator.join(member, signals))
+        try:
+            session = await asyncio.shield(joining)
+        except asyncio.CancelledError:
+            # It goes on: nobody would end a session that nobody knows of.
+            stray = asyncio.create_task(_leave_when_joined(joining))
+            self._strays.add(stray)
+            stray.add_done_callback(self._strays.discard)
+            raise
+        self._signals = signals
+        self._stay = Stay(session, member, signals, self._owner, self._terms, lambda: self._seen)
+        self._move("joined")
+        if signals.lost.is_set():
+            self._told("lost")
+        else:
+            self._told("suspended" if signals.suspended else "connected")
+        return self._stay
+
+    def _told(self, event: Event) -> None:
+        """Takes note of an event of the present session, in the instant it is heard of."""
+        if event == "changed":
+            return
+        self._move(event)
+        if event == "lost":
+            if self._stay is not None:
+                self._stay.close()
+        else:
+            self._tell(suspended=event == "suspended")
+
+    def _tell(self, *, suspended: bool) -> None:
+        """Tells the owner whether the service answers, if that is news."""
+        if suspended == self._told_suspended:
+            return
+        self._told_suspended = suspended
+        try:
+            self._owner.suspended() if suspended else self._owner.resumed()
+        except Exception:
+            log.exception("the owner failed to take notice")
+
+    async def _stop(self) -> None:
+        self._move("stop")
+        if self._main is not None:
+            self._main.cancel()
+            await asyncio.wait({self._main})
+        if self._started is not None and not self._started.done():
+            self._started.set_exception(SessionLost("it was stopped while it joined"))
+        if self._stay is not None:
+            await self._stay.finish()
+        if self._strays:
+            await asyncio.wait(self._strays, timeout=self._terms.patience)
+        self._move("left")
+
+
+async def _leave_when_joined(joining: asyncio.Task[Session]) -> None:
+    """Ends a session that came too late."""
+    try:
+        session = await joining
+    except (CoordinationError, MemberExists):
+        return
+    await session.leave()

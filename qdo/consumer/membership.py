@@ -1,0 +1,182 @@
+"""What a member of a group does next. Pure: ``qdo.consumer.group`` looks, asks here, and acts.
+
+**A member**::
+
+    new ──start──► joining ──joined──► active ──suspended──► suspended
+                      ▲                  │ ◄────connected────    │
+                      └──────lost────────┴──────────lost─────────┘
+
+    every one of them ──stop──► leaving ──left──► left
+
+joining     has no session: it owns nothing, and tries until it has one, always under the same id.
+active      reads who is there and the target, takes what the target gives it, revokes what the target takes away. The
+            member with the lowest id leads: it sets the target. Two that both believe to lead do no harm: the target
+            is set at the version that was read, and who owns a partition is decided where it is taken.
+suspended   nobody answers. It still owns what it owned, hands out nothing new, and does nothing else until it is
+            connected again or lost.
+leaving     revokes all that it holds, releases it and leaves. What is lost meanwhile is only told.
+left        final.
+
+**A partition**, as one member sees it::
+
+    elsewhere ──the target gives it──► wanted ──taken──► held ──the target takes it away──► revoking
+        ▲                                │                                                      │
+        │                            the end of the                                       its owner is done,
+        │                            taking is not known                                  or its time is over
+        │                                ▼                                                      ▼
+        └──released, or taken again── unsure                                                releasing
+        └──────────────────────────────────────────────released─────────────────────────────────┘
+
+wanted      is taken; while somebody else still owns it, again at every change.
+held        its owner (the consumer) was told and works on it. A partition that the target leaves where it is stays
+            held, whatever else moves.
+revoking    its owner was told to stop, and may still commit. Once begun it is carried through, even if the target
+            gives the partition back: then it is taken anew.
+releasing   no commit is accepted any more; it is released until that is known to have worked.
+unsure      may be owned or not: taken again if the target still gives it, otherwise released.
+
+When the session is lost all of them are elsewhere at once, and the owner is told which were held or being revoked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal, NamedTuple
+
+from qdo.assignment import plan
+from qdo.coordination import Member, Target, Versioned
+from qdo.partitions import Partition
+
+State = Literal["new", "joining", "active", "suspended", "leaving", "left"]
+Cause = Literal["start", "joined", "suspended", "connected", "lost", "stop", "left"]
+
+TRANSITIONS: Final[Mapping[tuple[State, Cause], State]] = {
+    ("new", "start"): "joining",
+    ("new", "stop"): "leaving",
+    ("joining", "joined"): "active",
+    ("joining", "stop"): "leaving",
+    ("active", "suspended"): "suspended",
+    ("active", "lost"): "joining",
+    ("active", "stop"): "leaving",
+    ("suspended", "connected"): "active",
+    ("suspended", "lost"): "joining",
+    ("suspended", "stop"): "leaving",
+    ("leaving", "left"): "left",
+}
+"""Every cause that leads to another state."""
+
+
+def after(state: State, cause: Cause) -> State:
+    """Returns the state that a cause leads to: the same one where nothing else is written down."""
+    return TRANSITIONS.get((state, cause), state)
+
+
+class Planned(NamedTuple):
+    """What a leader has computed, so that it need not do so again until something changes.
+
+    Attributes:
+        members: Who was there.
+        target: What the target is to be.
+        look_again: When it is to be computed again even so, seconds since 1970; None: never.
+    """
+
+    members: Mapping[str, Member]
+    target: Target
+    look_again: float | None
+
+    def covers(self, members: Mapping[str, Member], target: Target | None, now: float) -> bool:
+        """Tells whether computing it again would change nothing."""
+        due = self.look_again is not None and now >= self.look_again
+        same_target = target is self.target or target == self.target
+        return not due and same_target and members == self.members
+
+
+class View(NamedTuple):
+    """What a connected member knows.
+
+    Attributes:
+        me: Its id.
+        members: Who is there, as it read last.
+        target: The target, read before the members: so it is never set on account of older members.
+        held: What it owns and works on.
+        revoking: What it owns but was told to give up, until it is known to be released.
+        unsure: What it may own or not.
+        planned: What it computed last as the leader.
+        now: Seconds since 1970.
+        age: Seconds since members began to change.
+        settle: Seconds from then on in which a leader waits for more changes.
+        grace: Seconds for which absent static members keep what they have.
+    """
+
+    me: str
+    members: Mapping[str, Member]
+    target: Versioned
+    held: AbstractSet[Partition]
+    revoking: AbstractSet[Partition]
+    unsure: AbstractSet[Partition]
+    planned: Planned | None
+    now: float
+    age: float
+    settle: float
+    grace: float
+
+
+class Decision(NamedTuple):
+    """What a member does next; everything may be done side by side.
+
+    Attributes:
+        target: What to set the target to, at the version that was read; None: leave it.
+        revoke: What its owner is to give up.
+        take: What to take.
+        release: What to release without telling anybody: its owner does not know of it.
+        wait: Seconds after which to look again even if nothing changes; None: there is no need.
+        planned: To be handed in with the next view.
+    """
+
+    target: Target | None = None
+    revoke: frozenset[Partition] = frozenset()
+    take: frozenset[Partition] = frozenset()
+    release: frozenset[Partition] = frozenset()
+    wait: float | None = None
+    planned: Planned | None = None
+
+
+def decide(view: View) -> Decision:
+    """Returns what a connected member does next."""
+    target, wait, planned = _lead(view)
+    if view.target.target is None:
+        # Nobody said anything about what is held, if there is such a thing.
+        return Decision(target=target, wait=wait, planned=planned)
+    given = frozenset(partition for partition, owner in view.target.target.owners.items() if owner == view.me)
+    return Decision(
+        target=target,
+        revoke=frozenset(view.held - given),
+        take=given - view.held - view.revoking,
+        release=frozenset(view.unsure - given - view.held - view.revoking),
+        wait=wait,
+        planned=planned,
+    )
+
+
+def leads(me: str, members: Mapping[str, Member]) -> bool:
+    """Tells whether a member is the one that sets the target."""
+    return me == min(members, default=None)
+
+
+def _lead(view: View) -> tuple[Target | None, float | None, Planned | None]:
+    """Returns the target to set, when to look again, and what was computed."""
+    if not leads(view.me, view.members):
+        return None, None, None
+    if view.planned is not None and view.planned.covers(view.members, view.target.target, view.now):
+        return None, _until(view.planned.look_again, view.now), view.planned
+    if view.age < view.settle:
+        return None, view.settle - view.age, view.planned
+    computed = plan(view.members, view.target.target, view.now, view.grace)
+    planned = Planned(view.members, computed.target, computed.look_again)
+    target = None if computed.target == view.target.target else computed.target
+    return target, _until(computed.look_again, view.now), planned
+
+
+def _until(instant: float | None, now: float) -> float | None:
+    return None if instant is None else max(0.0, instant - now)

@@ -1,0 +1,354 @@
+"""A member's stay in a group: one session, from the joining until it is lost or left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from qdo.consumer.handover import Handover, Owner
+from qdo.consumer.holdings import Holdings
+from qdo.consumer.membership import Planned, View, decide
+from qdo.coordination import Event, Held, Member, Session
+from qdo.errors import CoordinationIncompatible, CoordinationLost, SessionLost
+from qdo.partitions import Partition, Queue
+from queuey.client import RetryPolicy
+
+log = logging.getLogger(__name__)
+
+_BACKOFF = RetryPolicy(base=0.1, cap=2.0)
+"""How long to pause between attempts while the service does not answer."""
+
+
+class Terms(NamedTuple):
+    """How a member behaves.
+
+    Attributes:
+        settle: Seconds that it waits for more changes before it sets the target, when it leads.
+        grace: Seconds for which absent static members keep their partitions.
+        revoke_timeout: Seconds after which a partition is released even if its owner is not done.
+        patience: Seconds for which a commit is tried again while the service does not answer, and for which the end
+            of what is under way is waited for when the group is left.
+        recheck: Seconds after which it looks again although no change was heard of.
+        now: The clock, seconds since 1970.
+        draw: Random numbers from 0 to 1.
+    """
+
+    settle: float = 0.05
+    grace: float = 0.0
+    revoke_timeout: float = 30.0
+    patience: float = 10.0
+    recheck: float = 60.0
+    now: Callable[[], float] = time.time
+    draw: Callable[[], float] = random.random
+
+    def pause(self, failures: int) -> float:
+        """Returns the seconds to wait after so many failures in a row."""
+        return _BACKOFF.pause(failures, self.draw())
+
+
+class Signals:
+    """What a session reports.
+
+    Args:
+        told: Told of every event, at once.
+
+    Attributes:
+        changed: There is something to look at.
+        lost: The session is over.
+        suspended: Nobody answers at present.
+    """
+
+    def __init__(self, told: Callable[[Event], None]) -> None:
+        self.changed = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.suspended = False
+        self._told = told
+
+    def __call__(self, event: Event) -> None:
+        """Takes an event of the session."""
+        if self.lost.is_set():
+            return
+        if event == "lost":
+            self.lost.set()
+        elif event != "changed":
+            self.suspended = event == "suspended"
+        self.changed.set()
+        self._told(event)
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleeps.
+
+        Raises:
+            SessionLost: The session ended meanwhile.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self.lost.wait()
+        except TimeoutError:
+            return
+        raise SessionLost("the session is over")
+
+
+class Stay:
+    """Looks, decides and acts for as long as one session lasts.
+
+    Args:
+        session: The session.
+        member: What it joined as.
+        signals: What the session reports.
+        owner: Who works on the partitions.
+        terms: How to behave.
+        seen: Tells which queues the member sees now.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        member: Member,
+        signals: Signals,
+        owner: Owner,
+        terms: Terms,
+        seen: Callable[[], Mapping[Queue, int]],
+    ) -> None:
+        self._session = session
+        self._me = member.id
+        self._published = member.queues
+        self._signals = signals
+        self._terms = terms
+        self._seen = seen
+        self._handover = Handover(owner, terms.revoke_timeout)
+        self._holdings = Holdings(session, self._taken, self._gone)
+        self._revocations: dict[Partition, asyncio.Task[None]] = {}
+        self._taking: asyncio.Task[None] | None = None
+        self._take_again = False
+        self._failed_takes = 0
+        self._members: Mapping[str, Member] | None = None
+        self._changing_since = 0.0
+        self._planned: Planned | None = None
+
+    @property
+    def holdings(self) -> Holdings:
+        """What is owned."""
+        return self._holdings
+
+    def close(self) -> None:
+        """Ends everything at once, because the session is lost: from now on nothing is held. Idempotent."""
+        self._holdings.close()
+
+    async def run(self) -> None:
+        """Takes part in the group until the session is lost."""
+        looking = asyncio.create_task(self._look_on())
+        lost = asyncio.create_task(self._signals.lost.wait())
+        try:
+            await asyncio.wait({looking, lost}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel(looking, lost)
+        if not looking.cancelled() and (error := looking.exception()) and not isinstance(error, SessionLost):
+            log.error("taking part in the group failed; its session is given up", exc_info=error)
+        self._signals("lost")
+
+    async def abandon(self) -> None:
+        """Gives up what is left, tells the owner that it is lost, and ends the session if it has not ended."""
+        self.close()
+        await _cancel(*self._revocations.values(), *([self._taking] if self._taking else []))
+        self._revocations.clear()
+        await self._handover.lose_all()
+        await self._leave()
+
+    async def finish(self) -> None:
+        """Hands everything back and leaves; abandons it if the session is lost before or meanwhile."""
+        if self._taking is not None:
+            await self._unless_lost({self._taking}, self._terms.patience)
+        for partition in self._holdings.held:
+            self._revoke(partition)
+        if self._revocations:
+            await self._unless_lost(set(self._revocations.values()), self._terms.revoke_timeout + self._terms.patience)
+        await self.abandon()
+
+    async def commit(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+        """Records ids, trying again while the service does not answer; returns those that are not ours.
+
+        Raises:
+            CoordinationLost: It did not answer for long: each was recorded or not.
+            SessionLost
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._terms.patience
+        failures = 0
+        while True:
+            try:
+                return await self._holdings.commit(offsets)
+            except CoordinationLost:
+                failures += 1
+                pause = self._terms.pause(failures)
+                if loop.time() + pause > deadline:
+                    raise
+                await self._signals.sleep(pause)
+            except SessionLost:
+                self._signals("lost")
+                raise
+
+    async def _look_on(self) -> None:
+        """Looks whenever something may have changed.
+
+        Raises:
+            SessionLost
+        """
+        failures = 0
+        while True:
+            self._signals.changed.clear()
+            wait = None
+            try:
+                if not self._signals.suspended:
+                    wait = await self._look()
+                failures = 0
+            except CoordinationLost as error:
+                failures += 1
+                log.debug("looking again: %s", error)
+                await self._signals.sleep(self._terms.pause(failures))
+                continue
+            except CoordinationIncompatible:
+                # Who is to own what is not for us to know any more, so nothing can be kept.
+                log.exception("everything is given up until this program is a newer one, or the group an older")
+                for partition in self._holdings.held:
+                    self._revoke(partition)
+            recheck = self._terms.recheck * (0.5 + self._terms.draw() / 2)
+            try:
+                async with asyncio.timeout(recheck if wait is None else min(wait, recheck)):
+                    await self._signals.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> float | None:
+        """Looks once and acts; returns after how many seconds to look again even if nothing changes.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
+        seen = self._seen()
+        if seen != self._published:
+            await self._session.update(seen)
+            self._published = seen
+        target = await self._session.target()
+        members = await self._session.members()
+        decision = decide(
+            View(
+                me=self._me,
+                members=members,
+                target=target,
+                held=self._holdings.held.keys() - self._revocations.keys(),
+                revoking=self._revocations.keys(),
+                unsure=self._holdings.unsure,
+                planned=self._planned,
+                now=self._terms.now(),
+                age=self._age(members),
+                settle=self._terms.settle,
+                grace=self._terms.grace,
+            )
+        )
+        self._planned = decision.planned
+        for partition in decision.revoke:
+            self._revoke(partition)
+        self._take(decision.take, decision.release)
+        if decision.target is not None:
+            await self._session.set_target(decision.target, target.version)
+            # Set or not: what there is now is to be read.
+            self._signals.changed.set()
+        return decision.wait
+
+    def _age(self, members: Mapping[str, Member]) -> float:
+        """Returns the seconds since members began to change; what comes within the settling counts as one change."""
+        now = asyncio.get_running_loop().time()
+        if members != self._members and (self._members is None or now - self._changing_since >= self._terms.settle):
+            self._changing_since = now
+        self._members = members
+        return now - self._changing_since
+
+    def _revoke(self, partition: Partition) -> None:
+        """Begins to give a partition back, unless that has begun."""
+        if partition not in self._revocations:
+            self._revocations[partition] = asyncio.create_task(self._give_back(partition))
+
+    async def _give_back(self, partition: Partition) -> None:
+        """Has the owner stop and releases a partition, however often that has to be tried."""
+        try:
+            if not await self._handover.revoke(partition):
+                log.warning("%s is released although its owner is not done with it", partition)
+            failures = 0
+            while True:
+                try:
+                    await self._holdings.release([partition])
+                    break
+                except CoordinationLost:
+                    failures += 1
+                    await self._signals.sleep(self._terms.pause(failures))
+        except SessionLost:
+            self._signals("lost")
+        else:
+            del self._revocations[partition]
+            self._signals.changed.set()
+
+    def _take(self, take: frozenset[Partition], release: frozenset[Partition]) -> None:
+        """Begins to take and to release partitions; one such call at a time, so what comes meanwhile waits for it."""
+        if not take and not release:
+            return
+        if self._taking is not None:
+            self._take_again = True
+            return
+        self._take_again = False
+        self._taking = asyncio.create_task(self._take_now(take, release))
+
+    async def _take_now(self, take: frozenset[Partition], release: frozenset[Partition]) -> None:
+        try:
+            await self._holdings.release(release)
+            await self._holdings.take(take)
+            self._failed_takes = 0
+        except CoordinationLost:
+            self._failed_takes += 1
+            self._take_again = True
+        except SessionLost:
+            self._signals("lost")
+            return
+        if self._failed_takes:
+            await asyncio.sleep(self._terms.pause(self._failed_takes))
+        self._taking = None
+        if self._take_again:
+            self._signals.changed.set()
+
+    def _taken(self, new: dict[Partition, Held]) -> None:
+        """Tells the owner of more partitions; the target may have given them to somebody else meanwhile."""
+        self._handover.assigned(new)
+        self._signals.changed.set()
+
+    def _gone(self, partition: Partition) -> None:
+        """Takes note that a partition turned out not to be ours."""
+        log.warning("%s is no longer ours", partition)
+        if partition not in self._revocations:
+            self._handover.lose(partition)
+        self._signals.changed.set()
+
+    async def _unless_lost(self, tasks: set[asyncio.Task[None]], seconds: float) -> None:
+        """Waits for tasks for a time, no longer than the session lasts."""
+        lost = asyncio.create_task(self._signals.lost.wait())
+        ended = asyncio.create_task(asyncio.wait(tasks))
+        waited: set[asyncio.Task[Any]] = {ended, lost}
+        await asyncio.wait(waited, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await _cancel(ended, lost)
+
+    async def _leave(self) -> None:
+        """Leaves, and waits for it, but not for ever."""
+        leaving = asyncio.create_task(self._session.leave())
+        await asyncio.wait({leaving}, timeout=self._terms.patience)
+        if not leaving.done():
+            log.warning("the session takes long to end; it is left to itself")
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels tasks and waits for their end; what they raise is of no interest any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
