@@ -190,5 +190,5 @@ def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
 
 
 def _fruitless(answers: Sequence[Reading | QueueyError]) -> bool:
-    """Tells whether there is nothing to answer yet: no message, and no queue that ceased to be readable."""
-    return all(isinstance(answer, Reading) and not answer.messages for answer in answers)
+    """Tells whether there is nothing to answer yet: no message, none to be had by reading on, and no queue lost."""
+    return all(isinstance(answer, Reading) and not answer.messages and not answer.more for answer in answers)

@@ -14,6 +14,7 @@ from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraStore, heat, placement
 from queuey.storage.cassandra.driver import Encoded, Statement
+from queuey.storage.cassandra.messages import LOOKED_AT
 from tests.cassandra.begun import page_of
 from tests.cassandra.conftest import OpenStore
 
@@ -94,7 +95,7 @@ def test_a_message_that_outlives_its_queues_ttl_is_kept(store: CassandraStore, a
     )
     assert 388 * DAY - 60 < left <= 388 * DAY + 10
     [known] = store._segments.look([(queue.qid, 1, 0)], consistency="QUORUM")
-    assert known.places == (place,)
+    assert known.recorded.places == (place,)
     store.delete(queue, [(1, long)])
     assert bodies(whole(store, queue)) == ["a", "b"]
 
@@ -157,6 +158,28 @@ def test_partitions_are_looked_up_side_by_side(
     store.read(queue, [Slice(number) for number in range(1, 21)])
     assert [number for number in asked.rounds if number] == [20, asked.rounds[-1]]
     assert 20 <= asked.rounds[-1] <= 40
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_pages_lead_through_very_many_places(store: CassandraStore, application: str, *, descending: bool) -> None:
+    """Of a long sparse queue a page looks at a bounded number of places; the chain of pages leaves nothing out."""
+    queue = make(store, application, "sparse")
+    now, apart = store._clock.now(), 20 * 60 * TICKS_PER_SECOND
+    loaded = [
+        Message(now - number * apart, 7, 1, now + 3 * DAY * TICKS_PER_SECOND, str(number)) for number in range(200)
+    ]
+    assert store.load(queue, loaded) == 200
+    part, found, sizes = Slice(1, limit=1000, descending=descending), [], []
+    while True:
+        [page] = store.read(queue, [part])
+        found += [message.position for message in page.messages]
+        sizes.append(len(page.messages))
+        if not page.more or page.next is None:
+            break
+        ends = {"upper": ids.following(page.next)} if descending else {"lower": page.next}
+        part = structs.replace(part, **ends)
+    assert found == sorted((message.position for message in loaded), reverse=descending)
+    assert max(sizes) <= LOOKED_AT
 
 
 def test_ids_are_found_behind_more_places_than_one_look_shows(store: CassandraStore, application: str) -> None:

@@ -33,6 +33,9 @@ from queuey.storage.scanning import Scanning
 POLL = 0.25
 """Seconds between looks of a reader that waits: nobody tells a process of what others write."""
 
+LOOKED_AT = 64
+"""Narrow places that a page may lie in at most; one that is not full after them says that there is more."""
+
 _Places = Sequence[tuple[int, Position]]
 
 
@@ -302,14 +305,22 @@ class CassandraMessages(Scanning):
             lower = max(lower, (known.low, LOW_MIN))
         else:
             bounded = min(upper, (known.high, LOW_MIN))
-        floor = known.floor or ids.FIRST
-        places = [
-            *self._own(row, lower[0], bounded[0] + 1, now),
-            *placement.overlapping(known.places, lower[0], bounded[0] + 1),
-        ]
+        alive = _alive_from(row, known.floor or ids.FIRST, now)
+        found, end = known.recorded.nearest(
+            lower[0],
+            bounded[0] + 1,
+            LOOKED_AT,
+            alive=[position[0] for position in alive],
+            descending=part.descending,
+        )
+        if end is not None:
+            lower, bounded = (
+                (max(lower, (end, LOW_MIN)), bounded) if part.descending else (lower, min(bounded, (end, LOW_MIN)))
+            )
         key = (row.queue.qid, part.partition)
         sources = [
-            self._vacancies.shorten(key, Source(place, _lowest(place, row, floor, now)), lower) for place in places
+            self._vacancies.shorten(key, Source(place, _lowest(place, alive)), lower)
+            for place in (*self._own(row, lower[0], bounded[0] + 1, now), *found)
         ]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
@@ -347,7 +358,7 @@ class CassandraMessages(Scanning):
         found = []
         for known, (_, (at, _)) in zip(self._look(row, wanted, level), wanted, strict=True):
             own = placement.place_of(at, row.home, placement.HOME)
-            recorded = [place for place in placement.overlapping(known.places, at, at + 1) if place != own]
+            recorded = [place for place in known.recorded.overlapping(at, at + 1) if place != own]
             recorded.sort(key=lambda place: (place.minted, place.end - place.start, -place.kind))
             found.append([*recorded, own])
         return found
@@ -454,12 +465,16 @@ def _place_to_put(row: Row, position: Position, ttl: int, now: int) -> Place:
     return placement.place_of(at, kind, placement.PUT)
 
 
-def _lowest(place: Place, row: Row, floor: Position, now: int) -> Position:
+def _alive_from(row: Row, floor: Position, now: int) -> list[Position]:
+    """Returns by class the position below which nothing is alive that was written under a new id."""
+    longest = [row.reach if kind == row.home else seconds for kind, seconds in enumerate(CLASSES)]
+    return [max(floor, (now - seconds * TICKS_PER_SECOND, LOW_MIN)) for seconds in longest]
+
+
+def _lowest(place: Place, alive: Sequence[Position]) -> Position:
     """Returns the position below which nothing in a place is alive.
 
     What was given its id may have been written just now, however old the id is.
     """
-    if not place.minted:
-        return place.start, LOW_MIN
-    longest = row.reach if place.kind == row.home else CLASSES[place.kind]
-    return max(floor, (max(place.start, now - longest * TICKS_PER_SECOND), LOW_MIN))
+    start = (place.start, LOW_MIN)
+    return max(start, alive[place.kind]) if place.minted else start

@@ -12,7 +12,8 @@ recorded in ``segments`` before a message is written to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
@@ -125,8 +126,59 @@ def is_recorded(place: Place, home: int) -> bool:
     return place.kind != home or place.level != HOME
 
 
-def overlapping(places: Iterable[Place], lower: int, upper: int) -> list[Place]:
-    """Returns those that may hold ids in ``[lower, upper)`` (ticks), by start, wider ones first."""
-    found = [place for place in places if place.start < upper and place.end > lower]
-    found.sort(key=lambda place: (place.start, -place.end))
-    return found
+class Recorded:
+    """Places by start, so that a few of very many are found without a look at the others.
+
+    Args:
+        places: In any order.
+    """
+
+    __slots__ = ("_narrow", "_wide", "places")
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self.places = tuple(places)
+        self._wide = [place for place in self.places if place.wide]
+        # Of one class and level they do not overlap, so their ends ascend as their starts do.
+        self._narrow: list[tuple[int, list[int], list[Place]]] = []
+        narrow = sorted((place for place in self.places if not place.wide), key=lambda place: (place.kind, place.start))
+        for kind, level in sorted({(place.kind, place.level) for place in narrow}):
+            row = [place for place in narrow if (place.kind, place.level) == (kind, level)]
+            self._narrow.append((width(kind, level), [place.start for place in row], row))
+
+    def overlapping(self, lower: int, upper: int) -> list[Place]:
+        """Returns those that may hold ids in ``[lower, upper)`` (ticks), by start, wider ones first."""
+        found = [place for place in self._wide if place.start < upper and place.end > lower]
+        for size, starts, row in self._narrow:
+            found += row[bisect_right(starts, lower - size) : bisect_left(starts, upper)]
+        found.sort(key=lambda place: (place.start, -place.end))
+        return found
+
+    def nearest(
+        self, lower: int, upper: int, most: int, *, alive: Sequence[int], descending: bool
+    ) -> tuple[list[Place], int | None]:
+        """Returns the wide ones that overlap ``[lower, upper)`` and of the narrow ones those nearest to one end.
+
+        Args:
+            lower: The first tick of interest.
+            upper: The tick after the last.
+            most: Narrow ones to return; more than can overlap in one tick.
+            alive: By class the tick below which no minted place holds anything; those are left out.
+            descending: Nearest to the upper end.
+
+        Returns:
+            The places in any order, and how far they are complete: the tick at which the first one that was left out
+            starts (descending: ends); None: none was left out.
+        """
+        wide = [place for place in self._wide if place.start < upper and place.end > lower]
+        found: list[Place] = []
+        for size, starts, row in self._narrow:
+            lowest = max(lower, alive[row[0].kind]) if row[0].minted else lower
+            low, high = bisect_right(starts, lowest - size), bisect_left(starts, upper)
+            if high - low > most:
+                low, high = (high - most - 1, high) if descending else (low, low + most + 1)
+            found += row[low:high]
+        if len(found) <= most:
+            return wide + found, None
+        found.sort(key=lambda place: -place.end if descending else place.start)
+        left = found[most]
+        return wide + found[:most], left.end if descending else left.start

@@ -24,7 +24,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import placement
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
-from queuey.storage.cassandra.placement import CLASSES, Place
+from queuey.storage.cassandra.placement import CLASSES, Place, Recorded
 
 log = logging.getLogger(__name__)
 
@@ -64,14 +64,14 @@ class Known(NamedTuple):
 
     Attributes:
         began: Boot time at which it began.
-        places: All recorded places that overlap ``[low, high)``, but perhaps not those below the floor, and perhaps
+        recorded: All recorded places that overlap ``[low, high)``, but perhaps not those below the floor, and perhaps
             others.
         low, high: Ticks between which it is complete.
         floor: Nothing written under a new id lies below, or None.
     """
 
     began: float
-    places: tuple[Place, ...]
+    recorded: Recorded
     low: int
     high: int
     floor: Position | None
@@ -161,7 +161,7 @@ class Segments:
         found = []
         for (qid, part, at), rows in zip(wanted, first, strict=True):
             if len(rows) < FIRST_LOOK:
-                known = Known(began, _places(rows), 0, ids.TICKS_MAX + 1, _floor(rows))
+                known = Known(began, Recorded(_places(rows)), 0, ids.TICKS_MAX + 1, _floor(rows))
             else:
                 known = self._look_further(began, (qid, part), at, _floor(rows), consistency, descending=descending)
             with self._lock:
@@ -190,7 +190,7 @@ class Segments:
                 else:
                     high = min(high, last)
         rows = [row for answer in answers for row in answer]
-        return Known(began, _places(rows), low, high, floor)
+        return Known(began, Recorded(_places(rows)), low, high, floor)
 
     # The floor
 

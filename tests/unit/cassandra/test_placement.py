@@ -148,9 +148,44 @@ def test_overlapping_places_are_those_that_share_an_id(places: list[Place], one:
     """A place is named for a range if and only if some id of the range lies in it; earlier ones come first."""
     lower, upper = sorted((one, other))
     upper += 1
-    found = placement.overlapping(places, lower, upper)
+    found = placement.Recorded(places).overlapping(lower, upper)
     assert sorted(found) == sorted(place for place in places if max(place.start, lower) < min(place.end, upper))
     assert [place.start for place in found] == sorted(place.start for place in found)
+
+
+@given(
+    st.lists(st.builds(placement.place_of, times, kinds, levels), unique=True, max_size=40),
+    times,
+    times,
+    st.integers(24, 30),
+    st.lists(times, min_size=4, max_size=4),
+    st.booleans(),
+)
+def test_the_nearest_places_of_very_many(
+    places: list[Place],
+    one: int,
+    other: int,
+    most: int,
+    alive: list[int],
+    descending: bool,  # noqa: FBT001
+) -> None:
+    """Up to where they are complete, no place that may hold anything is left out; beyond, few are named."""
+    lower, upper = sorted((one, other))
+    upper += 1
+    found, end = placement.Recorded(places).nearest(lower, upper, most, alive=alive, descending=descending)
+    if end is not None:
+        assert lower < end < upper
+        lower, upper = (end, upper) if descending else (lower, end)
+    needed = {
+        place
+        for place in places
+        if max(place.start, lower, alive[place.kind] if place.minted else 0) < min(place.end, upper)
+    }
+    assert needed <= set(found) <= set(places)
+    assert len(found) == len(set(found))
+    assert sum(not place.wide for place in found) <= most
+    if sum(not place.wide for place in places) <= most:
+        assert end is None
 
 
 def test_kinds_of_places() -> None:

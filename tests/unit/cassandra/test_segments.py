@@ -178,7 +178,7 @@ def test_an_idle_partition_costs_one_query() -> None:
     """One look says all there is, whatever it was for."""
     record = Record([row_of(2, number) for number in range(FIRST_LOOK - 1)])
     known = record.look(START)
-    assert (known.low, known.high, len(known.places)) == (0, END, FIRST_LOOK - 1)
+    assert (known.low, known.high, len(known.recorded.places)) == (0, END, FIRST_LOOK - 1)
     assert record.asked == [1]
 
 
@@ -187,7 +187,7 @@ def test_a_partition_with_a_floor_and_no_places() -> None:
     record = Record()
     record.floor = UUID(hex=ids.to_hex((START, 5)))
     known = record.look()
-    assert known.places == ()
+    assert known.recorded.places == ()
     assert known.floor == (START, 5)
 
 
@@ -224,7 +224,7 @@ def test_recording_a_place_forgets_looks() -> None:
     record.record(row_of(3, 0))
     for descending in (False, True):
         assert record.cached(START, START + 1, since=0.0, descending=descending) is None
-    assert record.look().places == (row_of(3, 0),)
+    assert record.look().recorded.places == (row_of(3, 0),)
 
 
 @st.composite
@@ -257,7 +257,7 @@ def test_a_look_knows_every_place_within_its_reach(data: st.DataObject, descendi
     known = Record(places).look(at, descending=descending)
     assert known.low < at <= known.high if descending and at else known.low <= at < known.high
     overlapping = {place for place in places if place.start < known.high and place.end > known.low}
-    assert overlapping <= set(known.places) <= set(places)
+    assert overlapping <= set(known.recorded.places) <= set(places)
 
 
 @given(st.data(), st.booleans())
@@ -270,7 +270,9 @@ def test_a_look_may_leave_out_what_lies_below_the_floor(data: st.DataObject, des
     known = record.look(data.draw(times(places)), descending=descending)
     assert known.floor == floor or not places
     wanted = {place for place in places if not place.minted or place.end > floor[0]}
-    assert {place for place in wanted if place.start < known.high and place.end > known.low} <= set(known.places)
+    assert {place for place in wanted if place.start < known.high and place.end > known.low} <= set(
+        known.recorded.places
+    )
 
 
 def test_a_look_does_not_walk_over_what_lies_below_the_floor() -> None:
@@ -281,7 +283,7 @@ def test_a_look_does_not_walk_over_what_lies_below_the_floor() -> None:
     record.floor = UUID(hex=ids.to_hex((places[-10].start, 0)))
     known = record.look()
     assert known.high == END
-    assert len(known.places) <= 11
+    assert len(known.recorded.places) <= 11
 
 
 @given(recorded())
@@ -292,7 +294,7 @@ def test_looks_lead_through_all_places_upwards(places: list[Place]) -> None:
     at, looks = 0, 0
     while at < END:
         known = record.cached(at, END, since=0.0) or record.look(at)
-        seen.update(known.places)
+        seen.update(known.recorded.places)
         assert known.high > at
         at = known.high
         looks += 1
@@ -308,7 +310,7 @@ def test_looks_lead_through_all_places_downwards(places: list[Place]) -> None:
     at, looks = END, 0
     while at > 0:
         known = record.cached(0, at, since=0.0, descending=True) or record.look(at, descending=True)
-        seen.update(known.places)
+        seen.update(known.recorded.places)
         assert known.low < at
         at = known.low
         looks += 1
