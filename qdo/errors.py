@@ -6,6 +6,7 @@
     ├── InvalidArgument         a name, a setting or a position that cannot be accepted
     ├── CoordinationError       what the coordination service did
     │   ├── CoordinationLost        not reachable, or the operation's end is not known; it may be tried again
+    │   ├── CoordinationRefused     the service does not allow it with these credentials
     │   ├── SessionLost             the session is over: everything that it held is abandoned
     │   └── CoordinationIncompatible    what is stored there was written by a newer program
     ├── MemberExists            another live member has this name
@@ -19,6 +20,11 @@ Errors of the client (``queuey.client``) come through as they are.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qdo.partitions import Partition
 
 
 class QdoError(Exception):
@@ -45,6 +51,12 @@ class CoordinationLost(CoordinationError):
     code = "CoordinationLost"
 
 
+class CoordinationRefused(CoordinationError):
+    """The service does not accept the credentials, or does not allow this with them. Trying again does not help."""
+
+    code = "CoordinationRefused"
+
+
 class SessionLost(CoordinationError):
     """The session is over. What it held is free for others, and nothing more can be done under it."""
 
@@ -64,9 +76,18 @@ class MemberExists(QdoError):
 
 
 class NotOwner(QdoError):
-    """The partition is no longer held, so nothing was recorded for it."""
+    """The partition is no longer held, so nothing was recorded for it.
+
+    Args:
+        message: What happened, for people.
+        partitions: Which ones, where that is known.
+    """
 
     code = "NotOwner"
+
+    def __init__(self, message: str, partitions: frozenset[Partition] = frozenset()) -> None:
+        super().__init__(message)
+        self.partitions = partitions
 
 
 class GroupActive(QdoError):

@@ -1,0 +1,294 @@
+"""The consumer for ordinary code: the async one, in a loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from qdo.consumer.batches import Batch
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.ownership import logged
+from qdo.consumer.settings import ConsumerSettings
+from qdo.coordination import Coordinator
+from qdo.errors import InvalidArgument, NotOwner
+from qdo.partitions import Partition
+from queuey.client import AsyncClient
+
+T = TypeVar("T")
+
+PlainCallback = Callable[[frozenset[Partition]], None]
+
+
+class Consumer:
+    """:class:`AsyncConsumer` for ordinary code: the same arguments, names and errors; use it as ``with consumer:``.
+
+    It takes the client and the coordinator over, uses them in its own thread and closes them: nobody else may use
+    them. Callbacks are plain functions. Each runs in a thread of its own, may call :meth:`commit` and the others, and
+    those for different partitions may run at the same time.
+
+    Call :meth:`poll` from one thread; everything may be called from any. When poll is interrupted, as by Ctrl-C, what
+    it was about to hand out counts as not handed out. After a fork it belongs to the parent alone.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but two are options
+        self,
+        client: AsyncClient,
+        coordinator: Coordinator,
+        *,
+        queues: Iterable[str] = (),
+        patterns: Iterable[str] = (),
+        host: str | None = None,
+        member: str | None = None,
+        settings: ConsumerSettings | None = None,
+        on_assign: PlainCallback | None = None,
+        on_revoke: PlainCallback | None = None,
+        on_lost: PlainCallback | None = None,
+    ) -> None:
+        self._inner = AsyncConsumer(
+            client,
+            coordinator,
+            queues=queues,
+            patterns=patterns,
+            host=host,
+            member=member,
+            settings=settings,
+            on_assign=_threaded(on_assign),
+            on_revoke=_threaded(on_revoke),
+            on_lost=_threaded(on_lost),
+        )
+        self.settings = self._inner.settings
+        self.host = self._inner.host
+        self.member = self._inner.member
+        self._process = os.getpid()
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._over = False
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def closing(self) -> bool:
+        """It has begun to close; poll returns nothing from then on."""
+        return self._over or self._inner.closing
+
+    def start(self) -> None:
+        """Looks for the queues and joins the group; see :meth:`AsyncConsumer.start`."""
+        self._check_process()
+        with self._lock:
+            if self._thread is not None or self._over:
+                raise InvalidArgument("a consumer is started once")
+            self._thread = LoopThread()
+        try:
+            self._thread.call(self._inner.start())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Gives up all partitions, leaves the group and closes client and coordinator. Idempotent.
+
+        See :meth:`AsyncConsumer.close`. In a forked child it does nothing.
+        """
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            thread, over, self._over = self._thread, self._over, True
+        if thread is None or over:
+            return
+        try:
+            thread.call(self._close())
+        finally:
+            thread.stop()
+
+    def poll(self, most: int = 500, timeout: float | None = 1.0, *, skip: Collection[Partition] = ()) -> list[Batch]:
+        """Hands out messages that are there; see :meth:`AsyncConsumer.poll`."""
+        if self._over:
+            return []
+        thread = self._running()
+        handed: list[Batch] = []
+
+        async def poll() -> list[Batch]:
+            handed.extend(await self._inner.poll(most, timeout, skip=skip))
+            return handed
+
+        def undo() -> None:
+            if handed:
+                self._inner.recall()
+
+        try:
+            return thread.call(poll())
+        except BaseException:
+            # By now the call is broken off, or it has handed something out that nobody got.
+            thread.soon(undo)
+            raise
+
+    def commit(self, offsets: Mapping[Partition, str] | None = None) -> None:
+        """Records how far partitions were processed; see :meth:`AsyncConsumer.commit`."""
+        self._running().call(self._inner.commit(offsets))
+
+    def seek(self, partition: Partition, to: str | datetime | float) -> None:
+        """Goes on elsewhere in a partition; see :meth:`AsyncConsumer.seek`."""
+        self._running().call(self._inner.seek(partition, to))
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Hands out nothing of these partitions until they are resumed; see :meth:`AsyncConsumer.pause`."""
+        self._running().run(lambda: self._inner.pause(partitions))
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Goes on with partitions that were paused."""
+        self._running().run(lambda: self._inner.resume(partitions))
+
+    @property
+    def paused(self) -> frozenset[Partition]:
+        """The partitions that are paused."""
+        return self._running().run(lambda: self._inner.paused)
+
+    @property
+    def assignment(self) -> frozenset[Partition]:
+        """The partitions that are this member's, without those that are being revoked."""
+        return self._running().run(lambda: self._inner.assignment)
+
+    def position(self, partition: Partition) -> str | None:
+        """Returns where a partition goes on; see :meth:`AsyncConsumer.position`."""
+        return self._running().run(lambda: self._inner.position(partition))
+
+    def committed(self, partition: Partition) -> str | None:
+        """Returns what is recorded as processed; see :meth:`AsyncConsumer.committed`."""
+        return self._running().run(lambda: self._inner.committed(partition))
+
+    def lag(self) -> dict[Partition, int]:
+        """Returns how many messages lie behind each committed offset; see :meth:`AsyncConsumer.lag`."""
+        return self._running().call(self._inner.lag())
+
+    def wake(self) -> None:
+        """Lets the poll that waits now return, or the next one that would wait."""
+        thread = self._thread
+        if thread is not None and os.getpid() == self._process:
+            thread.soon(self._inner.wake)
+
+    async def _close(self) -> None:
+        try:
+            await self._inner.close()
+        finally:
+            await self._inner.coordinator.close()
+            await self._inner.client.close()
+
+    def _running(self) -> LoopThread:
+        self._check_process()
+        thread = self._thread
+        if thread is None:
+            raise InvalidArgument("the consumer was not started; write 'with consumer:'")
+        if not thread.alive:
+            raise NotOwner("the consumer is closed")
+        return thread
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise InvalidArgument("the consumer belongs to the process that made it; after a fork make another one")
+
+
+class LoopThread:
+    """An event loop in a thread that does not keep the process alive.
+
+    Attributes:
+        alive: It has not been stopped.
+    """
+
+    def __init__(self) -> None:
+        self.alive = True
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="qdo-consumer", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine there and waits for its end; whoever is interrupted meanwhile breaks it off.
+
+        Raises:
+            InvalidArgument: It was called from that very thread, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise InvalidArgument("blocking calls cannot be made from the consumer's own event loop")
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise NotOwner("the consumer is closed") from None
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def run(self, function: Callable[[], T]) -> T:
+        """Calls a function there and waits for its result."""
+
+        async def work() -> T:
+            return function()
+
+        return self.call(work())
+
+    def soon(self, function: Callable[[], None]) -> None:
+        """Calls a function there after everything that was asked for before, without waiting."""
+        with suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(function)
+
+    def stop(self) -> None:
+        """Breaks off what is left and ends the thread. Idempotent."""
+        self.alive = False
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+
+def _threaded(callback: PlainCallback | None) -> Callable[[frozenset[Partition]], Awaitable[None]] | None:
+    """Lets a plain callback run in a thread of its own, where it may call the consumer."""
+    if callback is None:
+        return None
+
+    async def call(partitions: frozenset[Partition]) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        def run() -> None:
+            try:
+                with logged(callback, partitions):
+                    callback(partitions)
+            finally:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(settle)
+
+        threading.Thread(target=run, name="qdo-callback", daemon=True).start()
+        await done
+
+    return call

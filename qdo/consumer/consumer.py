@@ -1,0 +1,388 @@
+"""The consumer for async code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from qdo.consumer.batches import Batch
+from qdo.consumer.beginnings import begin_at_ends
+from qdo.consumer.commits import Commits
+from qdo.consumer.discovery import Subscription
+from qdo.consumer.fetcher import Fetcher
+from qdo.consumer.group import Group
+from qdo.consumer.lookout import Lookout
+from qdo.consumer.mirror import Mirror
+from qdo.consumer.ownership import Callback, Callbacks, Ownership
+from qdo.consumer.positions import point_of
+from qdo.consumer.settings import ConsumerSettings
+from qdo.consumer.shelf import Shelf, Taken
+from qdo.consumer.signals import Signal
+from qdo.consumer.tracks import Track
+from qdo.coordination import Coordinator
+from qdo.errors import InvalidArgument, NotOwner, QdoError
+from qdo.partitions import Partition
+from queuey.client import AsyncClient
+
+log = logging.getLogger("qdo.consumer")
+
+FLUSH = 5.0
+"""Seconds that closing waits for offsets to be mirrored."""
+
+
+class AsyncConsumer:
+    """A member of a group: owns a share of the partitions of some queues, and hands out their messages in order.
+
+    Every message is handed out at least once to a member of the group, those of one partition in order. Use it in one
+    event loop, as ``async with consumer:``. It closes neither the client nor the coordinator.
+
+    Args:
+        client: Speaks for the application whose queues they are.
+        coordinator: Of the group.
+        queues: Names of queues, which need not exist yet.
+        patterns: For names, in the manner of shells. A pattern takes queues for dead letters (``*.dead``) only if it
+            ends with ``.dead`` itself.
+        host: What the group calls the service, the same for all members; None: host and port of the first server.
+        member: A name that this member keeps over restarts, unique in the group; None: one is made up.
+        settings: What can be chosen.
+        on_assign: Told which partitions this member owns from now on, before anything of them is handed out.
+        on_revoke: Told which partitions are about to be given up; nothing more of them is handed out, and what was
+            can still be committed until it returns.
+        on_lost: Told which partitions are somebody else's by now; nothing can be committed for them.
+
+    Attributes:
+        closing: It has begun to close; poll returns nothing from then on.
+
+    Raises:
+        InvalidArgument: No queue is named, or a name is none.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but two are options
+        self,
+        client: AsyncClient,
+        coordinator: Coordinator,
+        *,
+        queues: Iterable[str] = (),
+        patterns: Iterable[str] = (),
+        host: str | None = None,
+        member: str | None = None,
+        settings: ConsumerSettings | None = None,
+        on_assign: Callback | None = None,
+        on_revoke: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        self.settings = settings or ConsumerSettings()
+        self.client = client
+        self.coordinator = coordinator
+        self.host = host or urlsplit(client.servers[0].root).netloc
+        self.member = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.closing = False
+        self._signal = Signal()
+        self._woken = False
+        self._failure: Exception | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._end: asyncio.Task[None] | None = None
+        self._mirror = Mirror(client, coordinator.group)
+        self._shelf = Shelf()
+        self._fetcher = Fetcher(
+            client,
+            self._shelf,
+            self.settings,
+            arrived=self._signal.ring,
+            missing=self._look_soon,
+            failed=self._fail,
+        )
+        self._ownership = Ownership(
+            self._shelf,
+            self._fetcher,
+            Callbacks(on_assign, on_revoke, on_lost),
+            begin=self._begin if self.settings.start == "latest" else None,
+            leaving=self._commit_settled,
+            changed=self._changed,
+        )
+        self._group = Group(
+            coordinator,
+            self.member,
+            self._ownership,
+            static=member is not None,
+            settle=self.settings.settle,
+            grace=self.settings.grace,
+            revoke_timeout=self.settings.revoke_timeout,
+        )
+        self._commits = Commits(
+            self._ownership.tracks, self._group.commit, self._mirror if self.settings.mirror else None
+        )
+        self._lookout = Lookout(
+            client,
+            Subscription(queues, patterns),
+            host=self.host,
+            every=self.settings.discover,
+            see=self._group.see,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Looks for the queues and joins the group; partitions come when the group has shared them out.
+
+        Raises:
+            ClientError: The service refuses to say which queues there are.
+            CoordinationError: The group cannot be reached.
+            MemberExists: Another member has this name.
+            InvalidArgument: It was started before.
+        """
+        if self._tasks or self.closing:
+            raise InvalidArgument("a consumer is started once")
+        try:
+            await self.coordinator.open()
+            await self._lookout.look()
+            await self._group.start()
+        except BaseException:
+            await self.close()
+            raise
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._lookout.run()))
+        if self.settings.commit_every is not None:
+            self._tasks.append(loop.create_task(self._commit_regularly(self.settings.commit_every)))
+
+    async def close(self) -> None:
+        """Stops handing out, has on_revoke told of all partitions, gives them up and leaves the group. Idempotent.
+
+        With ``commit_every`` what counts as processed is committed; that is not what was handed out last.
+        """
+        self.closing = True
+        self._signal.ring()
+        if self._end is None:
+            self._end = asyncio.get_running_loop().create_task(self._close())
+        # Whoever closes may be cancelled; the group is left all the same.
+        await asyncio.shield(self._end)
+
+    async def poll(
+        self,
+        most: int = 500,
+        timeout: float | None = 1.0,  # noqa: ASYNC109 - nothing is cancelled at its end
+        *,
+        skip: Collection[Partition] = (),
+    ) -> list[Batch]:
+        """Hands out messages that are there, of all partitions in turn; waits for some if there are none.
+
+        Args:
+            most: Messages over all batches, at most.
+            timeout: Seconds to wait; None: until there are some. 0: not at all.
+            skip: Partitions to leave out now, because what was handed out of them is still being worked on.
+
+        Returns:
+            At most one batch for each partition. None at all: the time is over, somebody called :meth:`wake`, or the
+            consumer is ``closing``.
+
+        Raises:
+            ClientError: The service refuses reads, for a reason that will not pass by itself. Reading goes on all the
+                same, so that it is worth polling again once the reason is gone.
+        """
+        if most < 1:
+            raise InvalidArgument("poll hands out at least one message")
+        deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        self._shelf.settle(skip)
+        while not self.closing:
+            if self._failure is not None:
+                failure, self._failure = self._failure, None
+                raise failure
+            if taken := [] if self._stopped else self._shelf.take(most, skip):
+                if batches := await self._hand_out(taken):
+                    return batches
+                continue
+            if self._woken:
+                self._woken = False
+                break
+            if not await self._signal.wait(deadline):
+                break
+        return []
+
+    async def commit(self, offsets: Mapping[Partition, str] | None = None) -> None:
+        """Records how far partitions were processed.
+
+        Args:
+            offsets: For each partition the id of the last message that was processed; None: everything that was
+                handed out so far.
+
+        Raises:
+            InvalidArgument: An id was not handed out, or lies before what was committed (and nobody called
+                :meth:`seek`). Nothing was recorded.
+            NotOwner: Some partitions are no longer this member's; for the others it was recorded.
+            CoordinationLost: It was recorded or not; commit again.
+            SessionLost: The partitions are no longer this member's.
+        """
+        if offsets is None:
+            await self._commits.handed_out()
+        else:
+            await self._commits.given(offsets)
+
+    async def seek(self, partition: Partition, to: str | datetime | float) -> None:
+        """Goes on elsewhere in a partition. What was prefetched is dropped, and the next commit may go back.
+
+        Args:
+            partition: The partition.
+            to: ``earliest``, ``latest``, the id of the message after which to go on, or an instant (seconds since
+                1970, or an aware datetime) from which on to read.
+
+        Raises:
+            InvalidArgument: There is no such position.
+            NotOwner: The partition is not this member's.
+            ClientError: The service cannot say where the end is.
+        """
+        self._mine(partition)
+        position = await point_of(self.client, partition, to)
+        track = self._mine(partition)
+        self._fetcher.leave(track)
+        self._shelf.clear(track)
+        track.seek(position)
+        self._ownership.moved(track)
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Hands out nothing of these partitions until they are resumed; those that are not owned are passed over."""
+        self._set_paused(partitions, paused=True)
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Goes on with partitions that were paused."""
+        self._set_paused(partitions, paused=False)
+
+    @property
+    def paused(self) -> frozenset[Partition]:
+        """The partitions that are paused. One that is given up and comes back is not paused any more."""
+        return frozenset(track.partition for track in self._owned() if track.paused)
+
+    @property
+    def assignment(self) -> frozenset[Partition]:
+        """The partitions that are this member's, without those that are being revoked."""
+        return frozenset(track.partition for track in self._owned())
+
+    def position(self, partition: Partition) -> str | None:
+        """Returns the id of the last message handed out, or else after which it goes on; None: the beginning.
+
+        Raises:
+            NotOwner: The partition is not this member's.
+        """
+        return self._known(partition).position
+
+    def committed(self, partition: Partition) -> str | None:
+        """Returns what is recorded as processed; None: nothing.
+
+        Raises:
+            NotOwner: The partition is not this member's.
+        """
+        return self._known(partition).committed
+
+    async def lag(self) -> dict[Partition, int]:
+        """Returns how many messages lie behind the committed offset of each partition, as the service counts them.
+
+        It counts for offsets that it knows, so these are recorded there first, as with the setting ``mirror``.
+
+        Raises:
+            ClientError: The service cannot say.
+            InvalidArgument: It takes no group of this name.
+        """
+        return await self._mirror.lag({track.partition: track.committed for track in self._owned()})
+
+    def wake(self) -> None:
+        """Lets the poll that waits now return, or the next one that would wait."""
+        self._woken = True
+        self._signal.ring()
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether nothing may be handed out: nobody answers, or the session is lost and its end not yet told."""
+        return self._ownership.stopped or self._group.state == "joining"
+
+    async def _hand_out(self, taken: list[Taken]) -> list[Batch]:
+        """Hands out what was taken, after giving the loop a chance to ask for what comes next."""
+        self._fetcher.kick()
+        try:
+            await asyncio.sleep(0)
+        except BaseException:
+            self._shelf.hand_out(taken, stopped=True)
+            raise
+        return self._shelf.hand_out(taken, stopped=self._stopped or self.closing)
+
+    def recall(self) -> None:
+        """Takes back what the last poll handed out, as it did not reach whoever asked for it."""
+        self._shelf.recall()
+
+    async def _close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._fetcher.close()
+        await self._ownership.close()
+        await self._group.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH):
+                await self._mirror.flush()
+
+    async def _begin(self, tracks: list[Track]) -> None:
+        await begin_at_ends(self.client, tracks, self._group.commit, self._ownership.begin_at)
+
+    async def _commit_regularly(self, every: float) -> None:
+        while True:
+            await asyncio.sleep(every)
+            await self._commit_settled()
+
+    async def _commit_settled(self) -> None:
+        """Commits what counts as processed, if that is wanted."""
+        if self.settings.commit_every is None:
+            return
+        try:
+            await self._commits.settled()
+        except QdoError as error:
+            log.warning("not everything could be committed: %s", error)
+
+    def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
+        for partition in partitions:
+            track = self._ownership.tracks.get(partition)
+            if track is not None:
+                track.paused = paused
+                self._shelf.refresh(track)
+        self._changed()
+
+    def _owned(self) -> list[Track]:
+        return [track for track in self._ownership.tracks.values() if not track.closed]
+
+    def _known(self, partition: Partition) -> Track:
+        track = self._ownership.tracks.get(partition)
+        if track is None:
+            raise NotOwner(f"{partition} is not this member's", frozenset([partition]))
+        return track
+
+    def _mine(self, partition: Partition) -> Track:
+        track = self._known(partition)
+        if track.closed:
+            raise NotOwner(f"{partition} is being given up", frozenset([partition]))
+        return track
+
+    def _changed(self) -> None:
+        """Looks what to read, and lets a waiting poll look what is there."""
+        self._fetcher.kick()
+        self._signal.ring()
+
+    def _look_soon(self) -> None:
+        """Looks which queues there are, because one was found to be gone."""
+        self._lookout.soon()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = error
+        self._signal.ring()

@@ -1,0 +1,180 @@
+"""What to ask the service for next. Pure.
+
+Partitions of which more is known to be there are read at once, few at a time and much of each. Partitions that were
+not looked at yet are read at once too, all together. Those that had nothing wait together in long polls.
+
+A poll is never broken off because one more partition wants to wait: the service would hold its place, one of a few,
+until the time asked for is over. Instead the newcomers wait in a poll of their own, which ends together with the
+others, and then all wait in one. When there are too many polls, the newcomers are looked at in turn without waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from qdo.partitions import Partition, Queue
+
+QUEUES = 100
+"""Queues that the service reads in one call, at most."""
+PARTITIONS = 1000
+"""Partitions to read in one call, at most."""
+READS = 2
+"""Calls that do not wait, under way at the same time."""
+SLICE = 100
+"""Messages of one partition that make a read of it worthwhile when there is more than can be held."""
+GATHER = 0.5
+"""Seconds. Polls that would end this near to each other are made one."""
+
+
+class Want(NamedTuple):
+    """A partition that could be read now.
+
+    Attributes:
+        partition: The partition.
+        since: From where on.
+        held: Messages of it that are held.
+        more: See :class:`qdo.consumer.tracks.Track`.
+    """
+
+    partition: Partition
+    since: str
+    held: int
+    more: bool | None
+
+
+class Room(NamedTuple):
+    """How much may be read.
+
+    Attributes:
+        free: Messages that may still be held, whosever they are; 0: none.
+        low: There is enough room again to read on where something is still held.
+        reserve: Messages that a partition may have in any case if it holds none.
+    """
+
+    free: int
+    low: bool
+    reserve: int
+
+
+class Flights(NamedTuple):
+    """What is under way.
+
+    Attributes:
+        reads: Calls that do not wait.
+        polls: When those that wait are to end, each.
+        most_polls: How many of these there may be.
+    """
+
+    reads: int
+    polls: Sequence[float]
+    most_polls: int
+
+
+class Ask(NamedTuple):
+    """One call to make.
+
+    Attributes:
+        wants: What to read.
+        limit: Messages of each partition.
+        wait: Seconds to wait if there is nothing.
+    """
+
+    wants: tuple[Want, ...]
+    limit: int
+    wait: float = 0.0
+
+
+class Plan(NamedTuple):
+    """What to do now.
+
+    Attributes:
+        asks: The calls to make.
+        look_again: When to plan anew even if nothing happens; None: never.
+    """
+
+    asks: list[Ask]
+    look_again: float | None = None
+
+
+def room_for(messages: int, size: int, partitions: int, *, prefetch_messages: int, prefetch_bytes: int) -> Room:
+    """Returns how much may be read by those who hold so many messages of so many bytes of so many partitions."""
+    reserved = prefetch_messages // 4
+    common = max(1, prefetch_messages - reserved)
+    if size >= prefetch_bytes:
+        return Room(0, low=False, reserve=1)
+    free = max(0, common - messages)
+    return Room(free, low=2 * free >= common, reserve=max(1, reserved // max(1, partitions)))
+
+
+def plan(wants: Iterable[Want], room: Room, flights: Flights, now: float, *, page: int, wait: float) -> Plan:
+    """Decides which calls to make.
+
+    Args:
+        wants: The partitions that could be read, in the order in which they became so; none that is part of a call.
+        room: How much may be read.
+        flights: What is under way.
+        now: The present instant, of any monotonic clock.
+        page: Messages of one partition at most.
+        wait: Seconds that a poll may wait.
+    """
+    sure: list[Want] = []
+    unknown: list[Want] = []
+    dry: list[Want] = []
+    for want in wants:
+        if not want.held or (room.low and want.held < page):
+            (sure if want.more else unknown if want.more is None else dry).append(want)
+    asks: list[Ask] = []
+    reads = READS - flights.reads
+    if sure and reads > 0:
+        asks.append(_much_of_few(sure, room, page))
+    if unknown:
+        asks += _some_of_all(unknown, room, page, 0.0)[: max(0, reads - len(asks))]
+    if not dry:
+        return Plan(asks)
+    polls, look_again = _polls(dry, room, flights, now, page=page, wait=wait, reads=reads - len(asks))
+    return Plan(asks + polls, look_again)
+
+
+def _polls(
+    dry: list[Want], room: Room, flights: Flights, now: float, *, page: int, wait: float, reads: int
+) -> tuple[list[Ask], float | None]:
+    """Decides how those wait that had nothing."""
+    # One that is overdue has lost its connection, or the service is slow; nobody waits for it.
+    ends = [end for end in flights.polls if end + GATHER > now]
+    if ends:
+        if min(ends) - now < GATHER:
+            return [], min(ends) + GATHER
+        wait = min(wait, min(ends) - now)
+    places = flights.most_polls - len(flights.polls)
+    if places <= 0:
+        return _some_of_all(dry, room, page, 0.0)[: max(0, reads)], None
+    return _some_of_all(dry, room, page, wait)[:places], None
+
+
+def _much_of_few(wants: list[Want], room: Room, page: int) -> Ask:
+    """Reads as many partitions as there is room for worthwhile reads; without room, a little of all that hold none."""
+    if not room.free:
+        return Ask(next(_calls(wants)), min(page, room.reserve))
+    chosen = next(_calls(wants[: max(1, room.free // min(SLICE, page))]))
+    return Ask(chosen, min(page, max(SLICE, room.free // len(chosen))))
+
+
+def _some_of_all(wants: list[Want], room: Room, page: int, wait: float) -> list[Ask]:
+    limit = min(page, max(room.reserve, room.free // len(wants)))
+    return [Ask(call, limit, wait) for call in _calls(sorted(wants))]
+
+
+def _calls(wants: Iterable[Want]) -> Iterator[tuple[Want, ...]]:
+    """Divides wants, in their order, by what fits into one call."""
+    call: list[Want] = []
+    queues: set[Queue] = set()
+    for want in wants:
+        queue = want.partition.queue
+        if len(call) == PARTITIONS or (len(queues) == QUEUES and queue not in queues):
+            yield tuple(call)
+            call, queues = [], set()
+        call.append(want)
+        queues.add(queue)
+    if call:
+        yield tuple(call)

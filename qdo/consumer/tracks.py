@@ -1,0 +1,162 @@
+"""One partition that a consumer owns: where it stands, and what of it is held ready.
+
+::
+
+    fresh ──open──► open ◄──pause / resume──► paused
+      │               │                         │
+      └───────────────┴───────revoke / lost─────┴──► closed (final)
+
+A partition that comes back after it was closed is another track, which begins at the committed offset. ``since`` is
+None until it is known where to begin; nothing is read before.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from qdo.errors import InvalidArgument
+from qdo.partitions import Partition
+from queuey.client import EARLIEST, Message, id_after, order_of
+
+
+class Track:
+    """Where one partition stands.
+
+    Args:
+        partition: The partition.
+        committed: The recorded offset, if any.
+
+    Attributes:
+        position: The last message handed out, or the point after which the next one lies; None: the beginning.
+        settled: The position up to which everything counts as processed without being asked.
+        committed: What is recorded.
+        floor: What was recorded, or is just being recorded; no commit goes below it.
+        since: From where to read on.
+        count: Messages held.
+        size: Bytes of their bodies, about.
+        more: There certainly is more to be read (True), none when last looked (False), not known (None).
+        flight: The request that it is part of.
+        failures: Reads in a row that failed.
+        rest_until: Instant (of the loop) before which it is not read.
+        sought: It was moved since the last commit, so that this one may go back.
+        turn: Rises whenever what was read before is not to be handed out any more.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_start",
+        "closed",
+        "committed",
+        "count",
+        "failures",
+        "flight",
+        "floor",
+        "more",
+        "opened",
+        "partition",
+        "paused",
+        "position",
+        "rest_until",
+        "settled",
+        "since",
+        "size",
+        "sought",
+        "turn",
+    )
+
+    def __init__(self, partition: Partition, committed: str | None) -> None:
+        self.partition = partition
+        self.committed = committed
+        self.floor = committed
+        self.position = committed
+        self.settled = committed
+        self.since: str | None = None
+        self.count = 0
+        self.size = 0
+        self.more: bool | None = None
+        self.flight: object | None = None
+        self.failures = 0
+        self.rest_until = 0.0
+        self.sought = False
+        self.turn = 0
+        self.opened = False
+        self.paused = False
+        self.closed = False
+        self._chunks: deque[tuple[list[Message], int]] = deque()
+        self._start = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether what it holds may be handed out."""
+        return self.opened and not (self.paused or self.closed)
+
+    def place(self, position: str | None) -> None:
+        """Says where to begin: after a position, None: at the beginning."""
+        self.position = self.settled = position
+        self.since = EARLIEST if position in {None, EARLIEST} else id_after(str(position))
+
+    def seek(self, position: str) -> None:
+        """Goes on after another position. What was read must have been dropped."""
+        self.place(position)
+        self.more = None
+        self.sought = True
+
+    def clear(self) -> None:
+        """Drops what is held, and whatever is under way."""
+        self._chunks.clear()
+        self._start = self.count = self.size = 0
+        self.flight = None
+        self.turn += 1
+
+    def push(self, messages: list[Message], size: int) -> None:
+        """Takes messages that come after those it holds, with the bytes of their bodies."""
+        each = -(-size // len(messages))
+        self._chunks.append((messages, each))
+        self.count += len(messages)
+        self.size += each * len(messages)
+
+    def take(self, most: int) -> list[Message]:
+        """Gives up to so many of the messages that it holds; at least one. A whole chunk is given as it is."""
+        taken: list[Message] = []
+        while most > 0 and self._chunks:
+            messages, each = self._chunks[0]
+            end = min(self._start + most, len(messages))
+            part = messages[self._start : end] if self._start or end < len(messages) else messages
+            if end == len(messages):
+                self._chunks.popleft()
+                self._start = 0
+            else:
+                self._start = end
+            most -= len(part)
+            self.count -= len(part)
+            self.size -= each * len(part)
+            taken = taken + part if taken else part
+        return taken
+
+    def put_back(self, messages: list[Message], size: int) -> None:
+        """Takes back what it gave last."""
+        if self._start:
+            rest, each = self._chunks.popleft()
+            self._chunks.appendleft((rest[self._start :], each))
+            self._start = 0
+        each = -(-size // len(messages))
+        self._chunks.appendleft((messages, each))
+        self.count += len(messages)
+        self.size += each * len(messages)
+
+
+def check_commit(track: Track, identifier: str) -> bool:
+    """Tells whether an id is worth recording as the offset of a partition: whether it differs from what is recorded.
+
+    Raises:
+        InvalidArgument: It is no id, was not handed out yet, or lies before what was recorded and nobody went back.
+    """
+    try:
+        order = order_of(identifier)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{track.partition}: {identifier!r} is not a message id") from error
+    if track.position is None or order > order_of(track.position):
+        raise InvalidArgument(f"{track.partition}: {identifier} was not handed out, so it cannot be committed")
+    if track.floor is not None and order < order_of(track.floor) and not track.sought:
+        raise InvalidArgument(f"{track.partition}: {identifier} lies before {track.floor}, which was committed")
+    return identifier != track.committed
