@@ -138,6 +138,13 @@ class AsyncConsumer:
     ) -> None:
         await self.close()
 
+    def attach(self, callbacks: Callbacks) -> None:
+        """Has somebody else told of what happens to partitions, before those who are told already.
+
+        It is for what drives the consumer, such as a worker; call it before the start.
+        """
+        self._ownership.attach(callbacks)
+
     async def start(self) -> None:
         """Looks for the queues and joins the group; partitions come when the group has shared them out.
 

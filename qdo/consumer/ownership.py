@@ -26,11 +26,17 @@ Callback = Callable[[frozenset[Partition]], Awaitable[None] | None]
 
 
 class Callbacks(NamedTuple):
-    """What the user of a consumer wants to be told; each may be a coroutine function or a plain one."""
+    """What the user of a consumer wants to be told; each may be a coroutine function or a plain one.
+
+    The last two are plain functions: nothing is handed out from ``on_suspend`` on, since nobody can tell whether the
+    partitions are still this member's, until ``on_resume``.
+    """
 
     on_assign: Callback | None = None
     on_revoke: Callback | None = None
     on_lost: Callback | None = None
+    on_suspend: Callable[[], None] | None = None
+    on_resume: Callable[[], None] | None = None
 
 
 class Ownership:
@@ -64,12 +70,16 @@ class Ownership:
         self.stopped = False
         self._shelf = shelf
         self._fetcher = fetcher
-        self._callbacks = callbacks
+        self._callbacks = [callbacks]
         self._begin = begin
         self._leaving = leaving
         self._changed = changed
         self._assigning: dict[Partition, asyncio.Event] = {}
         self._beginning: set[asyncio.Future[None]] = set()
+
+    def attach(self, callbacks: Callbacks) -> None:
+        """Has somebody else told too, before those who are told already."""
+        self._callbacks.insert(0, callbacks)
 
     async def assigned(self, held: Mapping[Partition, Held]) -> None:
         """Takes partitions over: tells the user, then begins to read them."""
@@ -82,7 +92,8 @@ class Ownership:
         told = asyncio.Event()
         self._assigning |= dict.fromkeys(tracks, told)
         try:
-            await _tell(self._callbacks.on_assign, frozenset(tracks))
+            for each in self._callbacks:
+                await _tell(each.on_assign, frozenset(tracks))
         finally:
             told.set()
             for partition in tracks:
@@ -95,7 +106,8 @@ class Ownership:
         tracks = self._close(partitions)
         try:
             await self._assignments(partitions)
-            await _tell(self._callbacks.on_revoke, partitions)
+            for each in self._callbacks:
+                await _tell(each.on_revoke, partitions)
             await self._leaving()
         finally:
             self._forget(tracks)
@@ -104,16 +116,23 @@ class Ownership:
         """Forgets partitions that are somebody else's by now, and tells the user."""
         self._forget(self._close(partitions))
         await self._assignments(partitions)
-        await _tell(self._callbacks.on_lost, partitions)
+        for each in self._callbacks:
+            await _tell(each.on_lost, partitions)
 
     def suspended(self) -> None:
         """Hands out nothing until it is resumed: nobody can tell whether the partitions are still this member's."""
         self.stopped = True
+        for each in self._callbacks:
+            if each.on_suspend is not None:
+                each.on_suspend()
 
     def resumed(self) -> None:
         """Goes on."""
         self.stopped = False
         self._changed()
+        for each in self._callbacks:
+            if each.on_resume is not None:
+                each.on_resume()
 
     def begin_at(self, track: Track, position: str) -> None:
         """Begins to read a partition at a point, unless the user has chosen another one meanwhile."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from random import random
@@ -149,6 +150,13 @@ class Handling:
             self._settle_begun(stay)
         self._remove(stays)
         return not unfinished
+
+    async def until_ended(self, deadline: float) -> None:
+        """Waits for what is still running though it counts for nothing, until a deadline of the loop's clock."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                for stay in list(self._ghosts):
+                    await stay.until_quiet()
 
     def void(self, partitions: Collection[Partition]) -> None:
         """Lets nothing count any more that is in hand of some partitions."""

@@ -108,14 +108,18 @@ class Child:
             control.tell = None
         return ran
 
+    def strike(self) -> None:
+        """Has it and whatever it has started killed."""
+        self.dead = True
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
     async def kill(self) -> None:
         """Ends it and whatever it has started, at once."""
-        process = self._process
-        self.dead = True
-        if process is not None and process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        self.strike()
+        if self._process is not None:
+            await self._process.wait()
         await self._hang_up()
 
     async def close(self) -> None:
@@ -194,10 +198,10 @@ class Processes:
         return self._begin(self._run(run, place, control))
 
     def give_up(self) -> None:
-        """Kills all children."""
+        """Kills all children; does not wait for their ends."""
         self._given_up = True
         for child in self._children:
-            self._begin(child.kill())
+            child.strike()
 
     async def close(self) -> None:
         """Lets the children end."""

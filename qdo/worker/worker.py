@@ -1,0 +1,349 @@
+"""The worker: takes messages from a consumer and has them handled, until it is told to stop.
+
+::
+
+    new ──serve──► working ──stop, StopWorker, a signal, an error──► draining ──► left (final)
+                      │  ▲
+            suspended │  │ connected again
+                      ▼  │
+                    halted
+
+Draining, in this order: nothing more is taken; what is in hand is finished; its progress is recorded; the partitions
+are handed back and the group is left; the context is left. Halted: what is in hand is finished and nothing begins. When
+the session is lost, what is in hand counts for nothing, and the worker goes on with what it is given next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, nullcontext
+from typing import Any
+
+from prometheus_client.registry import CollectorRegistry
+
+from qdo.consumer import AsyncConsumer
+from qdo.consumer.ownership import Callbacks
+from qdo.errors import InvalidArgument
+from qdo.partitions import Partition
+from qdo.worker import exits, handlers
+from qdo.worker.deciding import End
+from qdo.worker.failure import Failure
+from qdo.worker.frames import Hello
+from qdo.worker.handlers import Context, Handler
+from qdo.worker.handling import Handling
+from qdo.worker.hooks import Hooks
+from qdo.worker.metrics import WorkerMetrics
+from qdo.worker.processes import Processes
+from qdo.worker.progress import Progress
+from qdo.worker.running import Runner
+from qdo.worker.settings import WorkerSettings
+from qdo.worker.tasks import Tasks
+from qdo.worker.threads import Threads
+from queuey.client import ClientError
+
+logger = logging.getLogger("qdo.worker")
+
+_HAND_BACK = 0.8
+"""The part of the consumer's time for a revocation in which messages in hand may be finished. The rest is left to
+record how far they came."""
+_RECORDING_SECONDS = 5.0
+"""Beyond the time for finishing, to record progress when the worker ends."""
+_GIVING_UP_SECONDS = 2.0
+"""For tasks that were cancelled and processes that were killed to end."""
+_REFUSED_PAUSE = 1.0
+"""Seconds before the next poll when the service refused reads."""
+_CODES = {"asked": exits.ENDED, "message": exits.MESSAGE_FAILED, "error": exits.FAILED}
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Worker:
+    """Handles the messages of a consumer's partitions.
+
+    Everything before the first unfinished message of a partition is recorded as processed, nothing behind it. So each
+    message is handled at least once: again after a crash, and after a failure as the settings say. How often a message
+    was tried is counted in this worker only.
+
+    Args:
+        handler: ``handle(message, context)``, plain or async, or its name, ``module:function``. Returning means done.
+        consumer: Not started yet, and without ``commit_every``; the worker starts and closes it. Client and
+            coordinator are its maker's to close.
+        context: Factory of the second argument, or its name: gives a context manager, plain or async, which is
+            entered before the first message and left after the last; or a value. Processes enter one each. None: an
+            empty dict.
+        settings: How to handle messages.
+        middleware: Objects with hooks; see :class:`qdo.worker.Middleware`.
+        registry: Where metrics are to be seen; None: nowhere.
+        process_setup: With processes, called in each before the handler is imported; must be importable there.
+
+    Raises:
+        HandlerError: The handler or the context cannot be used.
+        InvalidArgument: Settings contradict each other.
+    """
+
+    def __init__(
+        self,
+        handler: Handler | str,
+        consumer: AsyncConsumer,
+        *,
+        context: Context | str | None = None,
+        settings: WorkerSettings | None = None,
+        middleware: Iterable[object] = (),
+        registry: CollectorRegistry | None = None,
+        process_setup: Callable[[], object] | None = None,
+    ) -> None:
+        self.settings = settings or WorkerSettings()
+        self.consumer = consumer
+        self.metrics = WorkerMetrics(registry)
+        if consumer.settings.commit_every is not None:
+            raise InvalidArgument(
+                "a worker commits what was handled; its consumer is not to commit what was handed out"
+            )
+        self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
+        self._runner = _runner(self.settings, handler, context, self._hooks, process_setup)
+        self._progress = Progress(consumer, self.settings, self.metrics)
+        self._handling = Handling(
+            self._runner,
+            consumer.client,
+            self._progress,
+            self.settings,
+            self._hooks,
+            self.metrics,
+            changed=self._wake,
+            end=self._end,
+        )
+        consumer.attach(Callbacks(self._assigned, self._revoked, self._lost, self._suspended, self._resumed))
+        self._lag_shown = registry is not None
+        self._changed = asyncio.Event()
+        self._stopping = False
+        self._served = False
+        self._code = exits.ENDED
+
+    def run(self) -> int:
+        """Serves in an event loop of its own; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once."""
+        return asyncio.run(self.serve(signals=True))
+
+    async def serve(self, *, signals: bool = False) -> int:
+        """Joins the group and handles messages until it is stopped. Can be called once.
+
+        When the calling task is cancelled, the handlers in hand are given up, and what was handled before is recorded.
+
+        Args:
+            signals: SIGTERM and SIGINT end it: the first drains, the second ends the process at once with code 1.
+
+        Returns:
+            An exit code; see :mod:`qdo.worker.exits`.
+
+        Raises:
+            HandlerError: The handler or its context cannot be used.
+            QdoError: The group cannot be joined.
+            ClientError: The service refuses to say which queues there are.
+        """
+        if self._served:
+            raise InvalidArgument("a worker serves once")
+        self._served = True
+        with _Signals(self._signalled) if signals else nullcontext():
+            try:
+                await self._runner.open()
+                try:
+                    await self._belong()
+                finally:
+                    self._progress.close()
+                    await self._runner.close()
+            finally:
+                self.metrics.close()
+        return self._code
+
+    def stop(self) -> None:
+        """Lets it drain and end; returns at once. Of the loop's thread only; others use ``call_soon_threadsafe``."""
+        if not self._stopping:
+            self._stopping = True
+            self._handling.halt()
+            self._wake()
+
+    # -- the central loop
+
+    async def _belong(self) -> None:
+        """Works as a member of the group."""
+        member = self.consumer.member
+        async with self.consumer:
+            logger.info("joined the group as %s", member, extra={"member": member})
+            self._hooks.call("started", self)
+            try:
+                async with self._beside():
+                    await self._work()
+            finally:
+                await self.consumer.close()
+                logger.info("left the group", extra={"member": member})
+                self._hooks.call("stopped", self)
+
+    async def _work(self) -> None:
+        patience = 0.0
+        try:
+            while not self._stopping:
+                await self._round()
+            patience = self.settings.drain
+        finally:
+            await self._drain(patience)
+
+    async def _round(self) -> None:
+        """Takes what there is room for, or waits until there is room."""
+        self._handling.dispatch()
+        most = self._handling.room
+        if not most:
+            await self._changed.wait()
+            self._changed.clear()
+            return
+        try:
+            batches = await self.consumer.poll(most, None, skip=self._handling.busy)
+        except ClientError as error:
+            logger.error("the service refuses reads, another attempt follows: %s", error)  # noqa: TRY400 - says it all
+            await asyncio.sleep(_REFUSED_PAUSE)
+            return
+        for partition, messages in batches:
+            self._handling.feed(partition, messages)
+        if self.consumer.closing:
+            self.stop()
+
+    async def _drain(self, patience: float) -> None:
+        """Finishes what is in hand, within so many seconds, and records it."""
+        self._stopping = True
+        loop = asyncio.get_running_loop()
+        logger.info("stops: nothing more is taken, what is in hand is finished")
+        if not await self._handling.close(None, loop.time() + patience):
+            self._code = self._code or exits.UNFINISHED
+            self._runner.give_up()
+            await self._handling.until_ended(loop.time() + _GIVING_UP_SECONDS)
+        await self._progress.flush(None, loop.time() + _RECORDING_SECONDS)
+
+    @asynccontextmanager
+    async def _beside(self) -> AsyncIterator[None]:
+        """Runs what goes on beside the loop."""
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(self._progress.run())]
+        if self._lag_shown:
+            tasks.append(loop.create_task(self._measure_lag()))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _measure_lag(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.lag_seconds)
+            try:
+                self.metrics.lag = await self.consumer.lag()
+            except Exception as error:  # noqa: BLE001 - a figure for people must not end the worker
+                logger.warning("the lag could not be measured: %s", error)
+
+    # -- what others tell it
+
+    def _wake(self) -> None:
+        """There may be room, or something else to look at."""
+        self._changed.set()
+        self.consumer.wake()
+
+    def _end(self, end: End, failure: Failure) -> None:
+        """A handler's end is the worker's."""
+        if end.why == "asked":
+            logger.info("the handler asks to stop")
+        else:
+            logger.critical("ends because a handler failed: %s", failure, extra={"trace": failure.trace})
+        self._code = self._code or _CODES[end.why]
+        self.stop()
+
+    def _signalled(self, number: int) -> None:
+        if not self._stopping:
+            logger.info("%s: drains", signal.Signals(number).name)
+            self.stop()
+            return
+        logger.warning("%s again: ends at once", signal.Signals(number).name)
+        self._runner.give_up()
+        sys.stdout.flush()
+        logging.shutdown()
+        os._exit(exits.FAILED)
+
+    def _assigned(self, partitions: frozenset[Partition]) -> None:
+        self._moved("assigned", partitions)
+
+    async def _revoked(self, partitions: frozenset[Partition]) -> None:
+        """Finishes what is in hand and records it, so that nobody handles it again."""
+        loop = asyncio.get_running_loop()
+        seconds = self.consumer.settings.revoke_timeout
+        begun = loop.time()
+        await self._handling.close(partitions, begun + seconds * _HAND_BACK)
+        await self._progress.flush(partitions, begun + seconds * (1 + _HAND_BACK) / 2)
+        self._progress.forget(partitions)
+        self._moved("revoked", partitions)
+
+    def _lost(self, partitions: frozenset[Partition]) -> None:
+        self._handling.void(partitions)
+        self._progress.forget(partitions)
+        self._moved("lost", partitions)
+
+    def _suspended(self) -> None:
+        logger.warning("cannot reach the coordination service: begins nothing new")
+        self._handling.halt()
+
+    def _resumed(self) -> None:
+        logger.info("reaches the coordination service again")
+        if not self._stopping:
+            self._handling.resume()
+
+    def _moved(self, how: str, partitions: frozenset[Partition]) -> None:
+        names = sorted(map(str, partitions))
+        logger.info("%d partitions %s", len(names), how, extra={"partitions": names})
+        self.metrics.moved(how, len(partitions))
+        self.metrics.owned = len(self.consumer.assignment)
+
+
+class _Signals:
+    """Calls something when the process is told to end."""
+
+    def __init__(self, told: Callable[[int], None]) -> None:
+        self._told = told
+
+    def __enter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._told, number)
+
+    def __exit__(self, *_error: object) -> None:
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _runner(
+    settings: WorkerSettings,
+    handler: Handler | str,
+    context: Context | str | None,
+    hooks: Hooks,
+    process_setup: Callable[[], object] | None,
+) -> Runner:
+    """Returns what runs the handler, checked.
+
+    Raises:
+        HandlerError, InvalidArgument
+    """
+    found: Any = handlers.load_handler(handler) if isinstance(handler, str) else handler
+    factory = handlers.load_context(context) if isinstance(context, str) else context
+    handlers.check_handler(found)
+    if factory is not None:
+        handlers.check_context(factory)
+    if settings.processes:
+        name = handler if isinstance(handler, str) else handlers.name_of(found, "handler")
+        made = factory and (context if isinstance(context, str) else handlers.name_of(factory, "context"))
+        hello = Hello(list(sys.path), process_setup, name, made, settings.slice)
+        return Processes(hello, settings.processes, settings.time_limit, hooks)
+    if handlers.is_async(found):
+        return Tasks(found, factory, settings.tasks, settings.slice, hooks, settings.time_limit)
+    if settings.time_limit is not None:
+        raise InvalidArgument("a thread cannot be stopped, so a plain handler has a time limit with processes only")
+    return Threads(found, factory, settings.threads, settings.slice, hooks)
