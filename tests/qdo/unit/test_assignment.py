@@ -1,0 +1,365 @@
+"""Assignment: even, with the fewest moves, and the same wherever it is computed."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.assignment import assign, plan
+from qdo.assignment.levelling import fill, level
+from qdo.assignment.pools import gather
+from qdo.assignment.savings import save
+from qdo.coordination import Member, Target
+from qdo.partitions import Partition, Queue
+
+Members = dict[str, dict[Queue, int]]
+Owners = Mapping[Partition, str]
+
+QUEUES = [Queue("host", "app", name) for name in ("audits", "billing", "carts", "drafts", "events")]
+NAMES = [f"worker-{letter}" for letter in "abcdefgh"]
+
+
+def partitions(members: Members) -> list[Partition]:
+    """Returns the partitions that there are, each queue with the highest count that anybody sees."""
+    counts: dict[Queue, int] = {}
+    for seen in members.values():
+        for queue, count in seen.items():
+            counts[queue] = max(count, counts.get(queue, 0))
+    return [Partition(queue, number) for queue, count in counts.items() for number in range(1, count + 1)]
+
+
+def loads(members: Members, owners: Owners) -> Counter[str]:
+    """Returns how many partitions each member has."""
+    counts = Counter(dict.fromkeys(members, 0))
+    counts.update(owners.values())
+    return counts
+
+
+def unevenness(members: Members, owners: Owners) -> int:
+    """Returns a number that is the lower, the more even the loads are."""
+    return sum(load**2 for load in loads(members, owners).values())
+
+
+def moved(members: Members, before: Owners, owners: Owners) -> int:
+    """Returns how many partitions changed hands although their owner might have kept them."""
+    return sum(
+        owners.get(partition, owner) != owner
+        for partition, owner in before.items()
+        if owner in members and partition.queue in members[owner]
+    )
+
+
+def downhill(members: Members, owners: Owners) -> list[str]:
+    """Returns members from which a chain leads to one that has two less or fewer: there must be none."""
+    load = loads(members, owners)
+    gives: dict[str, set[str]] = {member: set() for member in members}
+    for partition, owner in owners.items():
+        gives[owner] |= {member for member, seen in members.items() if partition.queue in seen}
+    found = []
+    for start in members:
+        reached, edge = {start}, {start}
+        while edge:
+            edge = set().union(*(gives[member] for member in edge)) - reached
+            reached |= edge
+        if any(load[member] <= load[start] - 2 for member in reached):
+            found.append(start)
+    return found
+
+
+def hold(members: Members, owners: Owners) -> None:
+    """Checks what every assignment must be."""
+    fit = {member for member, seen in members.items() if seen}
+    assert set(owners) == set(partitions(members))
+    assert all(partition.queue in members[owner] for partition, owner in owners.items())
+    assert set(owners.values()) <= fit
+    assert downhill(members, owners) == []
+
+
+alike = st.builds(
+    lambda names, seen: {name: dict(seen) for name in names},
+    st.lists(st.sampled_from(NAMES), unique=True),
+    st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 9), min_size=1),
+)
+different = st.dictionaries(
+    st.sampled_from(NAMES), st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 5)), max_size=7
+)
+earlier = st.dictionaries(
+    st.builds(Partition, st.sampled_from(QUEUES), st.integers(1, 9)), st.sampled_from([*NAMES, "gone"])
+)
+
+
+@given(alike, earlier)
+def test_equal_subscriptions_are_shared_evenly_with_the_fewest_moves(members: Members, before: Owners) -> None:
+    """Numbers differ by one at most, and nobody gives more away than a count shows that somebody must."""
+    owners = assign(members, before)
+    hold(members, owners)
+    if not members:
+        return
+    counts = loads(members, owners).values()
+    assert max(counts) - min(counts) <= 1
+    floor, larger = divmod(len(owners), len(members))
+    had = Counter(owner for partition, owner in before.items() if partition in owners and owner in members)
+    # Everybody keeps up to the floor, and as many as there are larger shares keep one more.
+    can_stay = sum(min(count, floor) for count in had.values())
+    can_stay += min(larger, sum(count > floor for count in had.values()))
+    assert moved(members, before, owners) == had.total() - can_stay
+
+
+@given(different, earlier)
+def test_different_subscriptions_are_shared_as_evenly_as_they_allow(members: Members, before: Owners) -> None:
+    """Neither a partition nor a chain of them could make it more even, and only subscribers own anything."""
+    hold(members, assign(members, before))
+
+
+small_members = st.dictionaries(
+    st.sampled_from(NAMES[:4]), st.dictionaries(st.sampled_from(QUEUES[:3]), st.integers(1, 2)), max_size=4
+)
+small_earlier = st.dictionaries(
+    st.builds(Partition, st.sampled_from(QUEUES[:3]), st.integers(1, 2)), st.sampled_from([*NAMES[:4], "gone"])
+)
+
+
+@given(small_members, small_earlier)
+def test_no_other_assignment_is_as_even_and_moves_less(members: Members, before: Owners) -> None:
+    """Of all assignments that there are, tried one by one, none is better."""
+    owners = assign(members, before)
+    there = partitions(members)
+    fit = [[member for member, seen in members.items() if partition.queue in seen] for partition in there]
+    every = (dict(zip(there, chosen, strict=True)) for chosen in itertools.product(*fit))
+    best = min((unevenness(members, other), moved(members, before, other)) for other in every)
+    assert (unevenness(members, owners), moved(members, before, owners)) == best
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["join", "leave", "subscribe", "grow"]),
+        st.sampled_from(NAMES),
+        st.dictionaries(st.sampled_from(QUEUES), st.integers(1, 4)),
+    ),
+    max_size=25,
+)
+
+
+def happen(members: Members, event: tuple[str, str, dict[Queue, int]]) -> Members:
+    """Returns the members after an event."""
+    what, name, seen = event
+    after = {member: dict(queues) for member, queues in members.items()}
+    if what == "leave":
+        after.pop(name, None)
+    elif what == "grow":
+        # Some see the new partitions already, others do not yet.
+        for member in sorted(after)[::2]:
+            after[member] = {queue: count + seen.get(queue, 0) for queue, count in after[member].items()}
+    elif what == "join" or name in after:
+        after[name] = seen
+    return after
+
+
+@given(events)
+def test_histories_end_even_and_rest(history: list[tuple[str, str, dict[Queue, int]]]) -> None:
+    """Whatever happens before, it is even after each event, and computing it again moves nothing."""
+    members: Members = {}
+    owners: dict[Partition, str] = {}
+    for event in history:
+        members = happen(members, event)
+        owners = assign(members, owners)
+        hold(members, owners)
+        assert assign(members, owners) == owners
+
+
+@given(events)
+def test_among_equals_only_what_must_move_is_stopped(history: list[tuple[str, str, dict[Queue, int]]]) -> None:
+    """A newcomer gets all that moves when it joins; when somebody leaves only its own partitions move."""
+    seen = dict.fromkeys(QUEUES, 3)
+    members: Members = {}
+    owners: dict[Partition, str] = {}
+    for what, name, _ in history:
+        before, there = owners, set(members)
+        if what == "leave":
+            members.pop(name, None)
+        else:
+            members[name] = seen
+        owners = assign(members, before)
+        changed = {partition for partition, owner in before.items() if owners.get(partition) != owner}
+        if set(members) > there:
+            assert {owners[partition] for partition in changed} <= {name}
+        else:
+            assert {before[partition] for partition in changed} <= {name}
+
+
+@given(different, earlier, st.randoms(use_true_random=False))
+def test_the_order_of_what_is_given_does_not_matter(members: Members, before: Owners, random: object) -> None:
+    """Two that compute it come to the same, however their mappings are ordered."""
+    shuffle = random.shuffle  # type: ignore[attr-defined]
+
+    def disordered(mapping: Mapping[object, object]) -> dict[object, object]:
+        items = list(mapping.items())
+        shuffle(items)
+        return dict(items)
+
+    other: Members = disordered({name: disordered(seen) for name, seen in members.items()})  # type: ignore[arg-type,assignment]
+    assert assign(other, disordered(before)) == assign(members, before)  # type: ignore[arg-type]
+
+
+@given(different, earlier)
+def test_without_time_for_savings_it_is_even_all_the_same(members: Members, before: Owners) -> None:
+    """The search for needless moves may end at any step and leaves a whole distribution."""
+    names = sorted(members)
+    for effort in (0, 3, 10, 30):
+        shares = gather(names, members, before, ())
+        level(shares)
+        even = sorted(shares.loads)
+        save(shares, effort)
+        assert sorted(shares.loads) == even
+        assert shares.loads == [sum(pool.now.get(member, 0) for pool in shares.pools) for member in range(len(names))]
+        assert all(count >= 0 for pool in shares.pools for count in pool.now.values())
+
+
+@given(st.lists(st.integers(0, 20), min_size=1), st.integers(0, 100))
+def test_water_stands_level(floors: list[int], amount: int) -> None:
+    """All of it is used, and what stands higher than the level is dry floor."""
+    height, rest = fill(floors, amount)
+    assert sum(max(0, height - floor) for floor in floors) + rest == amount
+    assert 0 <= rest <= sum(floor <= height for floor in floors)
+
+
+def test_chains_are_found() -> None:
+    """A member gives to one that shares none of its queues, by way of a third, where no single partition can go."""
+    first, second = QUEUES[:2]
+    members = {"a": {first: 3}, "b": {first: 3, second: 3}, "c": {second: 3}}
+    before = {Partition(first, number): "a" for number in (1, 2, 3)}
+    before |= {Partition(second, 1): "b", Partition(second, 2): "b", Partition(second, 3): "c"}
+    owners = assign(members, before)
+    assert loads(members, owners) == {"a": 2, "b": 2, "c": 2}
+    assert moved(members, before, owners) == 2
+
+
+def test_partitions_of_one_queue_are_spread() -> None:
+    """Neighbours go to different members, and who gives up some keeps a part of every queue."""
+    seen = dict.fromkeys(QUEUES[:3], 4)
+    two = assign({"a": seen, "b": seen}, {})
+    assert all(two[Partition(queue, 1)] != two[Partition(queue, 2)] for queue in seen)
+    three = assign({"a": seen, "b": seen, "c": seen}, two)
+    kept = {(partition.queue, owner) for partition, owner in three.items() if owner in two.values()}
+    assert kept == set(itertools.product(seen, "ab"))
+
+
+def test_a_thousand_members_share_ten_thousand_partitions() -> None:
+    """A join moves what the newcomer gets and a leave what the leaver had, at full size too."""
+    seen = dict.fromkeys((Queue("host", "app", f"queue-{number}") for number in range(100)), 100)
+    members = {f"worker-{number:04}": seen for number in range(1000)}
+    owners = assign(members, {})
+    assert set(Counter(owners.values()).values()) == {10}
+    joined = assign(members | {"newcomer": seen}, owners)
+    assert moved(members, owners, joined) == Counter(joined.values())["newcomer"] == 9
+    del members["worker-0500"]
+    left = assign(members, owners)
+    assert moved(members, owners, left) == 0
+    assert set(Counter(left.values()).values()) == {10, 11}
+
+
+def member(name: str, *, static: bool = False, seen: Mapping[Queue, int] | None = None) -> Member:
+    """Returns a member that sees some queues."""
+    return Member(name, {QUEUES[0]: 6} if seen is None else seen, static=static)
+
+
+def group(*members: Member) -> dict[str, Member]:
+    """Returns members by id."""
+    return {each.id: each for each in members}
+
+
+A, B, C = member("a", static=True), member("b"), member("c")
+
+
+def test_a_plan_of_nothing_is_a_first_target() -> None:
+    """Without a target everything is shared out anew, and there is nothing to wait for."""
+    made = plan(group(A, B), None, 0.0, 10.0)
+    assert Counter(made.target.owners.values()) == {"a": 3, "b": 3}
+    assert made.target.static == {"a"}
+    assert made.look_again is None
+
+
+def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
+    """While it is away nothing moves; when it comes back in time nothing has moved."""
+    before = plan(group(A, B, C), None, 0.0, 10.0).target
+    away = plan(group(B, C), before, 100.0, 10.0)
+    assert away.target.owners == before.owners
+    assert away.target.absent == {"a": 100.0}
+    assert away.look_again == 110.0
+    assert plan(group(B, C), away.target, 109.9, 10.0) == away
+    assert plan(group(A, B, C), away.target, 109.9, 10.0).target == before
+
+
+def test_a_static_member_that_stays_away_is_gone() -> None:
+    """At the instant announced its partitions go to the others."""
+    before = plan(group(A, B), None, 0.0, 10.0).target
+    away = plan(group(B), before, 100.0, 10.0)
+    gone = plan(group(B), away.target, away.look_again or 0.0, 10.0)
+    assert set(gone.target.owners.values()) == {"b"}
+    assert gone.target.absent == {}
+    assert gone.look_again is None
+
+
+def test_without_grace_nobody_is_waited_for() -> None:
+    """Static members are like others then, and other members always are."""
+    before = plan(group(A, B, C), None, 0.0, 10.0).target
+    assert set(plan(group(B, C), before, 1.0, 0.0).target.owners.values()) == {"b", "c"}
+    assert set(plan(group(A, C), before, 1.0, 10.0).target.owners.values()) == {"a", "c"}
+
+
+def test_the_first_of_several_absent_members_is_looked_at_first() -> None:
+    """Each has its own time, and the next one to run out is announced."""
+    other = member("d", static=True)
+    before = plan(group(A, B, other), None, 0.0, 10.0).target
+    first = plan(group(B, other), before, 100.0, 10.0)
+    both = plan(group(B), first.target, 105.0, 10.0)
+    assert both.target.absent == {"a": 100.0, "d": 105.0}
+    assert both.look_again == 110.0
+    one = plan(group(B), both.target, 110.0, 10.0)
+    assert one.target.absent == {"d": 105.0}
+    assert one.look_again == 115.0
+
+
+def test_a_clock_that_was_set_back_prolongs_no_absence() -> None:
+    """Who left in what is now the future left now."""
+    before = plan(group(A, B), None, 0.0, 10.0).target
+    away = plan(group(B), before, 1000.0, 10.0)
+    again = plan(group(B), away.target, 500.0, 10.0)
+    assert again.target.absent == {"a": 500.0}
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.sampled_from(NAMES), st.booleans(), st.integers(0, 6)),
+        max_size=25,
+    )
+)
+def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, bool, int]]) -> None:
+    """Whatever the others do, who is away keeps exactly what it had, everybody else shares evenly, and it rests."""
+    seen = dict.fromkeys(QUEUES[:2], 5)
+    there: dict[str, Member] = {}
+    target = Target()
+    now = 0.0
+    for joins, name, static, seconds in history:
+        now += seconds
+        if joins:
+            there[name] = member(name, static=static, seen=seen)
+        else:
+            there.pop(name, None)
+        made = plan(there, target, now, 10.0)
+        absent = made.target.absent
+        for who, since in absent.items():
+            assert who not in there
+            assert now - 10.0 < since <= now
+        kept = {partition: owner for partition, owner in made.target.owners.items() if owner in absent}
+        assert kept == {partition: owner for partition, owner in target.owners.items() if owner in absent}
+        others = Counter(dict.fromkeys(there, 0))
+        others.update(owner for owner in made.target.owners.values() if owner in there)
+        assert not there or max(others.values()) - min(others.values()) <= 1
+        assert not there or len(made.target.owners) == 10
+        assert plan(there, made.target, now, 10.0) == made
+        target = made.target
