@@ -20,7 +20,7 @@ DEV := $(VENV)/.dev
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
-demo: $(CORE) ## Run the service on a real feed, kill it, and show that nothing is lost
+demo: $(CORE) ## Run the service and workers on a real feed, kill both, and show that nothing is lost
 	$(BIN)/python deploy/demo/run.py
 
 test: $(DEV) ## Run the test suite without the slow tests

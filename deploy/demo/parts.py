@@ -310,5 +310,5 @@ def _duplicates(sent: list[Receipt], handled: list[Handled], killed: int) -> int
     for number in range(1, PARTITIONS + 1):
         order = [receipt.id for receipt in sent if receipt.partition == number]
         done = [one.id for one in first.values() if one.partition == number]
-        require(done == order, f"partition {number}: {len(done)} of {len(order)} notices were handled, or out of order")
+        require(done == order, f"partition {number}: {len(done)} of {len(order)} notices, or out of order")
     return again

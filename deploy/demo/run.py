@@ -1,4 +1,4 @@
-"""The demo: serves a real feed, kills the service, shows that nothing is lost. Ends by itself.
+"""The demo: serves a real feed, kills the service, kills a worker, shows that nothing is lost. Ends by itself.
 
 Exit code 0 if everything it claims was true, 1 otherwise. It leaves no process and no file behind.
 """

@@ -18,6 +18,8 @@ from qdo.coordination.opening import open_coordinator
 
 SESSION_SECONDS = 1.0
 """How soon a worker that was killed counts as gone: short, so that the demo is."""
+COMMIT_MESSAGES = 20
+"""Few, so that a worker that is killed leaves few notices to be handled again."""
 GROUP = "demo-workers"
 STOP_SECONDS = 20.0
 _LOOK_SECONDS = 0.02
@@ -47,13 +49,10 @@ class Workers:
         self._log = directory / "workers.log"
         self._coordination = f"local://{directory / 'workers.sqlite3'}"
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("QUEUEY_", "QDO_"))}
-        self._environment = environment | {
-            "QUEUEY_PROFILE": str(service.profile),
-            "QDO_COORDINATION": self._coordination,
-            "QDO_GROUP": GROUP,
-            "DEMO_RECORD": str(self._record),
-        }
-        self._work = ["work", "handling:handle", "--queue", queue, "--session-timeout", str(SESSION_SECONDS)]
+        self._environment = environment | {"DEMO_RECORD": str(self._record)}
+        self._work = ["work", "handling:handle", "--queue", queue, "--group", GROUP]
+        self._work += ["--profile", str(service.profile), "--coordination", self._coordination]
+        self._work += ["--session-timeout", str(SESSION_SECONDS), "--commit-messages", str(COMMIT_MESSAGES)]
         self._count = count
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,7 +14,7 @@ from qdo.cli import output
 from qdo.cli.opening import open_client
 from qdo.cli.options import QUEUES, SERVICE, with_settings
 from qdo.cli.output import DryRun, Json
-from qdo.cli.selection import moment
+from qdo.cli.selection import moment, subscription
 from qdo.cli.settings import Settings
 from qdo.errors import InvalidArgument
 
@@ -155,18 +154,17 @@ async def _queues(settings: Settings) -> AsyncIterator[tuple[AsyncClient, list[s
     Raises:
         InvalidArgument: None is named.
     """
+    from qdo.consumer.discovery import discover
     from qdo.deadletters import holds_dead
 
-    if not settings.queue and not settings.pattern:
+    wanted = subscription(settings)
+    if wanted is None:
         raise InvalidArgument("name the queue that the dead letters came from: --queue or --pattern")
     async with open_client(settings) as client:
-        names = dict.fromkeys(settings.queue)
+        names = set(settings.queue)
         if settings.pattern:
-            async for name in client.queue_names():
-                dead = holds_dead(name, settings.dead_queue)
-                if not dead and any(fnmatchcase(name, pattern) for pattern in settings.pattern):
-                    names[name] = None
-        yield client, [name for name in names if await _has(client, name, settings)]
+            names |= {name for name in await discover(client, wanted) if not holds_dead(name, settings.dead_queue)}
+        yield client, [name for name in sorted(names) if await _has(client, name, settings)]
 
 
 async def _has(client: AsyncClient, name: str, settings: Settings) -> bool:

@@ -13,7 +13,7 @@ from qdo.cli import output
 from qdo.cli.opening import group_of, open_both, open_group
 from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
 from qdo.cli.output import DryRun, Json, Yes
-from qdo.cli.selection import chosen, existing, id_of, newest
+from qdo.cli.selection import chosen, ends, existing, id_of
 from qdo.cli.settings import Settings
 from queuey.client import EARLIEST
 
@@ -75,7 +75,9 @@ def show(settings: Settings, partition: Numbers = None, json: Json = False) -> N
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 def reset(
     settings: Settings,
-    to: Annotated[Literal["earliest", "latest"], typer.Argument(help="To the oldest message, or behind the newest.")],
+    to: Annotated[
+        Literal["earliest", "latest"], typer.Argument(help="Before the oldest message, or behind the newest.")
+    ],
     partition: Numbers = None,
     dry_run: DryRun = False,
     json: Json = False,
@@ -86,7 +88,7 @@ def reset(
     """
 
     async def wanted(opened: Opened, partitions: list[Partition]) -> Mapping[Partition, str | None]:
-        return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await newest(opened.client, partitions)
+        return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await ends(opened.client, partitions)
 
     _move(settings, partition, wanted, dry_run=dry_run, json=json)
 

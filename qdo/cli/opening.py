@@ -61,9 +61,8 @@ def group_of(settings: Settings) -> str:
     return settings.group
 
 
-@asynccontextmanager
-async def open_group(settings: Settings, group: str | None = None) -> AsyncIterator[Coordinator]:
-    """Connects to where the group's members meet.
+def make_coordinator(settings: Settings, group: str | None = None) -> Coordinator:
+    """Returns a coordinator that is not open yet.
 
     Args:
         settings: Name the place, and the group unless it is given.
@@ -71,12 +70,21 @@ async def open_group(settings: Settings, group: str | None = None) -> AsyncItera
 
     Raises:
         InvalidArgument: No group is named, or the place cannot be one.
-        CoordinationLost: It does not answer.
     """
     from qdo.coordination.opening import open_coordinator
 
     name = group or group_of(settings)
-    coordinator = open_coordinator(settings.coordination, name, session_timeout=settings.session_timeout)
+    return open_coordinator(settings.coordination, name, session_timeout=settings.session_timeout)
+
+
+@asynccontextmanager
+async def open_group(settings: Settings, group: str | None = None) -> AsyncIterator[Coordinator]:
+    """Connects to where a group's members meet; see :func:`make_coordinator`.
+
+    Raises:
+        CoordinationLost: It does not answer.
+    """
+    coordinator = make_coordinator(settings, group)
     try:
         await coordinator.open()
         yield coordinator

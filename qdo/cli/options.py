@@ -54,6 +54,10 @@ def _parameters(lines: Iterable[Setting]) -> list[inspect.Parameter]:
     parameters = [_parameter("config", Annotated[Path | None, file])]
     for line in lines:
         several = line.type == "texts"
+        if line.positional:
+            argument = typer.Argument(help=line.help.replace("`", ""), show_default=False)
+            parameters.append(_parameter(line.name, Annotated[str | None, argument]))
+            continue
         option = typer.Option(
             line.option,
             help=line.help.replace("`", ""),

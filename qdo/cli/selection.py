@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
+from qdo.consumer.beginnings import horizons
+from qdo.consumer.discovery import Subscription, discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
-from queuey.client import EARLIEST, id_before, instants, order_of
+from queuey.client import EARLIEST, ApiError, id_before, instants, order_of
 
 if TYPE_CHECKING:
     from qdo.cli.opening import Opened
@@ -28,12 +29,21 @@ def chosen(partitions: Iterable[Partition], settings: Settings, numbers: Collect
         settings: Name queues and patterns.
         numbers: Of the partitions; empty: all.
     """
-    patterns = (*settings.queue, *settings.pattern)
+    wanted = subscription(settings)
     return sorted(
         partition
         for partition in partitions
-        if (not numbers or partition.number in numbers) and (not patterns or _matches(partition.queue.name, settings))
+        if (not numbers or partition.number in numbers) and (wanted is None or wanted.wants(partition.queue.name))
     )
+
+
+def subscription(settings: Settings) -> Subscription | None:
+    """Returns which queues the settings name; None: they name none.
+
+    Raises:
+        InvalidArgument: No queue can have such a name.
+    """
+    return Subscription(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
 
 
 async def existing(opened: Opened, settings: Settings, numbers: Collection[int] = ()) -> list[Partition]:
@@ -42,15 +52,16 @@ async def existing(opened: Opened, settings: Settings, numbers: Collection[int] 
     Raises:
         InvalidArgument: A queue that is named does not exist, or nothing is chosen.
     """
-    if settings.queue or settings.pattern:
-        queues = [queue async for queue in opened.client.queues()]
-        missing = set(settings.queue) - {queue.name for queue in queues}
+    wanted = subscription(settings)
+    if wanted is not None:
+        counts = await discover(opened.client, wanted)
+        missing = wanted.names - counts.keys()
         if missing:
             raise InvalidArgument(f"there is no queue {', '.join(sorted(missing))}")
         found = [
-            Partition(Queue(opened.host, opened.client.application, queue.name), number)
-            for queue in queues
-            for number in range(1, queue.partitions + 1)
+            Partition(Queue(opened.host, opened.client.application, name), number)
+            for name, count in counts.items()
+            for number in range(1, count + 1)
         ]
     else:
         found = [
@@ -102,17 +113,15 @@ def moment(text: str, now: float) -> datetime:
         raise InvalidArgument(str(error)) from error
 
 
-async def newest(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:
-    """Returns the newest id that can be read of each partition; of one without messages the lowest there can be."""
-    wanted: dict[Queue, list[int]] = {}
-    for partition in partitions:
-        wanted.setdefault(partition.queue, []).append(partition.number)
-    ends = {Partition(queue, number): EARLIEST for queue, numbers in wanted.items() for number in numbers}
-    for queue, numbers in wanted.items():
-        page = await client.read(queue.name, partitions=numbers, order="descending", limit=1)
-        ends.update((Partition(queue, message.partition), message.id) for message in page.messages)
-    return ends
+async def ends(client: AsyncClient, partitions: Iterable[Partition]) -> dict[Partition, str]:
+    """Returns the end of each partition: whoever goes on after it reads what comes from now on.
 
-
-def _matches(name: str, settings: Settings) -> bool:
-    return name in settings.queue or any(fnmatchcase(name, pattern) for pattern in settings.pattern)
+    Raises:
+        ClientError: The service cannot say.
+    """
+    found: dict[Partition, str] = {}
+    for partition, end in (await horizons(client, partitions)).items():
+        if isinstance(end, ApiError):
+            raise end
+        found[partition] = end
+    return found

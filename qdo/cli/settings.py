@@ -24,9 +24,11 @@ def _meta(
     *,
     default: str | None = None,
     secret: bool = False,
+    positional: bool = False,
     **limits: Any,  # noqa: ANN401 - those of any type
 ) -> Meta:
-    return Meta(description=text, extra={"panel": panel, "default": default, "secret": secret}, **limits)
+    extra = {"panel": panel, "default": default, "secret": secret, "positional": positional}
+    return Meta(description=text, extra=extra, **limits)
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +53,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ca: Annotated[Path | None, _meta(SERVICE, "Certificates to trust (PEM).", default="the system's")] = None
 
     handler: Annotated[
-        str | None, _meta(HANDLING, "What handles a message: `module:function`, seen from the working directory.")
+        str | None,
+        _meta(HANDLING, "What handles a message: `module:function`, seen from the working directory.", positional=True),
     ] = None
     queue: Annotated[tuple[str, ...], _meta(MESSAGES, "A queue; several may be given.")] = ()
     pattern: Annotated[
@@ -233,13 +236,14 @@ class Setting(NamedTuple):
     default: str
     help: str
     secret: bool
+    positional: bool
     kind: Any
     meta: Meta
 
     @property
     def option(self) -> str:
-        """The option of the commands that use it."""
-        return "--" + self.name.replace("_", "-")
+        """The option of the commands that use it, or the name of the argument."""
+        return self.name.upper() if self.positional else "--" + self.name.replace("_", "-")
 
     @property
     def variable(self) -> str:
@@ -262,6 +266,7 @@ def table() -> dict[str, Setting]:
             default=extra["default"] or shown(field.default),
             help=meta.description or "",
             secret=extra["secret"],
+            positional=extra["positional"],
             kind=kind,
             meta=meta,
         )

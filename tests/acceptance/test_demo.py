@@ -54,6 +54,8 @@ def test_demo_shows_everything(tmp_path: Path) -> None:
     for words in ("1,707 notices", "quakes-ak", "newest first", "Three windows", "Deleted", "integrity check"):
         assert words in out
     assert "acknowledged before the kill" in out
+    assert "3 workers shared the 4 partitions" in out
+    assert "killed with -9" in out
     assert nothing_left(tmp_path)
 
 
@@ -63,8 +65,9 @@ def test_demo_shows_everything(tmp_path: Path) -> None:
         ("parts.FEED = parts.FEED.with_name('missing')", "missing"),
         (LOSE.format(3, "purge_queue(parts.WORK)"), "did not come back"),
         (LOSE.format(9, "delete(parts.WORK, stage.work[:1])"), "has changed"),
+        ("whole = parts.Workers.handled; parts.Workers.handled = lambda self: whole(self)[::-1]", "out of order"),
     ],
-    ids=["no feed", "lost before", "lost in the crash"],
+    ids=["no feed", "lost before", "lost in the crash", "not in order"],
 )
 def test_demo_fails_aloud(tmp_path: Path, change: str, words: str) -> None:
     """When something is lost it ends with another code than 0 and says what, and still cleans up."""

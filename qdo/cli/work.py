@@ -1,0 +1,155 @@
+"""``qdo work``: a worker of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import typer
+
+from qdo.cli import logs, output
+from qdo.cli import settings as table
+from qdo.cli.opening import make_coordinator, open_client
+from qdo.cli.options import with_settings
+from qdo.cli.settings import Settings
+from qdo.errors import HandlerError, InvalidArgument, QdoError
+
+if TYPE_CHECKING:
+    from prometheus_client.registry import CollectorRegistry
+
+    from qdo.consumer import ConsumerSettings
+    from qdo.coordination import Coordinator
+    from qdo.worker import Worker, WorkerSettings
+    from queuey.client import AsyncClient
+
+app = typer.Typer(add_completion=False)
+
+log = logging.getLogger("qdo.cli")
+
+_SHARED = ("by", "parallel", "on_failure", "time_limit", "dead_queue", "commit_messages", "commit_seconds", "drain")
+_COUNTS = ("threads", "tasks", "processes")
+_CONSUMER = ("start", "grace", "discover", "mirror", "prefetch_messages", "prefetch_bytes")
+
+
+@app.command()
+@with_settings(*table.table())
+def work(settings: Settings) -> None:
+    """Handle the messages of queues, sharing their partitions with the other workers of a group.
+
+    SIGTERM and Ctrl-C finish what is in hand; a second one ends at once. Exit codes: 0 ended as asked, 1 failed,
+    2 wrong usage, 3 a message failed and on_failure is stop, 4 handlers did not return in time.
+    """
+    logs.configure(settings.log_level, settings.log)
+    # As for python -m: modules of the working directory can be named.
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
+    raise typer.Exit(asyncio.run(_serve(settings)))
+
+
+async def _serve(settings: Settings) -> int:
+    """Makes the worker, then serves; returns the exit code."""
+    from qdo.worker import exits
+
+    coordinator = make_coordinator(settings)
+    try:
+        async with open_client(settings) as client:
+            with _served_metrics(settings.metrics) as registry:
+                worker = _worker(settings, client, coordinator, registry)
+                try:
+                    return await worker.serve(signals=True)
+                except HandlerError as error:
+                    # It could be found and called, so this may pass: whoever supervises it should try again.
+                    output.note(f"qdo: {error}")
+                    return exits.FAILED
+    finally:
+        await coordinator.close()
+
+
+def _worker(
+    settings: Settings, client: AsyncClient, coordinator: Coordinator, registry: CollectorRegistry | None
+) -> Worker:
+    from qdo.consumer import AsyncConsumer
+    from qdo.worker import Worker
+
+    if settings.handler is None:
+        raise InvalidArgument("no handler is named: qdo work module:function")
+    if not settings.queue and not settings.pattern:
+        raise InvalidArgument("no queue is named: --queue or --pattern")
+    consumer = AsyncConsumer(
+        client,
+        coordinator,
+        queues=settings.queue,
+        patterns=settings.pattern,
+        host=settings.host,
+        member=settings.name,
+        settings=consumer_settings(settings),
+    )
+    return Worker(
+        settings.handler,
+        consumer,
+        context=settings.context,
+        settings=worker_settings(settings),
+        registry=registry,
+        process_setup=partial(logs.configure, settings.log_level, settings.log),
+    )
+
+
+def consumer_settings(settings: Settings) -> ConsumerSettings:
+    """Returns what of the settings is the consumer's.
+
+    Raises:
+        InvalidArgument: They cannot work.
+    """
+    from qdo.consumer import ConsumerSettings
+
+    return ConsumerSettings(**{name: getattr(settings, name) for name in _CONSUMER})
+
+
+def worker_settings(settings: Settings) -> WorkerSettings:
+    """Returns what of the settings is the worker's.
+
+    Raises:
+        InvalidArgument: They cannot work.
+    """
+    from qdo.worker import Retry, WorkerSettings
+
+    retry = Retry(
+        attempts=settings.attempts, base=settings.retry_base, cap=settings.retry_cap, never=settings.never_retry
+    )
+    given = {name: value for name in _COUNTS if (value := getattr(settings, name)) is not None}
+    shared = {name: getattr(settings, name) for name in _SHARED}
+    return WorkerSettings(retry=retry, dead_ttl=round(settings.dead_ttl), **shared, **given)
+
+
+@contextmanager
+def _served_metrics(address: str | None) -> Iterator[CollectorRegistry | None]:
+    """Serves metrics in a thread.
+
+    Raises:
+        QdoError: The address cannot be used.
+    """
+    if address is None:
+        yield None
+        return
+    from prometheus_client import ProcessCollector, start_http_server
+    from prometheus_client.registry import CollectorRegistry
+
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    host, _, port = address.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), registry=registry)
+    except OSError as error:
+        raise QdoError(f"metrics cannot be served on {address}: {error.strerror or error}") from error
+    try:
+        log.info("metrics are served at http://%s:%d/metrics", host, server.server_port)
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
