@@ -1,0 +1,224 @@
+"""What is asked about a group from outside, and what is changed from there.
+
+Other clients' changes may reach a server later than ours reach theirs, so the server is asked to catch up first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from qdo.coordination import Member, Offset, Target
+from qdo.coordination.encoding import decode_member, decode_offset, decode_target, encode_offset
+from qdo.coordination.zookeeper.changes import (
+    NODE_LIMIT,
+    Change,
+    Check,
+    Create,
+    Delete,
+    Done,
+    Node,
+    Refusal,
+    Refused,
+    Rounds,
+    Set,
+    join,
+    size,
+)
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.tree import Tree, decode, parent, partition_of
+from qdo.coordination.zookeeper.writing import apply_each, make
+from qdo.errors import CoordinationIncompatible, GroupActive, InvalidArgument, OffsetMoved
+from qdo.partitions import Partition, Queue
+
+LEVELS = 4
+"""Of owners and offsets: host, application, queue, partition."""
+
+
+async def members(link: Link, tree: Tree) -> dict[str, Member]:
+    """Returns all live members by id."""
+    await link.sync(tree.members)
+    (names,) = await link.children([tree.members])
+    paths = [f"{tree.members}/{name}" for name in sorted(names or ())]
+    found = [decode_member(node.data) for node in await link.read(paths) if node is not None]
+    return {member.id: member for member in sorted(found, key=lambda member: member.id)}
+
+
+async def target(link: Link, tree: Tree) -> Target | None:
+    """Returns the target."""
+    await link.sync(tree.target)
+    (node,) = await link.read([tree.target])
+    return None if node is None else decode_target(node.data)
+
+
+async def owners(link: Link, tree: Tree) -> dict[Partition, str]:
+    """Returns the owner of every owned partition."""
+    await link.sync(tree.owners)
+    found = await _read_all(link, tree.owners)
+    try:
+        return {partition: node.data.decode() for partition, node in found.items()}
+    except UnicodeDecodeError as error:
+        raise CoordinationIncompatible("there are owners of somebody else") from error
+
+
+async def offsets(link: Link, tree: Tree, partitions: Iterable[Partition] | None) -> dict[Partition, Offset]:
+    """Returns the offsets that are recorded."""
+    await link.sync(tree.offsets)
+    found = await (_read_all(link, tree.offsets) if partitions is None else _read_some(link, tree, partitions))
+    decoded = {partition: decode_offset(node.data) for partition, node in found.items()}
+    return {partition: offset for partition, offset in decoded.items() if offset.id is not None}
+
+
+async def groups(link: Link, tree: Tree) -> list[str]:
+    """Returns the names of all groups, sorted."""
+    await link.sync(tree.groups)
+    (names,) = await link.children([tree.groups])
+    return sorted(map(decode, names or ()))
+
+
+async def set_offsets(
+    link: Link,
+    tree: Tree,
+    ids: Mapping[Partition, str | None],
+    expected: Mapping[Partition, str | None],
+) -> None:
+    """Moves offsets, those of one queue all or none.
+
+    A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
+
+    Raises:
+        GroupActive, OffsetMoved: Nothing was changed for the queue, and nothing for those after it.
+        InvalidArgument: A queue has too many partitions for one transaction.
+        CoordinationLost
+    """
+    await link.sync(tree.offsets)
+    await _find(link, tree, ids.keys() | expected.keys(), expected)
+    queues: dict[Queue, dict[Partition, str | None]] = {}
+    for partition in sorted(ids.keys() | expected.keys()):
+        queues.setdefault(partition.queue, {})
+        if partition in ids:
+            queues[partition.queue][partition] = ids[partition]
+    for queue, wanted in queues.items():
+        checked = {partition: value for partition, value in expected.items() if partition.queue == queue}
+        await _move(link, tree, wanted, checked)
+
+
+async def _move(
+    link: Link, tree: Tree, ids: Mapping[Partition, str | None], expected: Mapping[Partition, str | None]
+) -> None:
+    """Moves the offsets of one queue."""
+    instant = time.time()
+    rounds = Rounds("the offsets")
+    while ids and rounds:
+        found = await _find(link, tree, ids.keys() | expected.keys(), expected)
+        changes = [
+            _moving(tree, partition, found[partition], Offset(identifier, instant))
+            for partition, identifier in ids.items()
+        ]
+        changes += [_unmoved(tree, partition, found[partition]) for partition in expected.keys() - ids.keys()]
+        whole = join(changes)
+        if size(whole) > NODE_LIMIT:
+            raise InvalidArgument(
+                f"{len(ids)} offsets of a queue are too many for one transaction; move some at a time"
+            )
+        (outcome,) = await link.apply([whole])
+        if isinstance(outcome, Done):
+            return
+        await _explain(link, tree, whole, outcome)
+
+
+def _moving(tree: Tree, partition: Partition, node: Node | None, offset: Offset) -> Change:
+    """Returns what moves an offset, if nobody owns the partition: the owner's node can be made and removed then."""
+    path = tree.owner(partition)
+    data = encode_offset(offset)
+    there = tree.offset(partition)
+    return Create(path), Create(there, data) if node is None else Set(there, data, node.version), Delete(path)
+
+
+def _unmoved(tree: Tree, partition: Partition, node: Node | None) -> Change:
+    """Returns what makes sure that an offset that is only looked at stays while the others move."""
+    path = tree.offset(partition)
+    if node is None:
+        return Create(path), Delete(path)
+    return (Check(path, version=node.version),)
+
+
+async def _explain(link: Link, tree: Tree, change: Change, refusal: Refusal) -> None:
+    """Prepares another try, if the reason was none.
+
+    Raises:
+        GroupActive
+    """
+    path = change[refusal.at].path
+    if refusal.why is Refused.NODE_EXISTS and path.startswith(f"{tree.owners}/"):
+        raise GroupActive(f"{partition_of(tuple(path.split('/')[-LEVELS:]))} has an owner")
+    if refusal.why is Refused.NO_NODE:
+        await make(link, {parent(operation.path) for operation in change})
+
+
+async def _find(
+    link: Link, tree: Tree, partitions: Iterable[Partition], expected: Mapping[Partition, str | None]
+) -> dict[Partition, Node | None]:
+    """Returns the nodes of offsets.
+
+    Raises:
+        OffsetMoved: They are not as expected.
+    """
+    wanted = sorted(partitions)
+    found = dict(zip(wanted, await link.read(map(tree.offset, wanted)), strict=True))
+    for partition, value in expected.items():
+        node = found[partition]
+        recorded = None if node is None else decode_offset(node.data).id
+        if recorded != value:
+            raise OffsetMoved(f"{partition} is at {recorded}, not at {value}")
+    return found
+
+
+async def forget(link: Link, tree: Tree) -> None:
+    """Removes the group.
+
+    The node that holds the members goes first: it goes only when it is empty, and without it nobody is a member.
+
+    Raises:
+        GroupActive: It has members.
+        CoordinationLost: It is gone, in part, or not at all.
+    """
+    rounds = Rounds("the group")
+    while rounds:
+        await link.sync(tree.top)
+        (outcome,) = await link.apply([(Delete(tree.members),)])
+        if isinstance(outcome, Refusal) and outcome.why is Refused.NOT_EMPTY:
+            raise GroupActive(f"group {tree.group!r} has members")
+        paths = await _below(link, tree.top)
+        outcomes = await apply_each(link, {path: (Delete(path),) for path in paths})
+        if not any(isinstance(each, Refusal) and each.why is Refused.NOT_EMPTY for each in outcomes.values()):
+            return
+
+
+async def _below(link: Link, top: str) -> list[str]:
+    """Returns a node and all that are in it, the lowest first."""
+    levels, level = [], [top]
+    while level:
+        levels.append(level)
+        found = await link.children(level)
+        level = [f"{path}/{name}" for path, names in zip(level, found, strict=True) for name in names or ()]
+    return [path for level in reversed(levels) for path in level]
+
+
+async def _read_all(link: Link, top: str) -> dict[Partition, Node]:
+    """Returns the nodes of all partitions, sorted."""
+    level = [top]
+    for _ in range(LEVELS):
+        found = await link.children(level)
+        level = [f"{path}/{name}" for path, names in zip(level, found, strict=True) for name in names or ()]
+    partitions = {partition_of(tuple(path.split("/")[-LEVELS:])): path for path in level}
+    return await _read(link, dict(sorted(partitions.items())))
+
+
+async def _read_some(link: Link, tree: Tree, partitions: Iterable[Partition]) -> dict[Partition, Node]:
+    return await _read(link, {partition: tree.offset(partition) for partition in partitions})
+
+
+async def _read(link: Link, paths: Mapping[Partition, str]) -> dict[Partition, Node]:
+    nodes = await link.read(paths.values())
+    return {partition: node for partition, node in zip(paths, nodes, strict=True) if node is not None}

@@ -1,0 +1,200 @@
+"""A group kept by ZooKeeper.
+
+Connections: every member has a session and a connection of its own, because a session is what ends when it dies. What
+is asked from outside goes over a connection that is there anyway: that of ``open`` until somebody joins, who takes it
+over; then a member's; and one of its own only if there is none. So a worker has one connection and one session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+
+import msgspec
+
+from qdo.coordination import Coordinator, Listen, Member, Offset, Target
+from qdo.coordination.encoding import valid_name
+from qdo.coordination.zookeeper import administration
+from qdo.coordination.zookeeper.access import Access
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.coordination.zookeeper.tree import Tree
+from qdo.errors import CoordinationLost, SessionLost
+from qdo.partitions import Partition
+
+
+class ZooKeeperCoordinator(Coordinator):
+    """See the contract.
+
+    Args:
+        access: How the service is reached: ``Access("host1:2181,host2:2181", chroot="/qdo", login=...)``. The servers
+            have limits for the time of a session; the attribute tells what they granted, once one has answered.
+        group: The group's name.
+
+    Raises:
+        InvalidArgument: No group has such a name, or TLS cannot be set up.
+    """
+
+    def __init__(self, access: Access, group: str) -> None:
+        self.group = valid_name("group", group)
+        self.session_timeout = access.session_timeout
+        self._access = access
+        self._context = None if access.tls is None else access.tls.context()
+        self._tree = Tree(access.chroot, group)
+        self._opened = False
+        self._spare: Link | None = None
+        self._opening: asyncio.Task[Link] | None = None
+        self._sessions: set[ZooKeeperSession] = set()
+        self._links: set[Link] = set()
+
+    async def open(self) -> None:
+        """See the contract."""
+        self._opened = True
+        try:
+            await self._any()
+        except BaseException:
+            self._opened = False
+            raise
+
+    async def join(self, member: Member, listen: Listen) -> ZooKeeperSession:
+        """See the contract."""
+        valid_name("member", member.id)
+        self._require()
+        link = await self._own()
+        member = msgspec.structs.replace(member, since=time.time())
+        session = ZooKeeperSession(link, self._tree, member, listen)
+        try:
+            await session.join()
+            self._require()
+        except SessionLost as error:
+            await link.close()
+            raise CoordinationLost("the session ended before the member was known") from error
+        except BaseException:
+            await link.close()
+            raise
+        self._sessions.add(session)
+        return session
+
+    async def members(self) -> dict[str, Member]:
+        """See the contract."""
+        async with self._link() as link:
+            return await administration.members(link, self._tree)
+
+    async def target(self) -> Target | None:
+        """See the contract."""
+        async with self._link() as link:
+            return await administration.target(link, self._tree)
+
+    async def owners(self) -> dict[Partition, str]:
+        """See the contract."""
+        async with self._link() as link:
+            return await administration.owners(link, self._tree)
+
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Offset]:
+        """See the contract."""
+        async with self._link() as link:
+            return await administration.offsets(link, self._tree, partitions)
+
+    async def set_offsets(
+        self,
+        offsets: Mapping[Partition, str | None],
+        *,
+        expected: Mapping[Partition, str | None] | None = None,
+    ) -> None:
+        """See the contract."""
+        async with self._link() as link:
+            await administration.set_offsets(link, self._tree, offsets, expected or {})
+
+    async def groups(self) -> list[str]:
+        """See the contract."""
+        async with self._link() as link:
+            return await administration.groups(link, self._tree)
+
+    async def forget(self) -> None:
+        """See the contract."""
+        async with self._link() as link:
+            await administration.forget(link, self._tree)
+
+    async def close(self) -> None:
+        """See the contract."""
+        self._opened = False
+        for session in list(self._sessions):
+            session.link.end(SessionLost("the coordinator was closed"))
+        self._sessions.clear()
+        self._spare = None
+        if self._opening is not None:
+            self._opening.cancel()
+        links, self._links = self._links, set()
+        await asyncio.gather(*(link.abandon() for link in links))
+
+    def _require(self) -> None:
+        if not self._opened:
+            raise CoordinationLost("the coordinator is not open")
+
+    @asynccontextmanager
+    async def _link(self) -> AsyncIterator[Link]:
+        """Gives a connection for what is asked from outside."""
+        self._require()
+        try:
+            yield await self._any()
+        except SessionLost as error:
+            raise CoordinationLost("the connection to ZooKeeper was lost meanwhile") from error
+
+    async def _any(self) -> Link:
+        """Returns a link that is connected: the spare one, a member's, or a new one that is spare from now on.
+
+        Raises:
+            CoordinationLost: There are links, and they cannot reach the service now; or a new one cannot.
+        """
+        links = [self._spare] if self._spare is not None else []
+        links += [session.link for session in self._sessions]
+        for link in links:
+            if link.state == "connected":
+                return link
+        for link in links:
+            if link.state == "suspended":
+                return await self._back(link)
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._open_spare())
+        # Whoever comes meanwhile waits for the same, and is told the same if it fails.
+        return await asyncio.shield(self._opening)
+
+    async def _open_spare(self) -> Link:
+        try:
+            self._spare = await self._new()
+            return self._spare
+        finally:
+            self._opening = None
+
+    async def _own(self) -> Link:
+        """Returns a link for a member: the spare one, or a new one."""
+        link, self._spare = self._spare, None
+        if link is None or link.state == "lost":
+            return await self._new()
+        try:
+            return await self._back(link)
+        except CoordinationLost:
+            self._spare = link
+            raise
+
+    @staticmethod
+    async def _back(link: Link) -> Link:
+        """Returns a link that is connected, or is again in a moment.
+
+        Raises:
+            CoordinationLost: It is not.
+        """
+        if link.state == "connected" or await link.wait() == "connected":
+            return link
+        raise CoordinationLost("ZooKeeper cannot be reached now")
+
+    async def _new(self) -> Link:
+        self._links = {link for link in self._links if not link.finished}
+        self._sessions = {session for session in self._sessions if session.state != "lost"}
+        link = Link(self._access, self._context)
+        self._links.add(link)
+        await link.open()
+        self.session_timeout = link.timeout
+        return link

@@ -1,0 +1,7 @@
+"""The one package that knows kazoo: sessions of ZooKeeper for an event loop, with errors and values of our own."""
+
+from __future__ import annotations
+
+from qdo.coordination.zookeeper.driver.link import Link, State
+
+__all__ = ["Link", "State"]

@@ -1,0 +1,72 @@
+"""What kazoo's errors mean here. Nothing above the driver sees one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kazoo import exceptions
+
+from qdo.coordination.zookeeper.changes import Refusal, Refused
+from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
+
+REFUSED: Mapping[type[Exception], Refused] = {
+    exceptions.NoNodeError: Refused.NO_NODE,
+    exceptions.NodeExistsError: Refused.NODE_EXISTS,
+    exceptions.BadVersionError: Refused.BAD_VERSION,
+    exceptions.NotEmptyError: Refused.NOT_EMPTY,
+}
+"""An answer like others: the state of the nodes is not what was asked for."""
+FORBIDDEN = (
+    exceptions.NoAuthError,
+    exceptions.AuthFailedError,
+    exceptions.InvalidACLError,
+    exceptions.SessionClosedRequireSaslError,
+    exceptions.QuotaExceededError,
+    exceptions.EphemeralOnLocalSessionError,
+)
+ENDED = (exceptions.SessionExpiredError,)
+"""Also of a client that was closed. Whatever is answered so did not happen."""
+UNTOLD = (exceptions.RolledBackError, exceptions.RuntimeInconsistency)
+"""Beside the operation that a transaction failed for, all others have one of these."""
+
+
+def judge(answer: Any) -> Any:  # noqa: ANN401 - of any request
+    """Returns what a request was answered, a refusal if nodes are not as they should be, or an error.
+
+    Nothing was found: None. Transactions are answered with a list; when they fail it has an error for each operation.
+    """
+    if isinstance(answer, exceptions.NoNodeError):
+        return None
+    if isinstance(answer, list) and any(isinstance(each, Exception) for each in answer):
+        return _refusal(answer)
+    return answer
+
+
+def _refusal(errors: Sequence[object]) -> Refusal | Exception:
+    for at, error in enumerate(errors):
+        if isinstance(error, Exception) and not isinstance(error, UNTOLD):
+            why = REFUSED.get(type(error))
+            return error if why is None else Refusal(why, at)
+    return CoordinationLost("a transaction failed and the server does not say why")
+
+
+def translate(errors: Sequence[Exception], answered: int) -> CoordinationError:
+    """Returns what is raised for errors that are no answers.
+
+    Args:
+        errors: At least one.
+        answered: How many requests sent along with them were answered, so that something may have been done.
+    """
+    for error in errors:
+        if isinstance(error, FORBIDDEN):
+            return CoordinationRefused(f"ZooKeeper does not allow this: {_name(error)}")
+    if not answered and all(isinstance(error, ENDED) for error in errors):
+        return SessionLost("the session has ended: its partitions may be somebody else's by now")
+    if isinstance(errors[0], CoordinationError):
+        return errors[0]
+    return CoordinationLost(f"ZooKeeper cannot be reached, or did not tell the end: {_name(errors[0])}")
+
+
+def _name(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".rstrip(" ()")

@@ -1,0 +1,181 @@
+"""What kazoo does its waiting with: one thread for a client, one session for its life, no silent server.
+
+Kazoo lets programs bring a handler of their own, and this one differs from its own in what matters here:
+
+* **No second session.** After the end of a session kazoo begins another under the same client and may send under it
+  what was asked for under the first. Here no connection is made any more once the session has ended.
+* **No silent server.** Kazoo counts what it sends as a sign of life: while requests go out, it never notices that
+  nothing comes back. Here a connection counts as broken after two thirds of the session's timeout without an answer.
+* **No long waits.** A server that takes a connection and says nothing is given up soon enough to try the others.
+* **One thread instead of three.** Callbacks run in the thread that reads the connection: ours only leave a note.
+* **Its own TLS**, which trusts the named authorities alone, checks the host's name and reads files once.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kazoo.handlers.threading import KazooTimeoutError
+
+from qdo.coordination.zookeeper.driver.answer import Answer
+from qdo.coordination.zookeeper.driver.wire import Wire
+from qdo.coordination.zookeeper.lease import Lease
+
+SHORTEST_TRY = 1.0
+"""Seconds that a server has at least for its first answer."""
+TRIES = 9
+"""A server has this part of the session's timeout for its first answer: a third is left, for three servers."""
+CLOSING = 2.0
+"""Seconds that a server has to answer that the session was closed."""
+
+READABLE = select.POLLIN | select.POLLHUP | select.POLLERR
+WRITABLE = select.POLLOUT | select.POLLHUP | select.POLLERR
+
+
+class Handler:
+    """See the module; the methods are those that kazoo asks for.
+
+    Args:
+        lease: Of the session.
+        context: For encrypted connections; None: they are not.
+
+    Attributes:
+        over: The session has ended: no connection is made any more.
+        trouble: Why the last connection could not be made.
+    """
+
+    name = "one_session"
+    timeout_exception = KazooTimeoutError
+    sleep_func = staticmethod(time.sleep)
+
+    def __init__(self, lease: Lease, context: ssl.SSLContext | None) -> None:
+        self.over = False
+        self.trouble: str | None = None
+        self.running = False
+        self._lease = lease
+        self._context = context
+        self._closing: float | None = None
+
+    def start(self) -> None:
+        """Begins; kazoo stops before it begins."""
+        self.running = True
+        self._closing = None
+
+    def stop(self) -> None:
+        """Ends: the server has little time left to answer."""
+        self.running = False
+        self._closing = time.monotonic() + CLOSING
+
+    @property
+    def patience(self) -> float:
+        """Seconds that a server has for its first answer."""
+        return min(max(self._lease.timeout / TRIES, SHORTEST_TRY), self._lease.timeout)
+
+    def create_connection(
+        self,
+        address: tuple[str, int],
+        timeout: float | None = None,  # noqa: ARG002 - kazoo's is the whole session, for one server
+        hostname: str | None = None,
+        **_: Any,  # noqa: ANN401 - kazoo's way to encrypt
+    ) -> Wire:
+        """Connects to a server.
+
+        Raises:
+            OSError: It cannot be reached or trusted, or the session has ended.
+        """
+        if self.over:
+            raise ConnectionRefusedError("the session has ended")
+        try:
+            connection = socket.create_connection(address, self.patience)
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._context is not None:
+                    connection = self._context.wrap_socket(connection, server_hostname=hostname)
+            except BaseException:
+                connection.close()
+                raise
+        except OSError as error:
+            self.trouble = f"{address[0]}:{address[1]}: {error}"
+            raise
+        return Wire(connection, self._lease)
+
+    def select(
+        self,
+        readers: Iterable[Any],
+        writers: Iterable[Any],
+        _: Iterable[Any],
+        timeout: float | None = None,
+    ) -> tuple[list[Any], list[Any], list[Any]]:
+        """Waits until one of several can be read or written; returns which, none after the timeout.
+
+        Raises:
+            OSError: The connection is broken.
+        """
+        readers, writers = list(readers), list(writers)
+        wire = next((each for each in (*readers, *writers) if isinstance(each, Wire)), None)
+        if wire is not None and wire in readers and wire.pending():
+            return [wire], [], []
+        if wire is not None and not wire.greeted():
+            timeout = self.patience if timeout is None else min(timeout, self.patience)
+        until = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self._check(wire)
+            found = self._poll(readers, writers, until)
+            ready = [each for each in readers if each.fileno() in found and (each is not wire or wire.fill())]
+            able = [each for each in writers if each.fileno() in found]
+            if ready or able or not found:
+                return ready, able, []
+
+    def _check(self, wire: Wire | None) -> None:
+        """Gives a connection up of which nothing is to be expected any more."""
+        if self._closing is not None and time.monotonic() > self._closing:
+            raise TimeoutError("the server does not answer")
+        if wire is not None and wire.greeted() and self._lease.broken:
+            raise TimeoutError("the server has not been heard for too long")
+
+    def _poll(self, readers: list[Any], writers: list[Any], until: float | None) -> frozenset[int]:
+        poll = select.poll()
+        for reader in readers:
+            poll.register(reader, READABLE)
+        for writer in writers:
+            poll.register(writer, WRITABLE)
+        if self._closing is not None:
+            until = self._closing if until is None else min(until, self._closing)
+        wait = None if until is None else max(0.0, until - time.monotonic()) * 1000 + 1
+        return frozenset(number for number, _ in poll.poll(wait))
+
+    def create_socket_pair(self) -> tuple[socket.socket, socket.socket]:
+        """Returns what the loop wakes the thread with."""
+        return socket.socketpair()
+
+    def event_object(self) -> threading.Event:
+        """Returns what threads wait for."""
+        return threading.Event()
+
+    def lock_object(self) -> threading.Lock:
+        """Returns a lock."""
+        return threading.Lock()
+
+    def rlock_object(self) -> threading.RLock:
+        """Returns a lock that its owner may take again."""
+        return threading.RLock()
+
+    def async_result(self) -> Answer:
+        """Returns what an answer is put into."""
+        return Answer()
+
+    def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> threading.Thread:  # noqa: ANN401 - the function's
+        """Runs a function in a thread of its own."""
+        thread = threading.Thread(target=function, args=args, kwargs=options, name="qdo-zookeeper", daemon=True)
+        thread.start()
+        return thread
+
+    def dispatch_callback(self, callback: Any) -> None:  # noqa: ANN401 - kazoo's
+        """Tells a watcher, here and now."""
+        callback.func(*callback.args)

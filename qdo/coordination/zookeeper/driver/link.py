@@ -1,0 +1,445 @@
+"""One session of ZooKeeper from its beginning to its end, for an event loop.
+
+::
+
+    new ──► connected ◄──► suspended
+                │              │
+                └──► lost ◄────┘      final: a link is never used for a second session
+
+The session is lost when the servers say so, when they were not heard for its timeout (:mod:`.lease`), or when the link
+is closed. What was asked for and not answered when the connection breaks is in doubt, and everybody who waits for it
+is told so (``CoordinationLost``); nothing is sent a second time.
+
+A link that is lost while the connection is broken goes on trying to connect, for one purpose: to close the session, so
+that its nodes do not stay for longer than they must.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+from kazoo.client import KazooClient
+from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
+from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
+
+from qdo.coordination.zookeeper.access import Access, Sasl
+from qdo.coordination.zookeeper.changes import Change, Create, Delete, Done, Node, Outcome, Refusal, Set
+from qdo.coordination.zookeeper.driver import failures
+from qdo.coordination.zookeeper.driver.answer import Answer
+from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler
+from qdo.coordination.zookeeper.driver.inbox import Inbox
+from qdo.coordination.zookeeper.lease import Lease
+from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
+
+State: TypeAlias = Literal["new", "connected", "suspended", "lost"]
+Call: TypeAlias = Callable[[], Answer]
+
+MOST_FLYING = 100
+"""Requests under way. Kazoo sends its thread a byte for each through a socket that holds some 270 before it blocks."""
+LONGEST_PAUSE = 0.5
+"""Seconds between two tries to connect, at most; kazoo's own go up to an hour."""
+BRIEFLY = 1.5
+"""Seconds that :meth:`Link.wait` waits for a connection to be back."""
+LOOKS = 4
+"""A session looks at its lease so often in its timeout."""
+
+log = logging.getLogger("qdo.zookeeper")
+# Below this kazoo logs what it sends, passwords too.
+log.setLevel(logging.INFO)
+
+
+class Batch:
+    """Requests of one caller that are answered together."""
+
+    def __init__(self, size: int, future: asyncio.Future[None]) -> None:
+        self.answers: list[Any] = [None] * size
+        self.left = size
+        self.future = future
+
+    def fail(self, error: CoordinationError) -> None:
+        """Tells the caller of an error."""
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Link:
+    """See the module. To be made and used in one event loop.
+
+    Args:
+        access: How the service is reached.
+        context: For encrypted connections; None: they are not.
+
+    Attributes:
+        session: Its number, 0 before it began.
+        on_state: Told when the state is another one; not of ``lost`` by :meth:`close`.
+        on_watch: Told the paths of watched nodes that changed, before anything that was asked for later is answered.
+    """
+
+    def __init__(self, access: Access, context: ssl.SSLContext | None = None) -> None:
+        self.session = 0
+        self.on_state: Callable[[State], None] = lambda _: None
+        self.on_watch: Callable[[list[str]], None] = lambda _: None
+        self._access = access
+        self._process = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._lease = Lease(access.session_timeout)
+        self._handler = Handler(self._lease, context)
+        self._client = self._make()
+        self._state: State = "new"
+        self._error: CoordinationError | None = None
+        self._inbox: Inbox[Callable[[], None]] = Inbox(self._handle)
+        self._changed: list[str] = []
+        self._settled = asyncio.Event()
+        self._begun: asyncio.Future[None] = self._loop.create_future()
+        self._stopped: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._batches: set[Batch] = set()
+        self._waiting: deque[tuple[Batch, int, Call]] = deque()
+        self._flying = 0
+
+    def _make(self) -> Any:  # noqa: ANN401 - kazoo has no types
+        access = self._access
+        options: dict[str, Any] = {}
+        if isinstance(access.login, Sasl):
+            options["sasl_options"] = {
+                "mechanism": "DIGEST-MD5",
+                "username": access.login.user,
+                "password": access.login.password,
+            }
+        elif access.login is not None:
+            options["auth_data"] = [("digest", f"{access.login.user}:{access.login.password}")]
+        client = KazooClient(
+            ",".join(access.servers),
+            timeout=access.session_timeout,
+            handler=self._handler,
+            default_acl=CREATOR_ALL_ACL if access.closed else None,
+            randomize_hosts=access.shuffle,
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.05, max_delay=min(LONGEST_PAUSE, access.session_timeout / 8)
+            ),
+            logger=log,
+            **options,
+        )
+        client.add_listener(self._listen)
+        return client
+
+    # The state. Kazoo's thread tells of it, the loop decides.
+
+    @property
+    def state(self) -> State:
+        """What it is now, also if nobody has been told yet."""
+        if self._state == "connected" and (self._lease.lapsed or not self._client.connected):
+            return "lost" if self._lease.lapsed else "suspended"
+        return "lost" if self._state == "suspended" and self._lease.lapsed else self._state
+
+    @property
+    def timeout(self) -> float:
+        """Seconds without a sign of life after which the servers end the session."""
+        return self._lease.timeout
+
+    async def open(self) -> None:
+        """Begins the session.
+
+        Raises:
+            CoordinationLost: Not within the time allowed.
+            CoordinationRefused: The servers do not accept the credentials.
+        """
+        self._client.start_async()
+        try:
+            async with asyncio.timeout(self._access.connect_timeout):
+                await self._begun
+                # Credentials are presented after kazoo calls itself connected.
+                await self.look([self._access.chroot or "/"])
+        except TimeoutError as error:
+            await self.close()
+            trouble = f": {self._handler.trouble}" if self._handler.trouble else ""
+            raise CoordinationLost(f"ZooKeeper at {self._access.hosts} does not answer{trouble}") from error
+        except SessionLost as error:
+            await self.close()
+            raise CoordinationLost("the session ended before it began") from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def wait(self) -> State:
+        """Waits a little for a connection that broke to be back; returns the state that it has then."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BRIEFLY):
+                await self._settled.wait()
+        return self.state
+
+    async def close(self) -> None:
+        """Ends the session; waits until the servers know, if they can be reached. Never raises; idempotent."""
+        self._finish(SessionLost("the session was ended"))
+        self._retire()
+        await self._until_stopped()
+
+    async def abandon(self) -> None:
+        """Ends the session, or leaves its end to the servers if they cannot be reached now. Never raises."""
+        self._finish(SessionLost("the session was ended"))
+        self._stop()
+        await self._until_stopped()
+
+    @property
+    def finished(self) -> bool:
+        """Nothing of it is left but this object."""
+        return self._stopped is not None and self._stopped.done()
+
+    def end(self, why: CoordinationError) -> None:
+        """Treats the session as lost."""
+        if self._state != "lost":
+            self._finish(why)
+            self._retire()
+            self.on_state("lost")
+
+    def _listen(self, state: str) -> None:
+        """Hears from kazoo, in its thread and before it does anything else."""
+        if state == KazooState.LOST:
+            self._handler.over = True
+        refused = self._client.client_state == KeeperState.AUTH_FAILED
+        self._inbox.put(partial(self._turn, state, refused=refused))
+
+    def _turn(self, state: str, *, refused: bool) -> None:
+        if self._state == "lost":
+            self._retire()
+        elif state == KazooState.LOST:
+            self.end(CoordinationRefused("ZooKeeper does not accept the credentials") if refused else _ended())
+        elif self._lease.lapsed:
+            self.end(_ended())
+        elif state == KazooState.SUSPENDED:
+            self._become("suspended")
+        else:
+            self._connect()
+
+    def _connect(self) -> None:
+        known = self._client.client_id
+        if known is None:
+            return  # broken again already: that is the next thing to be heard
+        if self.session and known[0] != self.session:
+            self.end(_ended())
+            return
+        self.session = known[0]
+        if not self._begun.done():
+            self._begun.set_result(None)
+        self._become("connected")
+        self._look_at_lease()
+
+    def _become(self, state: State) -> None:
+        if state == "suspended":
+            self._fail(CoordinationLost("the connection to ZooKeeper broke"))
+            self._settled.clear()
+        else:
+            self._settled.set()
+        if state != self._state:
+            self._state = state
+            self.on_state(state)
+
+    def _look_at_lease(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._state == "lost":
+            return
+        if self._lease.lapsed:
+            self.end(_ended())
+            return
+        wait = min(self._lease.timeout / LOOKS, self._lease.left + 0.001)
+        self._timer = self._loop.call_later(wait, self._look_at_lease)
+
+    def _finish(self, why: CoordinationError) -> None:
+        if self._state == "lost":
+            return
+        self._state = "lost"
+        self._settled.set()
+        self._error = why
+        if self._timer is not None:
+            self._timer.cancel()
+        self._fail(why if isinstance(why, CoordinationRefused) else CoordinationLost("the session ended meanwhile"))
+        if not self._begun.done():
+            self._begun.set_exception(why)
+            self._begun.exception()  # nobody may be waiting
+
+    def _retire(self) -> None:
+        """Stops the client now, or when the session can be closed."""
+        if self._client.connected or self._handler.over or not self.session:
+            self._stop()
+
+    def _stop(self) -> None:
+        if self._stopped is None:
+            self._stopped = self._loop.create_future()
+            self._handler.spawn(self._stop_client, self._stopped)
+
+    async def _until_stopped(self) -> None:
+        if self._stopped is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._stopped), CLOSING + 1)
+
+    def _stop_client(self, stopped: asyncio.Future[None]) -> None:
+        """Runs in a thread of its own: kazoo waits for the one that reads the connection."""
+        for step in (self._client.stop, self._client.close):
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - whatever it is, nothing else can be done about it
+                log.info("closing: %r", error)
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(stopped.set_result, None)
+
+    # Requests.
+
+    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[Node | None]:
+        """Returns nodes, None for those that are not there; only those that are there are watched.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused
+        """
+        watcher = self._watched if watch else None
+        answers = await self._ask([partial(self._client.get_async, path, watch=watcher) for path in paths])
+        return [answer and Node(answer[0], *_facts(answer[1])) for answer in answers]
+
+    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[Node | None]:
+        """Returns nodes without their data, None for those that are not there; all of them are watched.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused
+        """
+        watcher = self._watched if watch else None
+        answers = await self._ask([partial(self._client.exists_async, path, watch=watcher) for path in paths])
+        return [answer and Node(b"", *_facts(answer)) for answer in answers]
+
+    async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
+        """Returns the names of the nodes inside of nodes, None for those that are not there.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused
+        """
+        watcher = self._watched if watch else None
+        return await self._ask([partial(self._client.get_children_async, path, watch=watcher) for path in paths])
+
+    async def apply(self, changes: Iterable[Change]) -> list[Outcome]:
+        """Makes changes, each for itself, in order; returns what came of each.
+
+        Raises:
+            CoordinationLost: Each was made or not.
+            SessionLost: None was made.
+            CoordinationRefused: The credentials do not allow one; the others were made or not.
+        """
+        answers = await self._ask([partial(self._send, change) for change in changes])
+        return [answer if isinstance(answer, Refusal) else Done(tuple(map(_version, answer))) for answer in answers]
+
+    async def sync(self, path: str) -> None:
+        """Has the server that answers here catch up with the others.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused
+        """
+        await self._ask([partial(self._client.sync_async, path)])
+
+    def _send(self, change: Change) -> Answer:
+        transaction = self._client.transaction()
+        for operation in change:
+            match operation:
+                case Create(path, data, ephemeral):
+                    transaction.create(path, data, ephemeral=ephemeral)
+                case Set(path, data, version):
+                    transaction.set_data(path, data, version)
+                case Delete(path):
+                    transaction.delete(path)
+                case _:
+                    transaction.check(operation.path, operation.version)
+        answer: Answer = transaction.commit_async()
+        return answer
+
+    async def _ask(self, calls: Sequence[Call]) -> list[Any]:
+        """Sends requests, as many at once as may fly, and returns all answers; None: there is no such node."""
+        self._require()
+        if not calls:
+            return []
+        batch = Batch(len(calls), self._loop.create_future())
+        self._batches.add(batch)
+        try:
+            self._waiting.extend((batch, index, call) for index, call in enumerate(calls))
+            self._fill()
+            await batch.future
+        finally:
+            self._batches.discard(batch)
+        return list(_judge(batch.answers))
+
+    def _require(self) -> None:
+        """Raises unless something can be asked for now."""
+        if os.getpid() != self._process:
+            raise CoordinationError("a connection cannot be used in a process forked after it was opened")
+        state = self.state
+        if state == "lost":
+            self._loop.call_soon(self._look_at_lease)
+            raise self._error or _ended()
+        if state != "connected":
+            raise CoordinationLost("ZooKeeper cannot be reached now")
+
+    def _fill(self) -> None:
+        while self._flying < MOST_FLYING and self._waiting:
+            batch, index, call = self._waiting.popleft()
+            if batch.future.done():
+                continue
+            self._flying += 1
+            call().rawlink(partial(self._note, batch, index))
+
+    def _note(self, batch: Batch, index: int, answer: Answer) -> None:
+        """Hears of an answer, in kazoo's thread."""
+        self._inbox.put(partial(self._take, batch, index, answer))
+
+    def _take(self, batch: Batch, index: int, answer: Answer) -> None:
+        self._flying -= 1
+        batch.answers[index] = answer.value if answer.exception is None else answer.exception
+        batch.left -= 1
+        if not batch.left and not batch.future.done():
+            batch.future.set_result(None)
+
+    def _watched(self, event: WatchedEvent) -> None:
+        """Hears of a watched node, in kazoo's thread; without a path when the connection broke."""
+        if event.path:
+            self._inbox.put(partial(self._changed.append, event.path))
+
+    def _handle(self, happened: list[Callable[[], None]]) -> None:
+        for each in happened:
+            each()
+        changed, self._changed[:] = list(self._changed), []
+        if changed and self._state != "lost":
+            self.on_watch(changed)
+        self._fill()
+
+    def _fail(self, error: CoordinationError) -> None:
+        self._waiting.clear()
+        for batch in self._batches:
+            batch.fail(error)
+
+
+def _judge(answers: Iterable[Any]) -> Iterator[Any]:
+    """Yields what requests were answered.
+
+    Raises:
+        CoordinationError: One of them was not.
+    """
+    judged = [failures.judge(answer) for answer in answers]
+    if errors := [each for each in judged if isinstance(each, Exception)]:
+        raise failures.translate(errors, len(judged) - len(errors)) from errors[0]
+    yield from judged
+
+
+def _facts(stat: Any) -> tuple[int, int, int]:  # noqa: ANN401 - kazoo's
+    return stat.version, stat.mzxid, stat.ephemeralOwner
+
+
+def _version(result: object) -> int:
+    return getattr(result, "version", 0)
+
+
+def _ended() -> SessionLost:
+    return SessionLost("the session has ended: its partitions may be somebody else's by now")

@@ -1,0 +1,211 @@
+"""Taking partitions, giving them up, and recording how far each was processed, by one session.
+
+**Fencing.** Taking is one transaction: make the owner's node, and write the offset's node over with what it holds, at
+the version that was read. That raises the version, so a commit at an earlier one is refused. A commit is one
+transaction as well: the owner's node is there, and the offset has the version of the taking or of the last commit.
+What each part keeps out:
+
+* the session has ended and nobody has taken the partition: there is no owner's node (and no server takes anything from
+  a session that has ended, and a link never begins a second one);
+* somebody else has taken it: the version is another;
+* the version is known although the partition is another session's: a session commits only what it took itself.
+
+The owner's node alone would not do: ZooKeeper compares versions of data only, and a node that was made anew begins with
+the same one.
+
+What a session asked for without being told the end may have been done. Taking again settles it: the node that is there
+says whose it is, and the version goes up once more, so that nothing that was sent before can count after it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from qdo.coordination import Held, Offset
+from qdo.coordination.encoding import decode_offset, encode_offset
+from qdo.coordination.zookeeper.changes import Change, Check, Create, Delete, Done, Node, Refusal, Refused, Rounds, Set
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.tree import Tree
+from qdo.coordination.zookeeper.writing import Maker, apply_each
+from qdo.partitions import Partition, Queue
+
+FEW = 4
+"""Partitions of a queue that are tried at once; of more it is asked first which are owned, all in one answer."""
+
+
+class Sorted(NamedTuple):
+    """What to do with partitions that shall be taken.
+
+    Attributes:
+        free: Nobody owns them, as far as we know.
+        mine: This session owns them.
+        owned: Somebody does.
+    """
+
+    free: set[Partition]
+    mine: set[Partition]
+    owned: set[Partition]
+
+
+class Ownership:
+    """What one session owns.
+
+    Args:
+        link: The session.
+        tree: The group's paths.
+        member: Who it is.
+    """
+
+    def __init__(self, link: Link, tree: Tree, member: str) -> None:
+        self._link = link
+        self._tree = tree
+        self._member = member
+        self._maker = Maker(link)
+        self._owner = member.encode()
+        self._held: set[Partition] = set()
+        self._watched: set[str] = set()
+
+    def hear(self, paths: Iterable[str]) -> None:
+        """Hears that nodes have changed; those of owners are watched once."""
+        self._watched.difference_update(paths)
+
+    def forget(self) -> None:
+        """Forgets what is watched: nobody told of changes for a while."""
+        self._watched.clear()
+
+    async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
+        """Takes what is free or this session's; returns that. What is not is watched.
+
+        Raises:
+            CoordinationLost: Some may have been taken.
+            SessionLost, CoordinationRefused, CoordinationIncompatible
+        """
+        wanted = dict.fromkeys(partitions)
+        held: dict[Partition, Held] = {}
+        todo = await self._sort(set(wanted))
+        rounds = Rounds("who owns the partitions")
+        while any(todo) and rounds:
+            todo = await self._look(todo)
+            todo = await self._try(todo, held)
+        return {partition: held[partition] for partition in wanted if partition in held}
+
+    async def _sort(self, wanted: set[Partition]) -> Sorted:
+        """Asks for the owners of queues of which several partitions are wanted."""
+        mine = wanted & self._held
+        queues: dict[Queue, set[Partition]] = {}
+        for partition in wanted - mine:
+            queues.setdefault(partition.queue, set()).add(partition)
+        asked = [queue for queue, several in queues.items() if len(several) > FEW]
+        lists = await self._link.children(map(self._tree.owners_of, asked))
+        owned: set[Partition] = set()
+        for queue, numbers in zip(asked, lists, strict=True):
+            there = frozenset(numbers or ())
+            owned |= {partition for partition in queues[queue] if str(partition.number) in there}
+        return Sorted(wanted - mine - owned, mine, owned)
+
+    async def _look(self, todo: Sorted) -> Sorted:
+        """Looks whose the owned ones are, and watches them. Those that are watched already are somebody else's."""
+        asked = sorted(each for each in todo.owned if self._tree.owner(each) not in self._watched)
+        paths = [self._tree.owner(partition) for partition in asked]
+        self._watched.update(paths)
+        try:
+            nodes = await self._link.look(paths, watch=True)
+        except BaseException:
+            self._watched.difference_update(paths)
+            raise
+        free, mine = set(todo.free), set(todo.mine)
+        for partition, path, node in zip(asked, paths, nodes, strict=True):
+            if node is None or node.session == self._link.session:
+                self._watched.discard(path)
+                (free if node is None else mine).add(partition)
+        return Sorted(free, mine, set())
+
+    async def _try(self, todo: Sorted, held: dict[Partition, Held]) -> Sorted:
+        """Takes the free ones and those that are ours; returns those that turned out to be something else."""
+        wanted = sorted(todo.free | todo.mine)
+        nodes = await self._link.read(map(self._tree.offset, wanted))
+        offsets = dict(zip(wanted, nodes, strict=True))
+        new = {partition.queue for partition, node in offsets.items() if node is None}
+        await self._maker.make(path for queue in new for path in self._holders(queue))
+        # Before anything is taken: what cannot be understood must not be owned.
+        recorded = {each: Offset() if node is None else decode_offset(node.data) for each, node in offsets.items()}
+        wishes = {each: self._taking(each, node, mine=each in todo.mine) for each, node in offsets.items()}
+        again = Sorted(set(), set(), set())
+        missing: set[str] = set()
+        for partition, outcome in (await apply_each(self._link, wishes)).items():
+            if isinstance(outcome, Done):
+                held[partition] = Held(partition, recorded[partition], outcome.versions[1])
+                self._held.add(partition)
+                continue
+            self._place(partition, outcome, again, mine=partition in todo.mine)
+            if outcome.why is Refused.NO_NODE:
+                missing.update(self._holders(partition.queue))
+        self._maker.doubt(missing)
+        await self._maker.make(missing)
+        return again
+
+    def _place(self, partition: Partition, refusal: Refusal, again: Sorted, *, mine: bool) -> None:
+        """Says what to do with a partition that could not be taken."""
+        at_owner = refusal.at == 0
+        if at_owner and refusal.why is Refused.NODE_EXISTS:
+            again.owned.add(partition)
+        elif at_owner and mine:
+            self._held.discard(partition)
+            again.free.add(partition)
+        else:
+            (again.mine if mine else again.free).add(partition)
+
+    def _taking(self, partition: Partition, offset: Node | None, *, mine: bool) -> Change:
+        path = self._tree.owner(partition)
+        owner = Check(path) if mine else Create(path, self._owner, ephemeral=True)
+        if offset is None:
+            return owner, Create(self._tree.offset(partition), encode_offset(Offset()))
+        return owner, Set(self._tree.offset(partition), offset.data, offset.version)
+
+    def _holders(self, queue: Queue) -> tuple[str, str]:
+        return self._tree.owners_of(queue), self._tree.offsets_of(queue)
+
+    async def release(self, partitions: Iterable[Partition]) -> None:
+        """Gives up those that are this session's.
+
+        Raises:
+            CoordinationLost: Some may have been given up.
+            SessionLost, CoordinationRefused
+        """
+        wanted = set(partitions)
+        known = wanted & self._held
+        doubtful = sorted(wanted - known)
+        nodes = await self._link.look(map(self._tree.owner, doubtful))
+        ours = {
+            partition
+            for partition, node in zip(doubtful, nodes, strict=True)
+            if node is not None and node.session == self._link.session
+        }
+        self._held -= wanted
+        await apply_each(self._link, {each: (Delete(self._tree.owner(each)),) for each in sorted(known | ours)})
+
+    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+        """Records ids; of several for a partition the last.
+
+        Raises:
+            CoordinationLost: Each was recorded or not.
+            SessionLost: None was recorded.
+            CoordinationRefused
+        """
+        instant = time.time()
+        wanted = list(offsets)
+        known = {held.partition: held for held, _ in wanted}
+        recorded = {held.partition: Offset(identifier, instant, self._member) for held, identifier in wanted}
+        # The servers check that there is an owner; that it is this session only the session knows.
+        wishes = {each: self._recording(held, recorded[each]) for each, held in known.items() if each in self._held}
+        outcomes = await apply_each(self._link, wishes)
+        return {
+            partition: Held(partition, recorded[partition], outcome.versions[-1]) if isinstance(outcome, Done) else None
+            for partition, outcome in ((each, outcomes.get(each)) for each in known)
+        }
+
+    def _recording(self, held: Held, offset: Offset) -> Change:
+        path = self._tree.offset(held.partition)
+        return Check(self._tree.owner(held.partition)), Set(path, encode_offset(offset), held.version)

@@ -1,0 +1,100 @@
+"""Who is in the group, and the target, as one session sees them: read again only where something is another.
+
+The servers tell of a change before they answer anything that is asked later on the same connection. So what is kept
+here is asked for first (who is there, which version it has), and when the answer comes it is known what else to read:
+of a thousand members those that came or said something new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from qdo.coordination import Member, Versioned
+from qdo.coordination.encoding import decode_member, decode_target
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.tree import Tree, decode
+
+
+class Roster:
+    """The members of a group.
+
+    Args:
+        link: The session.
+        tree: The group's paths.
+    """
+
+    def __init__(self, link: Link, tree: Tree) -> None:
+        self._link = link
+        self._tree = tree
+        self._known: dict[str, Member] = {}
+        self._reading: set[str] = set()
+        self._lock = asyncio.Lock()
+
+    def hear(self, paths: Iterable[str]) -> None:
+        """Forgets what changed."""
+        for path in paths:
+            self._known.pop(path, None)
+            self._reading.discard(path)
+
+    def forget(self) -> None:
+        """Forgets everything: nobody told of changes for a while."""
+        self._known.clear()
+        self._reading.clear()
+
+    async def members(self) -> dict[str, Member]:
+        """Returns the members by id, and has the next change of any of them told.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
+        async with self._lock:
+            (nodes,) = await self._link.children([self._tree.members], watch=True)
+            paths = {decode(node): f"{self._tree.members}/{node}" for node in nodes or ()}
+            present = set(paths.values())
+            for path in self._known.keys() - present:
+                del self._known[path]
+            members = dict(self._known)
+            members |= await self._read(present - self._known.keys())
+        return {member: members[path] for member, path in sorted(paths.items()) if path in members}
+
+    async def _read(self, paths: set[str]) -> dict[str, Member]:
+        """Reads members; what changes before it is kept is returned and not kept."""
+        wanted = sorted(paths)
+        self._reading = set(wanted)
+        nodes = await self._link.read(wanted, watch=True)
+        found = {path: decode_member(node.data) for path, node in zip(wanted, nodes, strict=True) if node is not None}
+        self._known.update((path, member) for path, member in found.items() if path in self._reading)
+        return found
+
+
+class Aim:
+    """The target of a group.
+
+    Args:
+        link: The session.
+        path: Its node.
+    """
+
+    def __init__(self, link: Link, path: str) -> None:
+        self._link = link
+        self._path = path
+        self._known: tuple[int, Versioned] | None = None
+
+    async def read(self) -> Versioned:
+        """Returns the target, and has the next change told.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
+        while True:
+            (found,) = await self._link.look([self._path], watch=True)
+            if found is None:
+                return Versioned(None, -1)
+            if self._known is not None and self._known[0] == found.changed:
+                return self._known[1]
+            (node,) = await self._link.read([self._path])
+            if node is not None:
+                target = Versioned(decode_target(node.data), node.version)
+                self._known = node.changed, target
+                return target

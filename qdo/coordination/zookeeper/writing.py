@@ -1,0 +1,96 @@
+"""Changes made many at once, and the nodes that hold others made when they are missing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from qdo.coordination.zookeeper import changes
+from qdo.coordination.zookeeper.changes import Change, Create, Outcome, Refusal, Refused
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.tree import parent
+
+Key = TypeVar("Key")
+DEEPEST = 64
+"""Levels that missing nodes may have; deeper ones are removed by somebody as fast as they are made."""
+
+
+async def apply_each(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, Outcome]:
+    """Makes changes, each whole or not at all and whatever comes of the others; returns what came of each.
+
+    Raises:
+        CoordinationLost: Each was made or not.
+        SessionLost: None was made.
+        CoordinationRefused
+    """
+    each = list(wanted.values())
+    bundles = [each[part] for part in changes.bundle(each)]
+    tried = await link.apply(map(changes.join, bundles))
+    outcomes: list[Outcome | None] = []
+    for bundle, outcome in zip(bundles, tried, strict=True):
+        outcomes += _told(bundle, outcome)
+    again = [index for index, outcome in enumerate(outcomes) if outcome is None]
+    for index, outcome in zip(again, await link.apply(each[index] for index in again), strict=True):
+        outcomes[index] = outcome
+    return {key: outcome for key, outcome in zip(wanted, outcomes, strict=True) if outcome is not None}
+
+
+def _told(bundle: Sequence[Change], outcome: Outcome) -> Iterator[Outcome | None]:
+    """Yields what came of the changes of a bundle, None where that is not known yet."""
+    if not isinstance(outcome, Refusal):
+        yield from changes.split(outcome, bundle)
+    elif len(bundle) == 1:
+        yield outcome
+    else:
+        yield from [None] * len(bundle)
+
+
+async def make(link: Link, paths: Iterable[str], deepest: int = DEEPEST) -> None:
+    """Makes nodes that hold others, and those that they lie in; nothing happens to those that are there.
+
+    From below to above: who may not make anything further up need not ask for it.
+
+    Raises:
+        CoordinationLost, SessionLost, CoordinationRefused
+    """
+    wanted = list(dict.fromkeys(path for path in paths if path != "/"))
+    outcomes = await link.apply((Create(path),) for path in wanted)
+    orphans = [path for path, outcome in zip(wanted, outcomes, strict=True) if lacks_parent(outcome)]
+    if orphans and deepest:
+        await make(link, map(parent, orphans), deepest - 1)
+        await make(link, orphans, deepest - 1)
+
+
+def lacks_parent(outcome: Outcome) -> bool:
+    """Tells whether a node could not be made because the one that it should lie in is missing."""
+    return isinstance(outcome, Refusal) and outcome.why is Refused.NO_NODE
+
+
+class Maker:
+    """Makes nodes that hold others and remembers which are there, for callers of one session that come all at once.
+
+    Args:
+        link: The session.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._made: set[str] = set()
+        self._lock = asyncio.Lock()
+
+    async def make(self, paths: Iterable[str]) -> None:
+        """Makes those that are not known to be there.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused
+        """
+        async with self._lock:
+            missing = set(paths) - self._made
+            if missing:
+                await make(self._link, sorted(missing))
+                self._made |= missing
+
+    def doubt(self, paths: Iterable[str]) -> None:
+        """Forgets that nodes are there: something in them was missing."""
+        self._made.difference_update(paths)

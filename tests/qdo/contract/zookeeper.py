@@ -1,0 +1,132 @@
+"""Coordination by ZooKeeper as the suite reaches and breaks it: a chroot of its own, behind a network of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+from unittest import mock
+
+from kazoo.client import KazooClient
+
+from qdo.coordination import Coordinator, Held, Offset, Session
+from qdo.coordination.encoding import encode_offset
+from qdo.coordination.opening import open_coordinator
+from qdo.coordination.zookeeper.changes import ANY, Done, Set
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.coordination.zookeeper.tree import Tree
+from qdo.partitions import Partition
+from tests.qdo.contract.backends import LONG
+from tests.qdo.zookeeper.proxy import Proxy
+from tests.servers import unique_name
+
+LOOK_SECONDS = 0.02
+
+
+class ZooKeeperService:
+    """A chroot on a server, behind a proxy."""
+
+    short = 3.0
+
+    def __init__(self, connect_string: str) -> None:
+        self.root = f"/{unique_name('qdo')}"
+        self.proxy = Proxy(connect_string)
+        self.url = f"zookeeper://{self.proxy.address}{self.root}?connect_timeout=5"
+        self._direct = connect_string
+
+    def coordinator(self, group: str = "group", *, session_timeout: float = LONG) -> Coordinator:
+        """See the protocol."""
+        return open_coordinator(self.url, group, session_timeout=session_timeout)
+
+    async def expire(self, session: Session) -> None:
+        """Closes the session as another client that has its number and password; waits until its member knows."""
+        assert isinstance(session, ZooKeeperSession)
+        await expire(self._direct, session)
+
+    async def cut(self) -> None:
+        """See the protocol."""
+        await asyncio.to_thread(self.proxy.cut)
+
+    async def mend(self) -> None:
+        """See the protocol."""
+        await asyncio.to_thread(self.proxy.mend)
+
+    @contextlib.contextmanager
+    def unfenced(self, coordinator: Coordinator) -> Iterator[None]:
+        """Has commits write offsets over whatever they are, and under another session when their own has ended.
+
+        That is what comes of using kazoo plainly: its client begins a new session by itself and sends there what was
+        asked for under the old one.
+        """
+
+        async def commit(self: ZooKeeperSession, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+            link = Link(self.link._access)
+            await link.open()
+            changes = [
+                (Set(self._tree.offset(held.partition), encode_offset(Offset(identifier)), ANY),)
+                for held, identifier in offsets
+            ]
+            assert all(isinstance(outcome, Done) for outcome in await link.apply(changes))
+            await link.close()
+            return {}
+
+        with mock.patch.object(ZooKeeperSession, "commit", commit):
+            yield
+
+    async def write_target(self, group: str, data: bytes) -> None:
+        """See the protocol."""
+        await asyncio.to_thread(self._write, Tree(self.root, group).target, data)
+
+    async def write_member(self, group: str, member: str, data: bytes) -> None:
+        """See the protocol."""
+        await asyncio.to_thread(self._write, Tree(self.root, group).member(member), data)
+
+    async def close(self) -> None:
+        """Removes the chroot and the network."""
+        await asyncio.to_thread(self.proxy.close)
+        await asyncio.to_thread(self._remove)
+
+    def _write(self, path: str, data: bytes) -> None:
+        with plain(self._direct) as client:
+            client.set(path, data)
+
+    def _remove(self) -> None:
+        with plain(self._direct) as client:
+            client.delete(self.root, recursive=True)
+
+
+@contextlib.contextmanager
+def plain(hosts: str, **options: Any) -> Iterator[Any]:  # noqa: ANN401 - kazoo's
+    """A client of kazoo as it is, for what tests do behind the members' backs."""
+    client = KazooClient(hosts, **options)
+    client.start(30)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+async def expire(hosts: str, session: ZooKeeperSession) -> None:
+    """Ends a session at the servers; returns when its member knows."""
+    identity = session.link._client.client_id
+    async with asyncio.timeout(60):
+        while session.state != "lost":
+            if identity is not None:
+                await asyncio.to_thread(_close, hosts, identity)
+            await until(lambda: session.state != "suspended")
+            identity = session.link._client.client_id
+
+
+def _close(hosts: str, identity: tuple[int, bytes]) -> None:
+    with contextlib.suppress(Exception), plain(hosts, client_id=identity):
+        """Leaving closes the session."""
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Waits until something is so."""
+    async with asyncio.timeout(60):
+        while not reached():  # noqa: ASYNC110 - what is waited for is changed by kazoo's thread
+            await asyncio.sleep(LOOK_SECONDS)

@@ -1,0 +1,1 @@
+"""What only coordination by ZooKeeper has: connections that break, leaders that die, credentials and encryption."""
