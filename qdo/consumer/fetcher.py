@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from random import random
+from random import uniform
 
 from qdo.consumer.batches import divide
 from qdo.consumer.fetching import PARTITIONS, QUEUES, Ask, Flights, Plan, Want, plan, room_for
@@ -18,7 +18,18 @@ from qdo.consumer.settings import ConsumerSettings
 from qdo.consumer.shelf import Shelf
 from qdo.consumer.tracks import Track
 from qdo.partitions import Partition, Queue
-from queuey.client import ApiError, AsyncClient, ClientError, Message, Page, Query, QueueNotFound, QueueRead, id_after
+from queuey.client import (
+    ApiError,
+    AsyncClient,
+    ClientError,
+    Message,
+    Page,
+    Query,
+    QueueNotFound,
+    QueueRead,
+    TooManyWaiters,
+    id_after,
+)
 
 log = logging.getLogger("qdo.consumer")
 
@@ -26,6 +37,8 @@ LOOK = 1.0
 """Seconds between looks at a partition for which there is no place in a poll."""
 PAUSE, LONGEST_PAUSE = 0.25, 5.0
 """Seconds after a first failure, and at most; the client has tried again by itself before it reports one."""
+CROWDED = 5.0
+"""Seconds without polls when the service had no place for one; partitions are looked at meanwhile."""
 SPARE_POLLS = 3
 """Polls beside those that are needed when all partitions wait together."""
 
@@ -88,6 +101,7 @@ class Fetcher:
         self._flights: set[Flight] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._troubled: set[str] = set()
+        self._crowded_until = 0.0
         self._closed = False
 
     @property
@@ -171,6 +185,8 @@ class Fetcher:
         )
         polls = [flight.end for flight in self._flights if flight.end is not None]
         most_polls = SPARE_POLLS + self._count // PARTITIONS + len(self._queues) // QUEUES
+        if now < self._crowded_until:
+            most_polls = 0
         flights = Flights(len(self._flights) - len(polls), polls, most_polls)
         return plan(wants, room, flights, now, page=self._settings.page, wait=self._settings.wait)
 
@@ -194,6 +210,8 @@ class Fetcher:
             self._restored("")
         except asyncio.CancelledError:
             raise
+        except TooManyWaiters:
+            self._look_instead(flight)
         except Exception as error:  # noqa: BLE001 - whoever polls gets what will not pass by itself
             self._rest_all(flight, error)
         finally:
@@ -237,6 +255,18 @@ class Fetcher:
                 track.rest_until = rest_until
             self._release(track)
 
+    def _look_instead(self, flight: Flight) -> None:
+        """Takes note that the service found nothing and has no place to wait; partitions are looked at for a time."""
+        now = self._loop.time()
+        jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that came together come back apart
+        self._crowded_until = now + CROWDED * jitter
+        for tracks in flight.tracks.values():
+            for track in tracks.values():
+                if track.flight is flight:
+                    track.more = False
+                    track.rest_until = now + LOOK * jitter
+                    self._release(track)
+
     def _rest_all(self, flight: Flight, error: Exception) -> None:
         """Lets everybody rest after a call that failed."""
         self._trouble("", error)
@@ -248,7 +278,7 @@ class Fetcher:
     def _rest(self, tracks: dict[int, Track], error: Exception) -> None:
         asked = min(error.retry_after or 0.0, LONGEST_PAUSE) if isinstance(error, ApiError) else 0.0
         now = self._loop.time()
-        jitter = 0.5 + random() / 2  # noqa: S311 - so that consumers which failed together come back apart
+        jitter = uniform(0.5, 1.0)  # noqa: S311 - so that consumers that failed together come back apart
         for track in tracks.values():
             pause = min(LONGEST_PAUSE, PAUSE * 2.0 ** min(track.failures, 10))
             track.rest_until = now + asked + pause * jitter

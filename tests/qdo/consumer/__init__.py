@@ -1,0 +1,1 @@
+"""The consumer on a real service and real local coordination."""

@@ -1,0 +1,163 @@
+"""A real service, local coordination, and consumers that end with their test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdo.consumer import AsyncConsumer, Batch, ConsumerSettings
+from qdo.coordination import Coordinator, Offset
+from qdo.partitions import Partition, Queue
+from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
+from queuey.client.profile import Profile
+from tests.qdo.consumer.gate import PATIENCE, Gate
+from tests.qdo.contract.local import LocalService
+from tests.served import Served
+
+HOST = "service"
+"""What the groups of these tests call the service."""
+WAIT = 2.0
+"""Seconds that the service holds a poll: what a test leaves behind keeps one of few places for so long."""
+HASTY = RetryPolicy(rounds=1)
+"""Of clients that leave trying again to the consumer."""
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the environment of whoever runs it."""
+    for name in ("QUEUEY_URL", "QUEUEY_KEY", "QUEUEY_APP"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One service for all tests; each makes queues of its own. What polls tests leave behind shall crowd no other."""
+    with Served(tmp_path_factory.mktemp("service"), ["--wait-slots", "200"]) as service:
+        yield service
+
+
+@pytest.fixture
+def profile(running: Served) -> Profile:
+    """How to reach it."""
+    return running.profile
+
+
+class Site:
+    """What a test works with.
+
+    Attributes:
+        client: To look and send behind the consumers' backs.
+        gate: The way on which consumers reach the service.
+        service: The coordination.
+        profile: How to reach the service.
+    """
+
+    def __init__(self, client: AsyncClient, place: Path, profile: Profile, opened: contextlib.AsyncExitStack) -> None:
+        self.client = client
+        self.profile = profile
+        self.service = LocalService(place)
+        self.gate = Gate()
+        self._opened = opened
+
+    async def queue(self, partitions: int = 1, **fields: Any) -> Queue:  # noqa: ANN401 - of a queue
+        """Makes a queue with a name of its own."""
+        created = await self.client.create_queue(partitions=partitions, **fields)
+        return self.named(created.name)
+
+    def named(self, name: str) -> Queue:
+        """Gives the queue of that name, as consumers call it."""
+        return Queue(HOST, self.client.application, name)
+
+    async def send(self, queue: Queue, count: int, partition: int = 1, first: int = 1) -> list[str]:
+        """Stores messages with the bodies "<partition>:<number>" and returns their ids."""
+        bodies = [f"{partition}:{number}" for number in range(first, first + count)]
+        receipts = await self.client.send_many(queue.name, [Outgoing(body, partition=partition) for body in bodies])
+        return [receipt.id for receipt in receipts]
+
+    def reach(self, *, retry: RetryPolicy = HASTY, url: str | None = None, key: str | None = None) -> AsyncClient:
+        """Makes a client that goes through the gate; it is closed at the end."""
+        client = AsyncClient(
+            url or self.profile.url, key=self.profile.key if key is None else key, transport=self.gate, retry=retry
+        )
+        self._opened.push_async_callback(client.close)
+        return client
+
+    async def coordinator(self, group: str = "group", *, session_timeout: float = 20.0) -> Coordinator:
+        """Opens a coordinator that is closed at the end."""
+        coordinator = self.service.coordinator(group, session_timeout=session_timeout)
+        self._opened.push_async_callback(coordinator.close)
+        await coordinator.open()
+        return coordinator
+
+    async def consumer(
+        self,
+        *queues: Queue,
+        group: str = "group",
+        client: AsyncClient | None = None,
+        session_timeout: float = 20.0,
+        owns: Collection[Partition] | None = None,
+        callbacks: dict[str, Any] | None = None,
+        patterns: Collection[str] = (),
+        **settings: Any,  # noqa: ANN401 - of ConsumerSettings
+    ) -> AsyncConsumer:
+        """Starts a consumer that is closed at the end; waits until it owns something, or what is said."""
+        consumer = AsyncConsumer(
+            client or self.reach(),
+            await self.coordinator(group, session_timeout=session_timeout),
+            queues=[queue.name for queue in queues],
+            patterns=patterns,
+            host=HOST,
+            settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **settings}),
+            **(callbacks or {}),
+        )
+        self._opened.push_async_callback(consumer.close)
+        await consumer.start()
+        if owns is None:
+            await until(lambda: bool(consumer.assignment) or not queues)
+        else:
+            await until(lambda: consumer.assignment == frozenset(owns))
+        return consumer
+
+    async def offsets(self, group: str = "group") -> dict[Partition, str | None]:
+        """Gives what is recorded."""
+        found: dict[Partition, Offset] = await (await self.coordinator(group)).offsets()
+        return {partition: offset.id for partition, offset in found.items()}
+
+
+@pytest.fixture
+async def site(profile: Profile, tmp_path: Path) -> AsyncIterator[Site]:
+    """A place with a service, coordination and a gate between."""
+    async with contextlib.AsyncExitStack() as opened:
+        client = await opened.enter_async_context(AsyncClient(profile.url, key=profile.key))
+        yield Site(client, tmp_path / "coordination.sqlite3", profile, opened)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits until something is true that other tasks bring about."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - there is no event for most of what tests look at
+            await asyncio.sleep(0.005)
+
+
+async def collect(consumer: AsyncConsumer, count: int, **options: Any) -> list[Message]:  # noqa: ANN401 - of poll
+    """Polls until there are so many messages, and gives them in the order in which they came."""
+    found: list[Message] = []
+    async with asyncio.timeout(PATIENCE):
+        while len(found) < count:
+            found += flat(await consumer.poll(**options))
+    return found
+
+
+def flat(batches: list[Batch]) -> list[Message]:
+    """Gives the messages of batches."""
+    return [message for batch in batches for message in batch.messages]
+
+
+def bodies(messages: list[Message], partition: int = 1) -> list[int]:
+    """Gives the numbers in the bodies of a partition's messages, in order."""
+    return [int(message.body.partition(":")[2]) for message in messages if message.partition == partition]

@@ -1,0 +1,85 @@
+"""A way to the service on which a test can hold answers back, have calls fail, and see what was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+
+PATIENCE = 60.0
+"""Seconds after which a test gives up waiting for what must come."""
+
+Fail = Callable[[httpx2.Request], httpx2.Response | None]
+
+
+class Gate(httpx2.AsyncBaseTransport):
+    """Passes requests on.
+
+    Attributes:
+        reads: What the reads asked, in order.
+        fail: Answers a read in the service's place, unless it gives None.
+        mend: Looks at, and may change, the service's answer to a read.
+    """
+
+    def __init__(self) -> None:
+        self.reads: list[dict[str, Any]] = []
+        self.fail: Fail | None = None
+        self.mend: Callable[[Any, Any], None] | None = None
+        self.inner = httpx2.AsyncHTTPTransport()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._news = asyncio.Event()
+        self.held = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Passes a request on, and a read's answer when the gate is open."""
+        if not request.url.path.endswith("/_read"):
+            return await self.inner.handle_async_request(request)
+        asked = json.loads(await request.aread())
+        self.reads.append(asked)
+        self._news.set()
+        if self.fail is not None and (answer := self.fail(request)) is not None:
+            return answer
+        response = await self.inner.handle_async_request(request)
+        if self._open.is_set() and self.mend is None:
+            return response
+        content = await response.aread()
+        await response.aclose()
+        self.held += 1
+        self._news.set()
+        try:
+            await self._open.wait()
+        finally:
+            self.held -= 1
+        if self.mend is not None:
+            told = json.loads(content)
+            self.mend(asked, told)
+            content = json.dumps(told).encode()
+        return httpx2.Response(response.status_code, content=content, headers={"content-type": "application/json"})
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self.inner.aclose()
+
+    def shut(self) -> None:
+        """Holds the answers to reads back from now on; reads that came before are answered when they are."""
+        self._open.clear()
+
+    def open(self) -> None:
+        """Lets all answers through."""
+        self._open.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Waits until something is true, looking whenever a read is asked or held."""
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                self._news.clear()
+                await self._news.wait()
+
+
+def asked_waits(gate: Gate) -> list[float]:
+    """Gives the seconds that each read asked the service to wait."""
+    return [read.get("wait", 0) for read in gate.reads]

@@ -1,0 +1,250 @@
+"""What may be committed, and what a commit is worth."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
+from qdo.partitions import Partition
+from queuey.client import GroupNotFound
+from tests.qdo.consumer.conftest import Site, bodies, collect, until
+from tests.qdo.unit.samples import message_id
+
+
+async def test_the_next_member_goes_on_after_the_commit(site: Site) -> None:
+    """What was committed is not handed out again, what was not is."""
+    queue = await site.queue(partitions=2)
+    sent = await site.send(queue, 10)
+    await site.send(queue, 3, 2)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 13)
+    await consumer.commit({Partition(queue, 1): sent[6]})
+    await consumer.close()
+    again = await collect(await site.consumer(queue), 6)
+    assert (bodies(again, 1), bodies(again, 2)) == ([8, 9, 10], [1, 2, 3])
+
+
+async def test_without_ids_everything_handed_out_is_committed(site: Site) -> None:
+    """And nothing that is merely prefetched."""
+    queue = await site.queue(partitions=3)
+    sent = await site.send(queue, 10)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 4, most=4)
+    await consumer.commit()
+    assert await site.offsets() == {Partition(queue, 1): sent[3]}
+    assert consumer.committed(Partition(queue, 1)) == consumer.position(Partition(queue, 1)) == sent[3]
+    assert consumer.committed(Partition(queue, 2)) is None
+
+
+async def test_what_was_not_handed_out_cannot_be_committed(site: Site) -> None:
+    """Nothing is recorded then, for the other partitions neither."""
+    queue = await site.queue(partitions=2)
+    sent = await site.send(queue, 10)
+    others = await site.send(queue, 1, 2)
+    consumer = await site.consumer(queue)
+    await until(lambda: consumer._shelf.count == 11)
+    await consumer.poll(2)
+    with pytest.raises(InvalidArgument, match="not handed out"):
+        await consumer.commit({Partition(queue, 2): others[0], Partition(queue, 1): sent[1]})
+    assert await site.offsets() == {}
+
+
+async def test_commits_never_go_back(site: Site) -> None:
+    """An id below the committed one is refused, also while that one is only on its way."""
+    queue = await site.queue()
+    place = Partition(queue, 1)
+    sent = await site.send(queue, 10)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 10)
+    later = asyncio.create_task(consumer.commit({place: sent[8]}))
+    await asyncio.sleep(0)
+    with pytest.raises(InvalidArgument, match="lies before"):
+        await consumer.commit({place: sent[5]})
+    await later
+    with pytest.raises(InvalidArgument, match="lies before"):
+        await consumer.commit({place: sent[7]})
+    await consumer.commit({place: sent[8]})
+    assert await site.offsets() == {place: sent[8]}
+
+
+async def test_a_commit_of_what_is_somebody_elses_records_the_rest(site: Site) -> None:
+    """The error names the partitions that are lost."""
+    queue, foreign = await site.queue(), await site.queue()
+    sent = await site.send(queue, 1)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 1)
+    lost = Partition(foreign, 1)
+    with pytest.raises(NotOwner, match=foreign.name) as caught:
+        await consumer.commit({Partition(queue, 1): sent[0], lost: message_id(1)})
+    assert caught.value.partitions == {lost}
+    assert await site.offsets() == {Partition(queue, 1): sent[0]}
+
+
+async def test_the_service_has_the_last_word_on_who_owns_a_partition(site: Site) -> None:
+    """Where the member does not know yet that it lost its session, nothing is recorded either."""
+    queue = await site.queue()
+    sent = await site.send(queue, 1)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 1)
+    with site.service.writing() as tx:
+        tx.execute("UPDATE partitions SET version = version + 1")
+    with pytest.raises(NotOwner):
+        await consumer.commit({Partition(queue, 1): sent[0]})
+    assert await site.offsets() == {}
+
+
+async def test_a_commit_in_doubt_can_be_made_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the end of one is not known the next one is not taken for a step back."""
+    queue = await site.queue()
+    place = Partition(queue, 1)
+    sent = await site.send(queue, 3)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 3)
+    record = consumer._commits._record
+
+    async def doubtful(offsets: Any) -> Any:  # noqa: ANN401 - passed on
+        await record(offsets)
+        raise CoordinationLost("the connection broke")
+
+    monkeypatch.setattr(consumer._commits, "_record", doubtful)
+    with pytest.raises(CoordinationLost):
+        await consumer.commit({place: sent[1]})
+    monkeypatch.setattr(consumer._commits, "_record", record)
+    await consumer.commit({place: sent[1]})
+    await consumer.commit()
+    assert await site.offsets() == {place: sent[2]}
+
+
+async def test_commits_of_the_same_at_the_same_time_are_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many revocations side by side may each commit everything; it is recorded once."""
+    queue = await site.queue(partitions=5)
+    for partition in range(1, 6):
+        await site.send(queue, 1, partition)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 5)
+    record, calls = consumer._commits._record, []
+
+    async def counted(offsets: Any) -> Any:  # noqa: ANN401 - passed on
+        calls.append(len(offsets))
+        return await record(offsets)
+
+    monkeypatch.setattr(consumer._commits, "_record", counted)
+    await asyncio.gather(*(consumer.commit() for _ in range(5)))
+    assert calls == [5]
+    assert len(await site.offsets()) == 5
+
+
+async def test_by_itself_only_what_was_polled_past_is_committed(site: Site) -> None:
+    """With commit_every the last messages handed out do not count as processed until poll is called again."""
+    queue = await site.queue(partitions=2)
+    sent = await site.send(queue, 10)
+    consumer = await site.consumer(queue, commit_every=0.01)
+    await collect(consumer, 4, most=4)
+    await collect(consumer, 2, most=2)
+    await until(lambda: consumer.committed(Partition(queue, 1)) == sent[3])
+    await consumer.close()
+    assert await site.offsets() == {Partition(queue, 1): sent[3]}
+    assert bodies(await collect(await site.consumer(queue), 6)) == [5, 6, 7, 8, 9, 10]
+
+
+async def test_by_itself_what_is_skipped_is_not_committed(site: Site) -> None:
+    """A partition that is left out of a poll is still being worked on."""
+    queue = await site.queue(partitions=2)
+    first, second = await site.send(queue, 1, 1), await site.send(queue, 1, 2)
+    consumer = await site.consumer(queue, commit_every=0.01)
+    await collect(consumer, 2)
+    await consumer.poll(timeout=0, skip=[Partition(queue, 2)])
+    await until(lambda: consumer.committed(Partition(queue, 1)) == first[0])
+    assert consumer.committed(Partition(queue, 2)) is None
+    await consumer.poll(timeout=0)
+    await until(lambda: consumer.committed(Partition(queue, 2)) == second[0])
+
+
+async def test_a_clean_end_commits_what_was_polled_past(site: Site) -> None:
+    """Also when the time for the next commit has not come."""
+    queue = await site.queue()
+    sent = await site.send(queue, 3)
+    consumer = await site.consumer(queue, commit_every=3600)
+    await collect(consumer, 3)
+    await consumer.poll(timeout=0)
+    await consumer.close()
+    assert await site.offsets() == {Partition(queue, 1): sent[2]}
+
+
+async def test_commits_are_mirrored_to_the_service(site: Site) -> None:
+    """Lag shows there; a step back follows a seek, and nothing else."""
+    queue = await site.queue(partitions=2)
+    place = Partition(queue, 1)
+    sent = await site.send(queue, 10)
+    consumer = await site.consumer(queue, mirror=True, group="mirrored")
+    await collect(consumer, 10)
+    for number in (3, 7):
+        await consumer.commit({place: sent[number]})
+    await consumer._mirror.flush()
+    shown = (await site.client.offsets(queue.name, "mirrored")).partitions
+    assert (shown[1].offset, shown[1].lag, shown[2].offset) == (sent[7], 2, None)
+    await site.client.commit(queue.name, "mirrored", {1: sent[9]})
+    await consumer.commit({place: sent[8]})
+    await consumer._mirror.flush()
+    assert (await site.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[9]
+    await consumer.seek(place, sent[2])
+    await consumer.commit()
+    await consumer.close()
+    assert (await site.client.offsets(queue.name, "mirrored")).partitions[1].offset == sent[2]
+
+
+async def test_without_the_setting_nothing_is_mirrored(site: Site) -> None:
+    """The service hears of no group then."""
+    queue = await site.queue()
+    await site.send(queue, 1)
+    consumer = await site.consumer(queue, group="quiet")
+    await collect(consumer, 1)
+    await consumer.commit()
+    await consumer.close()
+    with pytest.raises(GroupNotFound):
+        await site.client.offsets(queue.name, "quiet")
+
+
+async def test_a_mirror_that_fails_spoils_no_commit(site: Site) -> None:
+    """What counts is recorded by coordination."""
+    queue = await site.queue()
+    sent = await site.send(queue, 1)
+    consumer = await site.consumer(queue, mirror=True)
+    await collect(consumer, 1)
+    await site.client.delete_queue(queue.name)
+    await consumer.commit()
+    await consumer._mirror.flush()
+    assert await site.offsets() == {Partition(queue, 1): sent[0]}
+
+
+async def test_lag_is_what_lies_behind_the_commits(site: Site) -> None:
+    """With and without anything recorded; it needs no mirror."""
+    queue, other = await site.queue(partitions=2), await site.queue()
+    sent = await site.send(queue, 10)
+    await site.send(queue, 4, 2)
+    await site.send(other, 5)
+    consumer = await site.consumer(queue, other)
+    expected = {Partition(queue, 1): 10, Partition(queue, 2): 4, Partition(other, 1): 5}
+    assert await consumer.lag() == expected
+    await collect(consumer, 19)
+    await consumer.commit({Partition(queue, 1): sent[6]})
+    assert await consumer.lag() == expected | {Partition(queue, 1): 3}
+
+
+async def test_a_group_that_the_service_cannot_name_has_no_lag(site: Site) -> None:
+    """Coordination takes any name, the service does not."""
+    queue = await site.queue()
+    consumer = await site.consumer(queue, group="größe")
+    with pytest.raises(InvalidArgument, match="group"):
+        await consumer.lag()
+
+
+async def test_offsets_moved_from_outside_are_where_it_begins(site: Site) -> None:
+    """A group that has no members may be moved anywhere."""
+    queue = await site.queue()
+    sent = await site.send(queue, 5)
+    await (await site.coordinator()).set_offsets({Partition(queue, 1): sent[2]})
+    assert bodies(await collect(await site.consumer(queue), 2)) == [4, 5]

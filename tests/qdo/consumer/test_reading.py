@@ -1,0 +1,162 @@
+"""What is handed out: everything, in order, within the bounds, and nothing too early."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from qdo.partitions import Partition
+from queuey.client import Outgoing
+from tests.qdo.consumer.conftest import Site, bodies, collect, flat, until
+from tests.qdo.consumer.gate import asked_waits
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"page": 7, "prefetch_messages": 20},
+        {"page": 1, "prefetch_messages": 1},
+        {"prefetch_bytes": 1},
+    ],
+    ids=["as they come", "small pages", "one at a time", "hardly any bytes"],
+)
+async def test_everything_is_handed_out_once_and_in_order(site: Site, settings: dict[str, int]) -> None:
+    """Each partition gives its messages in their order, none twice, however little may be held."""
+    queue = await site.queue(partitions=3)
+    for partition, count in ((1, 120), (2, 1), (3, 45)):
+        await site.send(queue, count, partition)
+    consumer = await site.consumer(queue, **settings)
+    found = await collect(consumer, 166, most=50)
+    assert [bodies(found, partition) for partition in (1, 2, 3)] == [
+        list(range(1, 121)),
+        [1],
+        list(range(1, 46)),
+    ]
+    assert await consumer.poll(timeout=0) == []
+
+
+async def test_what_comes_later_is_handed_out_too(site: Site) -> None:
+    """A poll that waits returns as soon as there is something, in whatever partition."""
+    queue, other = await site.queue(partitions=2), await site.queue()
+    consumer = await site.consumer(queue, other)
+    for place, partition in ((queue, 2), (other, 1), (queue, 1), (queue, 2)):
+        await site.gate.until(lambda: asked_waits(site.gate)[-1] > 0)
+        waiting = asyncio.create_task(consumer.poll(timeout=None))
+        (sent,) = await site.send(place, 1, partition)
+        (batch,) = await waiting
+        assert batch.partition == Partition(place, partition)
+        assert [message.id for message in batch.messages] == [sent]
+
+
+async def test_answers_that_are_cut_by_bytes_lose_nothing(site: Site) -> None:
+    """Large messages come in as many answers as they need, in order."""
+    queue = await site.queue(partitions=2)
+    for number in range(1, 31):
+        await site.client.send_many(
+            queue.name,
+            [Outgoing(f"{partition}:{number}".ljust(256 * 1024), partition=partition) for partition in (1, 2)],
+        )
+    consumer = await site.consumer(queue)
+    found = await collect(consumer, 60)
+    assert bodies(found, 1) == bodies(found, 2) == list(range(1, 31))
+    assert len(site.gate.reads) > 2
+
+
+async def test_nothing_beyond_the_horizon_is_handed_out(site: Site) -> None:
+    """What the queue's read delay still hides stays hidden, though it is stored."""
+    hidden, shown = await site.queue(read_delay=3600), await site.queue()
+    consumer = await site.consumer(hidden, shown)
+    await site.send(hidden, 5)
+    (sent,) = await site.send(shown, 1)
+    assert [message.id for message in await collect(consumer, 1)] == [sent]
+    await site.client.update_queue(hidden.name, read_delay=0)
+    assert bodies(await collect(consumer, 5)) == [1, 2, 3, 4, 5]
+
+
+async def test_a_poll_gives_at_most_what_was_asked_for(site: Site) -> None:
+    """And shares it among the partitions."""
+    queue = await site.queue(partitions=2)
+    await site.send(queue, 100, 1)
+    await site.send(queue, 100, 2)
+    consumer = await site.consumer(queue)
+    await until(lambda: consumer._shelf.count == 200)
+    assert [len(batch.messages) for batch in await consumer.poll(50)] == [25, 25]
+    assert [len(batch.messages) for batch in await consumer.poll(1000)] == [75, 75]
+
+
+async def test_no_more_is_held_than_the_settings_allow(site: Site) -> None:
+    """While nobody polls, reading stops; when room is made it goes on."""
+    queue = await site.queue(partitions=4)
+    for partition in range(1, 5):
+        await site.send(queue, 1000, partition)
+    consumer = await site.consumer(queue, page=50, prefetch_messages=400)
+    await until(lambda: not any(flight.end is None for flight in consumer._fetcher._flights))
+    assert 0 < consumer._shelf.count <= 400
+    found = await collect(consumer, 4000)
+    assert all(bodies(found, partition) == list(range(1, 1001)) for partition in range(1, 5))
+
+
+async def test_a_partition_that_is_not_finished_starves_no_other(site: Site) -> None:
+    """Its messages may fill all that can be held; those of others come nevertheless."""
+    queue = await site.queue(partitions=2)
+    await site.send(queue, 300, 1)
+    consumer = await site.consumer(queue, page=100, prefetch_messages=100)
+    busy = [Partition(queue, 1)]
+    assert bodies(await collect(consumer, 1, most=1)) == [1]
+    await until(lambda: consumer._shelf.count >= 75)
+    await site.send(queue, 60, 2)
+    assert bodies(await collect(consumer, 60, skip=busy), 2) == list(range(1, 61))
+    assert bodies(await collect(consumer, 299)) == list(range(2, 301))
+
+
+async def test_who_waits_does_not_ask_all_the_time(site: Site) -> None:
+    """Without messages one long poll follows another; the first look alone does not wait."""
+    queue, other = await site.queue(partitions=5), await site.queue()
+    consumer = await site.consumer(queue, other, wait=0.3)
+    waiting = asyncio.create_task(consumer.poll(timeout=None))
+    await site.gate.until(lambda: len(site.gate.reads) >= 5)
+    consumer.wake()
+    assert await waiting == []
+    assert asked_waits(site.gate)[:5] == [0, 0.3, 0.3, 0.3, 0.3]
+
+
+async def test_a_busy_partition_does_not_break_the_polls_of_others_off(site: Site) -> None:
+    """While one partition is read page by page, the idle ones wait in one and the same long poll."""
+    queue = await site.queue(partitions=8)
+    await site.send(queue, 100, 1)
+    consumer = await site.consumer(queue, page=10, prefetch_messages=40)
+    found = await collect(consumer, 100, most=10)
+    assert bodies(found) == list(range(1, 101))
+    polls = [read for read in site.gate.reads if read.get("wait")]
+    assert polls[0]["queues"][0]["partitions"] == "2,3,4,5,6,7,8"
+    assert len(polls) <= 2
+
+
+async def test_zero_seconds_are_no_wait_and_a_wake_is_not_lost(site: Site) -> None:
+    """A wake that comes while nobody waits ends the next wait."""
+    consumer = await site.consumer(await site.queue())
+    assert await consumer.poll(timeout=0) == []
+    consumer.wake()
+    assert await consumer.poll(timeout=None) == []
+
+
+async def test_a_poll_that_is_cancelled_loses_nothing(site: Site) -> None:
+    """Wherever it is broken off: what it was about to hand out is handed out by the next one."""
+    queue = await site.queue()
+    await site.send(queue, 50)
+    consumer = await site.consumer(queue)
+    await until(lambda: consumer._shelf.count == 50)
+    found = []
+    for step in range(50):
+        task = asyncio.create_task(consumer.poll(10, timeout=0))
+        for _ in range(step % 3):
+            await asyncio.sleep(0)
+        task.cancel()
+        try:
+            found += flat(await task)
+        except asyncio.CancelledError:
+            assert consumer.position(Partition(queue, 1)) == (found[-1].id if found else None)
+    found += await collect(consumer, 50 - len(found)) if len(found) < 50 else []
+    assert bodies(found) == list(range(1, 51))

@@ -1,0 +1,172 @@
+"""Going elsewhere in a partition, and standing still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from qdo.errors import InvalidArgument, NotOwner
+from qdo.partitions import Partition
+from queuey.client import time_of
+from tests.qdo.consumer.conftest import Site, bodies, collect, until
+
+
+async def test_it_goes_on_where_it_was_told(site: Site) -> None:
+    """At the ends, after a message, and at an instant of either form."""
+    queue = await site.queue()
+    place = Partition(queue, 1)
+    sent = [(await site.send(queue, 1, first=number))[0] for number in range(1, 11)]
+    consumer = await site.consumer(queue)
+    await collect(consumer, 10)
+    instant = time_of(sent[5])
+    for to, expected in (
+        ("earliest", list(range(1, 11))),
+        (sent[2], list(range(4, 11))),
+        (sent[2].upper(), list(range(4, 11))),
+        (instant, list(range(6, 11))),
+        (instant.timestamp() - 3600, list(range(1, 11))),
+        (0, list(range(1, 11))),
+    ):
+        await consumer.seek(place, to)
+        assert bodies(await collect(consumer, len(expected))) == expected
+    await consumer.seek(place, "earliest")
+    await consumer.seek(place, "latest")
+    await site.send(queue, 1, first=11)
+    assert bodies(await collect(consumer, 1)) == [11]
+
+
+async def test_an_answer_that_is_on_its_way_is_dropped(site: Site) -> None:
+    """It was asked for before the seek, and belongs to where the partition no longer is."""
+    queue = await site.queue()
+    sent = await site.send(queue, 10)
+    site.gate.shut()
+    consumer = await site.consumer(queue)
+    await site.gate.until(lambda: site.gate.held == 1)
+    await consumer.seek(Partition(queue, 1), sent[6])
+    site.gate.open()
+    assert bodies(await collect(consumer, 3)) == [8, 9, 10]
+    assert await consumer.poll(timeout=0) == []
+
+
+async def test_what_was_prefetched_is_dropped(site: Site) -> None:
+    """Also of one partition alone, and while a poll is handing out."""
+    queue = await site.queue(partitions=2)
+    sent = await site.send(queue, 10)
+    await site.send(queue, 10, 2)
+    consumer = await site.consumer(queue)
+    await until(lambda: consumer._shelf.count == 20)
+    polling = asyncio.create_task(consumer.poll())
+    await asyncio.sleep(0)
+    await consumer.seek(Partition(queue, 1), sent[7])
+    found = await collect(consumer, 2, timeout=5)
+    assert [batch.partition.number for batch in await polling] == [2]
+    assert bodies(found, 1) == [9, 10]
+
+
+async def test_after_a_seek_the_next_commit_may_go_back(site: Site) -> None:
+    """And what was handed out before it can no longer be committed."""
+    queue = await site.queue()
+    place = Partition(queue, 1)
+    sent = await site.send(queue, 10)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 10)
+    await consumer.commit()
+    await consumer.seek(place, sent[3])
+    assert consumer.position(place) == sent[3]
+    with pytest.raises(InvalidArgument, match="not handed out"):
+        await consumer.commit({place: sent[8]})
+    await consumer.commit()
+    assert await site.offsets() == {place: sent[3]}
+    await collect(consumer, 2, most=2)
+    with pytest.raises(InvalidArgument, match="lies before"):
+        await consumer.commit({place: sent[2]})
+    await consumer.commit()
+    assert await site.offsets() == {place: sent[5]}
+
+
+async def test_a_seek_counts_as_processed_without_being_asked(site: Site) -> None:
+    """With commit_every the new place is recorded too."""
+    queue = await site.queue()
+    place = Partition(queue, 1)
+    sent = await site.send(queue, 10)
+    consumer = await site.consumer(queue, commit_every=0.01)
+    await collect(consumer, 10)
+    await consumer.poll(timeout=0)
+    await until(lambda: consumer.committed(place) == sent[9])
+    await consumer.seek(place, sent[3])
+    await until(lambda: consumer.committed(place) == sent[3])
+
+
+@pytest.mark.parametrize("to", ["newest", "", float("nan"), float("inf"), -1e18, datetime(2026, 1, 1), None])  # noqa: DTZ001 - on purpose
+async def test_what_is_no_position_is_refused(site: Site, to: Any) -> None:  # noqa: ANN401 - anything
+    """Before anything is dropped."""
+    queue = await site.queue()
+    await site.send(queue, 3)
+    consumer = await site.consumer(queue)
+    with pytest.raises(InvalidArgument, match="position"):
+        await consumer.seek(Partition(queue, 1), to)
+    assert bodies(await collect(consumer, 3)) == [1, 2, 3]
+
+
+async def test_only_ones_own_partitions_are_moved(site: Site) -> None:
+    """There is no position of what belongs to somebody else."""
+    consumer = await site.consumer(await site.queue())
+    foreign = Partition(await site.queue(), 1)
+    with pytest.raises(NotOwner):
+        await consumer.seek(foreign, "earliest")
+    asked: tuple[Callable[[Partition], object], ...] = (consumer.position, consumer.committed)
+    for ask in asked:
+        with pytest.raises(NotOwner):
+            ask(foreign)
+
+
+async def test_it_may_lie_ahead(site: Site) -> None:
+    """Nothing is handed out before that instant comes, and nothing is lost after it."""
+    queue = await site.queue()
+    consumer = await site.consumer(queue)
+    (before,) = await site.send(queue, 1)
+    await consumer.seek(Partition(queue, 1), before)
+    assert consumer.position(Partition(queue, 1)) == before
+    await site.send(queue, 1, first=2)
+    assert bodies(await collect(consumer, 1)) == [2]
+    await consumer.seek(Partition(queue, 1), datetime(2100, 1, 1, tzinfo=UTC))
+    await site.send(queue, 1, first=3)
+    assert await consumer.poll(timeout=0) == []
+
+
+async def test_a_paused_partition_stands_still(site: Site) -> None:
+    """What was prefetched of it is kept, the others go on, and it goes on where it was."""
+    queue = await site.queue(partitions=2)
+    one = Partition(queue, 1)
+    await site.send(queue, 10)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 4, most=4)
+    consumer.pause([one, Partition(queue, 7)])
+    assert consumer.paused == {one}
+    await site.send(queue, 2, 2)
+    assert bodies(await collect(consumer, 2), 2) == [1, 2]
+    assert await consumer.poll(timeout=0) == []
+    assert consumer.position(one) is not None
+    waiting = asyncio.create_task(consumer.poll(timeout=None))
+    await asyncio.sleep(0)
+    consumer.resume([one])
+    assert bodies([message for batch in await waiting for message in batch.messages]) == [5, 6, 7, 8, 9, 10]
+    assert consumer.paused == frozenset()
+
+
+async def test_what_is_paused_is_not_read(site: Site) -> None:
+    """Once what is under way has come, the service is not asked for it until it is resumed."""
+    queue, other = await site.queue(), await site.queue()
+    consumer = await site.consumer(queue, other, wait=0.1)
+    await until(lambda: len(consumer.assignment) == 2)
+    consumer.pause([Partition(queue, 1)])
+    seen = len(site.gate.reads)
+    await site.gate.until(lambda: len(site.gate.reads) >= seen + 4)
+    assert [one["queue_name"] for one in site.gate.reads[-1]["queues"]] == [other.name]
+    consumer.resume([Partition(queue, 1)])
+    await site.send(queue, 1)
+    assert bodies(await collect(consumer, 1)) == [1]
