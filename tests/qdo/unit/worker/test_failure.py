@@ -1,0 +1,57 @@
+"""What an error means for the message and for the worker."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+
+import pytest
+
+from qdo.errors import HandlerError, TimeLimit
+from qdo.worker import Failure, StopWorker
+
+
+class Mute(Exception):
+    """An error that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "effect"),
+    [
+        (ValueError("x"), "fail"),
+        (MemoryError(), "fail"),
+        (RecursionError(), "fail"),
+        (TimeLimit("too long"), "fail"),
+        (asyncio.CancelledError(), "fail"),
+        (StopWorker(), "stop"),
+        (SystemExit(3), "exit"),
+        (KeyboardInterrupt(), "exit"),
+        (GeneratorExit(), "exit"),
+        (HandlerError("unusable"), "exit"),
+    ],
+)
+def test_an_error_fails_an_attempt_or_ends_the_worker(error: BaseException, effect: str) -> None:
+    """What is raised to end the program does so; a message that is merely hard to handle never does."""
+    assert Failure.of(error).effect == effect
+
+
+def test_a_failure_names_class_text_and_place() -> None:
+    """The class comes with its module unless it is built in, its bases are known, the traceback shows where."""
+    with pytest.raises(Mute) as raised:
+        raise Mute
+    failure = Failure.of(raised.value)
+    assert failure.kind == f"{__name__}.Mute"
+    assert failure.text == ""
+    assert {"Mute", f"{__name__}.Mute", "Exception"} <= set(failure.kinds)
+    assert "test_a_failure_names_class_text_and_place" in failure.trace
+    known = Failure.of(KeyError("a"))
+    assert (known.kind, str(known)) == ("KeyError", "KeyError: 'a'")
+
+
+def test_a_failure_travels_between_processes() -> None:
+    """It is a value: whoever unpickles it has the same."""
+    failure = Failure.of(ValueError("x"))
+    assert pickle.loads(pickle.dumps(failure)) == failure

@@ -1,0 +1,131 @@
+"""Finding handlers by their names."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from qdo.errors import HandlerError
+from qdo.worker import handlers, load_context, load_handler
+from queuey.client import Message
+
+
+def handle(message: Message, context: object) -> None:
+    """A handler."""
+
+
+async def handle_async(message: Message, context: object) -> None:
+    """An async one."""
+
+
+def generate(message: Message, context: object) -> Iterator[int]:
+    """Not a handler: calling it does nothing."""
+    yield 1
+
+
+async def generate_async(message: Message, context: object) -> AsyncIterator[int]:
+    """Neither."""
+    yield 1
+
+
+def lonely(message: Message) -> None:
+    """Takes too little."""
+
+
+def demanding(message: Message, context: object, more: object) -> None:
+    """Takes too much."""
+
+
+class Service:
+    """An object that can be called."""
+
+    async def __call__(self, message: Message, context: object) -> None:
+        """Handles."""
+
+    @staticmethod
+    def inner(message: Message, context: object) -> None:
+        """Lies deeper."""
+
+
+service = Service()
+number = 5
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
+    """Writes modules that can be imported."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / f"{name}.py").write_text(text)
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def test_a_name_leads_to_the_handler() -> None:
+    """``module:function`` is found, also deeper inside, and whether it is async is known."""
+    assert load_handler(f"{__name__}:handle") is handle
+    assert load_handler(f"{__name__}:Service.inner") is Service.inner
+    assert load_handler(f"{__name__}:service") is service
+    assert not handlers.is_async(handle)
+    assert handlers.is_async(handle_async)
+    assert handlers.is_async(service)
+    assert handlers.is_async(functools.partial(handle_async))
+    assert not handlers.is_async(functools.partial(handle))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("handle", "module:function"),
+        (":handle", "module:function"),
+        (f"{__name__}:", "module:function"),
+        ("no_such_module:handle", "no module 'no_such_module'"),
+        ("qdo.no_such_module:handle", "no module 'qdo.no_such_module'"),
+        (f"{__name__}:handel", "is 'handle' meant?"),
+        (f"{__name__}:number", "cannot be called"),
+        (f"{__name__}:Service", "is a class"),
+        (f"{__name__}:lonely", "handler(message, context)"),
+        (f"{__name__}:demanding", "handler(message, context)"),
+        (f"{__name__}:generate", "generator"),
+        (f"{__name__}:generate_async", "generator"),
+    ],
+)
+def test_what_is_no_handler_is_refused_with_the_reason(name: str, said: str) -> None:
+    """Each way of being wrong is said in words that name it."""
+    with pytest.raises(HandlerError) as refused:
+        load_handler(name)
+    assert said in str(refused.value)
+
+
+def test_a_module_that_fails_says_why(module: Callable[[str, str], None]) -> None:
+    """What is missing inside a module, or fails there, is not taken for a missing module."""
+    module("needs_more", "import no_such_thing_at_all")
+    module("breaks", "1 / 0")
+    with pytest.raises(HandlerError, match="needs 'no_such_thing_at_all', which is not there"):
+        load_handler("needs_more:handle")
+    with pytest.raises(HandlerError, match="cannot be imported: ZeroDivisionError"):
+        load_handler("breaks:handle")
+
+
+def test_a_context_is_called_without_arguments(module: Callable[[str, str], None]) -> None:
+    """A factory that wants arguments is refused."""
+    module("contexts_of_ours", "def made(): pass\ndef unmade(x): pass")
+    assert callable(load_context("contexts_of_ours:made"))
+    with pytest.raises(HandlerError, match=r"factory\(\)"):
+        load_context("contexts_of_ours:unmade")
+
+
+def test_processes_need_a_name_that_leads_back() -> None:
+    """A function of a module has one; a lambda, an inner function and a partial have none."""
+    assert handlers.name_of(handle, "handler") == f"{__name__}:handle"
+    for nameless in (lambda message, context: None, functools.partial(handle), service):
+        with pytest.raises(HandlerError, match="name"):
+            handlers.name_of(nameless, "handler")
