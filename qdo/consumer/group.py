@@ -82,7 +82,12 @@ class Group:
 
     @property
     def state(self) -> State:
-        """Where in its life the member is; see :mod:`qdo.consumer.membership`."""
+        """Where in its life the member is; see :mod:`qdo.consumer.membership`.
+
+        A process that was stopped for long finds itself suspended here before its owner is told.
+        """
+        if self._state == "active" and self._stay is not None and not self._stay.connected:
+            return "suspended"
         return self._state
 
     @property
@@ -156,10 +161,16 @@ class Group:
             return
         if not started.done():
             started.set_result(None)
+        loop = asyncio.get_running_loop()
+        short = 0
         while True:
+            began = loop.time()
             await stay.run()
             log.warning("the session of %s was lost; it joins again", self._member)
             await stay.abandon()
+            # Sessions that end as soon as they begin are not begun ever faster.
+            short = short + 1 if loop.time() - began < self._coordinator.session_timeout else 1
+            await asyncio.sleep(self._terms.pause(short))
             stay = await self._join(None)
 
     async def _join(self, limit: float | None) -> Stay:

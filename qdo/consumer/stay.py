@@ -6,14 +6,14 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from qdo.consumer.handover import Handover, Owner
 from qdo.consumer.holdings import Holdings
 from qdo.consumer.membership import Planned, View, decide
 from qdo.coordination import Event, Held, Member, Session
-from qdo.errors import CoordinationIncompatible, CoordinationLost, SessionLost
+from qdo.errors import CoordinationError, CoordinationIncompatible, CoordinationLost, SessionLost
 from qdo.partitions import Partition, Queue
 from queuey.client import RetryPolicy
 
@@ -135,21 +135,23 @@ class Stay:
         """What is owned."""
         return self._holdings
 
+    @property
+    def connected(self) -> bool:
+        """Whether the session is: it may know that it is in doubt before it says so."""
+        return not self._signals.suspended and self._session.state == "connected"
+
     def close(self) -> None:
         """Ends everything at once, because the session is lost: from now on nothing is held. Idempotent."""
         self._holdings.close()
 
     async def run(self) -> None:
         """Takes part in the group until the session is lost."""
-        looking = asyncio.create_task(self._look_on())
+        looking = self._start(self._look_on())
         lost = asyncio.create_task(self._signals.lost.wait())
         try:
-            await asyncio.wait({looking, lost}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({lost})
         finally:
             await _cancel(looking, lost)
-        if not looking.cancelled() and (error := looking.exception()) and not isinstance(error, SessionLost):
-            log.error("taking part in the group failed; its session is given up", exc_info=error)
-        self._signals("lost")
 
     async def abandon(self) -> None:
         """Gives up what is left, tells the owner that it is lost, and ends the session if it has not ended."""
@@ -161,10 +163,10 @@ class Stay:
 
     async def finish(self) -> None:
         """Hands everything back and leaves; abandons it if the session is lost before or meanwhile."""
+        self._revoke(self._holdings.held)
         if self._taking is not None:
             await self._unless_lost({self._taking}, self._terms.patience)
-        for partition in self._holdings.held:
-            self._revoke(partition)
+            self._revoke(self._holdings.held)
         if self._revocations:
             await self._unless_lost(set(self._revocations.values()), self._terms.revoke_timeout + self._terms.patience)
         await self.abandon()
@@ -206,16 +208,17 @@ class Stay:
                 if not self._signals.suspended:
                     wait = await self._look()
                 failures = 0
-            except CoordinationLost as error:
-                failures += 1
-                log.debug("looking again: %s", error)
-                await self._signals.sleep(self._terms.pause(failures))
-                continue
+            except SessionLost:
+                raise
             except CoordinationIncompatible:
                 # Who is to own what is not for us to know any more, so nothing can be kept.
                 log.exception("everything is given up until this program is a newer one, or the group an older")
-                for partition in self._holdings.held:
-                    self._revoke(partition)
+                self._revoke(self._holdings.held)
+            except CoordinationError as error:
+                failures += 1
+                log.log(logging.DEBUG if failures > 1 else logging.WARNING, "looking again: %s", error)
+                await self._signals.sleep(self._terms.pause(failures))
+                continue
             recheck = self._terms.recheck * (0.5 + self._terms.draw() / 2)
             try:
                 async with asyncio.timeout(recheck if wait is None else min(wait, recheck)):
@@ -251,8 +254,7 @@ class Stay:
             )
         )
         self._planned = decision.planned
-        for partition in decision.revoke:
-            self._revoke(partition)
+        self._revoke(decision.revoke)
         self._take(decision.take, decision.release)
         if decision.target is not None:
             await self._session.set_target(decision.target, target.version)
@@ -268,29 +270,32 @@ class Stay:
         self._members = members
         return now - self._changing_since
 
-    def _revoke(self, partition: Partition) -> None:
-        """Begins to give a partition back, unless that has begun."""
-        if partition not in self._revocations:
-            self._revocations[partition] = asyncio.create_task(self._give_back(partition))
+    def _revoke(self, partitions: Iterable[Partition]) -> None:
+        """Begins to give partitions back, each for itself, where that has not begun."""
+        for partition in partitions:
+            if partition not in self._revocations:
+                self._revocations[partition] = self._start(self._give_back(partition))
 
     async def _give_back(self, partition: Partition) -> None:
-        """Has the owner stop and releases a partition, however often that has to be tried."""
-        try:
-            if not await self._handover.revoke(partition):
-                log.warning("%s is released although its owner is not done with it", partition)
-            failures = 0
-            while True:
-                try:
-                    await self._holdings.release([partition])
-                    break
-                except CoordinationLost:
-                    failures += 1
-                    await self._signals.sleep(self._terms.pause(failures))
-        except SessionLost:
-            self._signals("lost")
-        else:
-            del self._revocations[partition]
-            self._signals.changed.set()
+        """Has the owner stop and releases a partition, however often that has to be tried.
+
+        Raises:
+            SessionLost
+        """
+        if not await self._handover.revoke(partition):
+            log.warning("%s is released although its owner is not done with it", partition)
+        failures = 0
+        while True:
+            try:
+                await self._holdings.release([partition])
+                break
+            except SessionLost:
+                raise
+            except CoordinationError:
+                failures += 1
+                await self._signals.sleep(self._terms.pause(failures))
+        del self._revocations[partition]
+        self._signals.changed.set()
 
     def _take(self, take: frozenset[Partition], release: frozenset[Partition]) -> None:
         """Begins to take and to release partitions; one such call at a time, so what comes meanwhile waits for it."""
@@ -300,24 +305,40 @@ class Stay:
             self._take_again = True
             return
         self._take_again = False
-        self._taking = asyncio.create_task(self._take_now(take, release))
+        self._taking = self._start(self._take_now(take, release))
 
     async def _take_now(self, take: frozenset[Partition], release: frozenset[Partition]) -> None:
+        """Takes and releases.
+
+        Raises:
+            SessionLost
+        """
         try:
             await self._holdings.release(release)
             await self._holdings.take(take)
             self._failed_takes = 0
-        except CoordinationLost:
+        except SessionLost:
+            raise
+        except CoordinationError:
             self._failed_takes += 1
             self._take_again = True
-        except SessionLost:
-            self._signals("lost")
-            return
-        if self._failed_takes:
-            await asyncio.sleep(self._terms.pause(self._failed_takes))
+            await self._signals.sleep(self._terms.pause(self._failed_takes))
         self._taking = None
         if self._take_again:
             self._signals.changed.set()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts work whose failure ends the stay."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if not isinstance(error, SessionLost):
+            log.error("taking part in the group failed; its session is given up", exc_info=error)
+        self._signals("lost")
 
     def _taken(self, new: dict[Partition, Held]) -> None:
         """Tells the owner of more partitions; the target may have given them to somebody else meanwhile."""
