@@ -115,7 +115,11 @@ def encode_target(target: Target) -> bytes:
     """Returns what is stored for a target."""
     members = sorted(set(target.owners.values()))
     index = {member: place for place, member in enumerate(members)}
-    return _pack(_Target(members, list(_shares(target.owners, index)), dict(target.absent), sorted(target.static)))
+    return _pack(
+        _Target(
+            members, list(_shares(target.owners, index)), dict(sorted(target.absent.items())), sorted(target.static)
+        )
+    )
 
 
 def _shares(owners: Mapping[Partition, str], index: Mapping[str, int]) -> Iterable[_Shares]:

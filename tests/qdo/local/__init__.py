@@ -1,0 +1,1 @@
+"""What only local coordination has: its file, its bells, its thread."""

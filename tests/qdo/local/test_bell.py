@@ -1,0 +1,137 @@
+"""How processes wake each other, and what they learn from who does not listen."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from qdo.coordination import Target
+from qdo.coordination.local.bell import OLD, Bell
+from tests.qdo.contract.events import Heard, eventually
+from tests.qdo.contract.processes import Process
+from tests.qdo.contract.samples import ONE
+from tests.qdo.local.conftest import Join
+
+
+@pytest.fixture(params=["short", "long"])
+def bells(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Bell, Bell]]:
+    """Two bells beside one file, whose path is short or too long for a socket's address."""
+    file = tmp_path / ("x" * 120 if request.param == "long" else "") / "file"
+    file.parent.mkdir(exist_ok=True)
+    found = Bell(file), Bell(file)
+    for bell in found:
+        bell.open()
+    yield found
+    for bell in found:
+        bell.close()
+
+
+def is_rung(bell: Bell) -> bool:
+    """Waits until somebody rings."""
+    assert bell.socket is not None
+    return bool(select.select([bell.socket], [], [], 30)[0]) and bell.hush()
+
+
+def test_who_is_rung_wakes(bells: tuple[Bell, Bell]) -> None:
+    """The one that is named becomes readable, once, and no other; however often it was rung."""
+    mine, other = bells
+    for _ in range(1000):
+        mine.ring([other.name, "nobody"])
+    assert is_rung(other)
+    assert not other.hush()
+    assert not mine.hush()
+
+
+def test_only_the_dead_are_silent(bells: tuple[Bell, Bell]) -> None:
+    """A process that ended without a word is told from one that listens, and from one that nobody knows."""
+    mine, other = bells
+    assert mine.silent([mine.name, other.name, "nobody"]) == []
+    assert other.socket is not None
+    other.socket.close()  # as the end of its process would
+    assert mine.silent([mine.name, other.name, "nobody"]) == [other.name]
+    mine.ring([other.name])
+
+
+def test_what_dead_processes_left_is_removed(bells: tuple[Bell, Bell]) -> None:
+    """The next one that comes cleans up, but leaves alone what is just being made."""
+    mine, other = bells
+    assert other.socket is not None
+    other.socket.close()
+    left = mine._directory / other.name
+    again = Bell(left.parent.parent / "file")
+    again.open()
+    assert left.exists()
+    again.close()
+    long_ago = left.stat().st_mtime - 2 * OLD
+    os.utime(left, (long_ago, long_ago))
+    os.utime(mine._directory / mine.name, (long_ago, long_ago))
+    again.open()
+    assert sorted(each.name for each in mine._directory.iterdir()) == sorted([mine.name, again.name])
+    again.close()
+
+
+async def test_without_bells_changes_are_heard_of_nevertheless(join: Join) -> None:
+    """Where there can be no socket the file is looked at instead."""
+    with mock.patch.object(Bell, "open"):
+        mine, heard = await join("a", session_timeout=1000)
+        other, _ = await join("b")
+    for number in range(5):
+        _, version = await other.target()
+        await mine.target()
+        assert await other.set_target(Target({}, {"n": float(number)}), version)
+        await eventually(heard, mine.target, lambda found, n=number: found.target == Target({}, {"n": float(n)}))
+
+
+async def test_a_killed_process_is_noticed_before_its_session_ends(join: Join, path: Path) -> None:
+    """Its socket refuses, so the others need not wait for its session, which would outlast this test."""
+    process = await Process.start(f"local://{path}", "group", "killed", 1000)
+    mine, heard = await join("a", session_timeout=1.5)
+    await process.ask("take", [str(ONE)])
+    assert set(await mine.members()) == {"a", "killed"}
+    process.signal(signal.SIGKILL)
+    await eventually(heard, lambda: mine.take([ONE]), lambda held: ONE in held)
+    assert set(await mine.members()) == {"a"}
+    await process.end()
+    assert len(list(path.with_name(f"{path.name}-bells").iterdir())) == 1
+
+
+async def test_a_stopped_process_is_not_taken_for_dead(join: Join, path: Path) -> None:
+    """As long as its session lasts it keeps what it has."""
+    process = await Process.start(f"local://{path}", "group", "stopped", 1000)
+    await process.ask("take", [str(ONE)])
+    process.signal(signal.SIGSTOP)
+    first, _ = await join("a", session_timeout=0.3)
+    heard = Heard()
+    await first.members()
+    await join("b")
+    await eventually(heard, first.members, lambda members: set(members) == {"a", "b", "stopped"})
+    assert await first.take([ONE]) == {}
+    process.signal(signal.SIGCONT)
+    assert await process.ask("commit", {str(ONE): "1"}) == [str(ONE)]
+    await process.end()
+
+
+def test_a_process_that_ends_without_closing_leaves_no_thread_behind(path: Path) -> None:
+    """An interpreter ends although its coordinator was never closed."""
+    program = f"""
+import asyncio
+from qdo.coordination import Member
+from qdo.coordination.opening import open_coordinator
+async def main():
+    coordinator = open_coordinator("local://{path}", "group")
+    await coordinator.open()
+    await coordinator.join(Member("a"), print)
+asyncio.run(main())
+"""
+    ended = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", program], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert ended.stderr == ""

@@ -1,0 +1,216 @@
+"""The file: private, made when needed, refused when it is not ours, and gone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+
+import apsw
+import pytest
+
+from qdo.coordination import Member, Session
+from qdo.coordination.local import LocalCoordinator, LocalOptions
+from qdo.coordination.local.database import Database, now
+from qdo.coordination.local.schema import APPLICATION_ID
+from qdo.errors import CoordinationIncompatible, CoordinationLost, SessionLost
+from tests.qdo.contract.events import Heard
+from tests.qdo.contract.processes import Process
+from tests.qdo.contract.samples import ONE, some
+from tests.qdo.local.conftest import Join
+
+
+async def test_the_file_and_its_directory_are_private(join: Join, path: Path) -> None:
+    """Nobody else of the machine reads or rings what belongs to this user, whatever the mask says."""
+    before = os.umask(0)
+    try:
+        session, _ = await join("a")
+        await session.take([ONE])
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    bells = path.with_name(f"{path.name}-bells")
+    files = [path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm"), *bells.iterdir()]
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600] * 4
+    assert stat.S_IMODE(bells.stat().st_mode) == 0o700
+
+
+async def refused(path: Path) -> str:
+    """Returns why a file is refused, which must stay as it is."""
+    before = path.read_bytes()
+    coordinator = LocalCoordinator("group", LocalOptions(path))
+    with pytest.raises(CoordinationIncompatible) as caught:
+        await coordinator.open()
+    with pytest.raises(CoordinationLost):
+        await coordinator.members()
+    assert path.read_bytes() == before
+    return str(caught.value)
+
+
+async def test_what_is_no_database_is_refused(tmp_path: Path) -> None:
+    """A file of something else is left alone."""
+    path = tmp_path / "notes.txt"
+    path.write_text("no database, but long enough to be mistaken for one\n" * 100)
+    assert "not a coordination file" in await refused(path)
+
+
+async def test_another_database_is_refused(tmp_path: Path) -> None:
+    """A database of something else is left alone, marked or not."""
+    path = tmp_path / "other.sqlite3"
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE things (name TEXT)")
+    assert "something else" in await refused(path)
+    connection.pragma("application_id", 0x1234)
+    connection.close()
+    assert "something else" in await refused(path)
+
+
+async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
+    """A format that came later is left to the program that knows it."""
+    path = tmp_path / "newer.sqlite3"
+    connection = apsw.Connection(str(path))
+    connection.pragma("application_id", APPLICATION_ID)
+    connection.pragma("user_version", 7)
+    connection.close()
+    assert "newer program" in await refused(path)
+
+
+async def test_a_damaged_file_is_refused(join: Join, path: Path) -> None:
+    """Bytes that were overwritten are reported as damage when they are read, and suspend the members."""
+    session, heard = await join("a", session_timeout=1.5)
+    await session.take(some(1000))
+    database = Database(path, patience=10)
+    with database.transaction(write=False):
+        pass
+    assert database._connection is not None
+    database._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    database.close()
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+    coordinator = LocalCoordinator("group", LocalOptions(path))
+    await coordinator.open()
+    with pytest.raises(CoordinationIncompatible, match="damaged"):
+        await coordinator.offsets()
+    await coordinator.close()
+    await heard.next("lost")
+    assert heard.events[-2:] == ["suspended", "lost"]
+
+
+async def test_a_place_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
+    """A directory where the file should be, or a file where its directory should be."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path, tmp_path / "file" / "coordination.sqlite3"):
+        with pytest.raises(CoordinationLost):
+            await LocalCoordinator("group", LocalOptions(path)).open()
+
+
+async def test_many_processes_begin_at_once(path: Path) -> None:
+    """Whoever comes first makes the file, the others find it whole."""
+    starting = [Process.start(f"local://{path}", "group", f"p{number}", 30) for number in range(8)]
+    processes = await asyncio.gather(*starting)
+    try:
+        coordinator = LocalCoordinator("group", LocalOptions(path))
+        await coordinator.open()
+        assert set(await coordinator.members()) == {f"p{number}" for number in range(8)}
+        await coordinator.close()
+    finally:
+        for process in processes:
+            await process.end()
+
+
+async def lose(session: Session, heard: Heard) -> None:
+    """Waits until a session is lost, having been suspended before."""
+    await heard.next("lost")
+    assert [event for event in heard.events if event != "changed"] == ["suspended", "lost"]
+    with pytest.raises(SessionLost):
+        await session.take([ONE])
+
+
+async def test_a_file_that_is_removed_is_made_anew(join: Join, path: Path) -> None:
+    """Its members are lost when their time is over; whoever joins then makes a new file that all see."""
+    session, heard = await join("a", session_timeout=1.0)
+    await session.take([ONE])
+    path.unlink()
+    with pytest.raises(CoordinationLost, match="gone"):
+        await session.take([ONE])
+    await lose(session, heard)
+    again, _ = await join("a")
+    other, _ = await join("b")
+    assert set(await again.members()) == set(await other.members()) == {"a", "b"}
+    assert (await again.take([ONE]))[ONE].offset.id is None
+
+
+async def test_the_same_coordinator_joins_again_after_a_removal(path: Path) -> None:
+    """A member whose file is gone needs nobody else to go on."""
+    coordinator = LocalCoordinator("group", LocalOptions(path, session_timeout=0.5))
+    await coordinator.open()
+    heard = Heard()
+    await coordinator.join(Member("a"), heard)
+    path.unlink()
+    await heard.next("lost")
+    again = await coordinator.join(Member("a"), Heard())
+    assert set(await again.take([ONE])) == {ONE}
+    await coordinator.close()
+
+
+async def test_a_file_that_takes_anothers_place_knows_no_session(join: Join, path: Path) -> None:
+    """What was held in the file before is worth nothing in the new one."""
+    session, heard = await join("a")
+    held = (await session.take([ONE]))[ONE]
+    path.unlink()
+    other, _ = await join("b")
+    taken = (await other.take([ONE]))[ONE]
+    with pytest.raises(SessionLost):
+        await session.commit([(held, "1")])
+    await heard.next("lost")
+    assert (await other.commit([(taken, "2")]))[ONE]
+
+
+async def test_a_locked_file_suspends(join: Join, path: Path) -> None:
+    """A transaction of somebody else that takes long suspends the members; they go on after it."""
+    session, heard = await join("a", session_timeout=9.0)
+    blocking = Database(path, patience=10)
+    with blocking.transaction():
+        with pytest.raises(CoordinationLost, match="locked"):
+            await session.take([ONE])
+        await heard.next("suspended")
+    blocking.close()
+    await heard.next("connected")
+    assert set(await session.take([ONE])) == {ONE}
+
+
+async def test_a_file_locked_for_long_ends_the_sessions(join: Join, path: Path) -> None:
+    """A process that is stopped in the middle of a transaction keeps nobody in doubt for longer than a session."""
+    session, heard = await join("a", session_timeout=0.6)
+    blocking = Database(path, patience=10)
+    with blocking.transaction():
+        await lose(session, heard)
+    blocking.close()
+    again, _ = await join("a")
+    assert set(await again.members()) == {"a"}
+
+
+async def test_a_session_from_before_a_reboot_is_dead(join: Join, path: Path) -> None:
+    """The clock starts again with the machine: an end that is further off than the timeout means nothing."""
+    await (await join("a"))[0].take([ONE])
+    database = Database(path, patience=10)
+    with database.transaction() as tx:
+        tx.execute("UPDATE sessions SET expires = ?", (now() + 86_400,))
+    database.close()
+    other, _ = await join("b")
+    assert set(await other.members()) == {"b"}
+    assert set(await other.take([ONE])) == {ONE}
+    again, _ = await join("a")
+    assert set(await again.members()) == {"a", "b"}
+
+
+@pytest.mark.parametrize(("sync", "level"), [(False, 1), (True, 2)])
+def test_commits_wait_for_the_disk_when_asked(path: Path, *, sync: bool, level: int) -> None:
+    """By default what processes leave behind is kept when they crash; with sync also when the machine does."""
+    database = Database(path, patience=1, sync=sync)
+    with database.transaction(create=True) as tx:
+        assert tx.one("PRAGMA synchronous") == (level,)
+        assert tx.one("PRAGMA journal_mode") == ("wal",)
+    database.close()

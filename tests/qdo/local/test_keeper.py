@@ -1,0 +1,65 @@
+"""The thread of a coordinator and its sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from qdo.coordination import Member
+from qdo.coordination.local import LocalCoordinator, LocalOptions, session
+from qdo.coordination.local.database import Database, now
+from qdo.coordination.local.groups import Seen
+from qdo.coordination.local.stay import Stay
+from tests.qdo.contract.events import Heard
+from tests.qdo.local.conftest import Join
+
+
+@pytest.mark.parametrize("during", [False, True])
+async def test_a_join_that_nobody_waits_for_leaves_no_member(path: Path, *, during: bool) -> None:
+    """Cancelled before the thread came to it or while it was joining: nobody is kept alive for it."""
+    coordinator = LocalCoordinator("group", LocalOptions(path))
+    await coordinator.open()
+    blocking = Database(path, patience=10)
+    with blocking.transaction():
+        other = asyncio.create_task(coordinator.join(Member("first"), Heard()))
+        joining = asyncio.create_task(coordinator.join(Member("a"), Heard()))
+        await asyncio.sleep(0.05 if during else 0)
+        (other if during else joining).cancel()
+        await asyncio.sleep(0)
+    blocking.close()
+    left = await asyncio.gather(other, joining, return_exceptions=True)
+    assert [isinstance(each, asyncio.CancelledError) for each in left] == [during, not during]
+    assert list(await coordinator.members()) == ["a" if during else "first"]
+    await coordinator.close()
+
+
+async def test_a_session_past_its_time_is_in_doubt(join: Join) -> None:
+    """A process that was stopped shows it at once, before its thread has found out."""
+    mine, _ = await join("a")
+    assert mine.state == "connected"
+    with mock.patch.object(session, "now", return_value=now() + 60):
+        assert mine.state == "suspended"
+
+
+def test_a_loop_that_has_ended_is_not_told() -> None:
+    """Events for nobody are dropped, and keep no thread from going on."""
+    loop = asyncio.new_event_loop()
+    loop.close()
+    Stay(1, 1, Member("a"), loop, Heard(), 0.0).tell("changed")
+
+
+def test_a_change_is_told_once_for_what_was_asked() -> None:
+    """Only counters that the member relies on count, an unheard change is not forgotten by asking again."""
+    loop = asyncio.new_event_loop()
+    stay = Stay(1, 1, Member("a"), loop, Heard(), 0.0)
+    assert not stay.outdated(Seen(5, 5, 5))
+    stay.saw(Seen(5, 5, 5), "freed")
+    assert not stay.outdated(Seen(6, 5, 6))
+    stay.saw(Seen(6, 6, 6), "freed", "members")
+    assert stay.outdated(Seen(6, 6, 6))
+    assert not stay.outdated(Seen(6, 7, 6))
+    assert stay.outdated(Seen(7, 7, 6))
+    loop.close()
