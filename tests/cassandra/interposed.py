@@ -22,14 +22,14 @@ from uuid import UUID
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import catalogue, queue_rows, rows, segments, skew
-from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Statement
 
 INSERTS = rows.INSERT
 DELETES = rows.DELETE
 READS = (*rows.UP, *rows.DOWN)
 RECORDS = (segments._RECORD,)
 LOOKS = (segments._ALL,)
-FLOORS = (segments._FLOOR,)
+FLOORS = (segments.FLOOR,)
 CLOCKS = (skew._NOW,)
 QUEUES = (queue_rows.FIND,)
 CHANGES = (catalogue._UPDATE, catalogue._PURGE, catalogue._DELETE)
@@ -135,13 +135,13 @@ class Wire:
 
     def __init__(self, driver: Driver, now: Callable[[], UUID]) -> None:
         self._run, self._batch = driver.run, driver.batch
-        self._run_encoded = driver.run_encoded
         self._begin, self._begin_rows = driver.begin, driver.begin_rows
+        self._begin_encoded = driver.begin_encoded
         self._now = now
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
         self.log = Log()
-        for name in ("run", "run_encoded", "batch", "begin", "begin_rows"):
+        for name in ("run", "batch", "begin", "begin_encoded", "begin_rows"):
             setattr(driver, name, getattr(self, name))
 
     # For tests
@@ -182,10 +182,6 @@ class Wire:
         """See the driver."""
         return self._block(statement, lambda: self._run(statement, values, **options))
 
-    def run_encoded(self, calls: Any, **options: Any) -> Any:  # noqa: ANN401
-        """See the driver; a rule for any of the statements is for all of them."""
-        return self._block(calls[0][0].statement, lambda: self._run_encoded(calls, **options))
-
     def batch(self, calls: Any, **options: Any) -> Any:  # noqa: ANN401
         """See the driver."""
         return self._block(calls[0][0], lambda: self._batch(calls, **options))
@@ -194,6 +190,10 @@ class Wire:
         """See the driver."""
         told = self._telling_time(done) if statement in CLOCKS else done
         self._start(statement, told, lambda done: self._begin(statement, values, done=done, **options))
+
+    def begin_encoded(self, call: Encoded, *given: Any, done: Done, **options: Any) -> None:  # noqa: ANN401
+        """See the driver; ``run_encoded`` asks by it too."""
+        self._start(call.statement, done, lambda done: self._begin_encoded(call, *given, done=done, **options))
 
     def begin_rows(self, statement: Statement, *given: Any, done: Done, **options: Any) -> None:  # noqa: ANN401
         """See the driver."""

@@ -18,7 +18,7 @@ from uuid import uuid4
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.cassandra import queue_rows, rows
+from queuey.storage.cassandra import queue_rows, rows, segments
 from queuey.storage.cassandra.applications import CassandraApplications
 from queuey.storage.cassandra.cas import Cas
 from queuey.storage.cassandra.catalogue import CassandraCatalogue
@@ -49,7 +49,7 @@ ASKED_EVERY = 60.0
 START = 3.0
 """Seconds that opening waits for Cassandra before it goes on without."""
 
-PREPARED = (*rows.INSERT, *rows.DELETE, *rows.UP, *rows.DOWN, queue_rows.FIND)
+PREPARED = (*rows.INSERT, *rows.DELETE, *rows.UP, *rows.DOWN, queue_rows.FIND, segments.FLOOR)
 """What is sent from threads that must never wait: the writer's, the fences', the event loop's, the driver's."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?)")

@@ -56,7 +56,7 @@ _DOWN = Statement(
     f"WHERE qid = ? AND part = ? AND level = ? AND start > ? AND start < ? LIMIT {MORE}"
 )
 _RECORD = Statement("INSERT INTO segments (qid, part, level, start, class) VALUES (?, ?, ?, ?, ?) USING TTL ?")
-_FLOOR = Statement("UPDATE segments USING TTL ? SET floor = ? WHERE qid = ? AND part = ?")
+FLOOR = Statement("UPDATE segments USING TTL ? SET floor = ? WHERE qid = ? AND part = ?")
 
 
 class Known(NamedTuple):
@@ -212,7 +212,7 @@ class Segments:
                 return
             _remember(self._raised, key, now, self._size)
         value = UUID(hex=ids.to_hex(floor))
-        self._driver.begin(_FLOOR, (lifetime, value, *key), consistency=consistency, done=_noted)
+        self._driver.begin(FLOOR, (lifetime, value, *key), consistency=consistency, done=_noted)
 
 
 def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:

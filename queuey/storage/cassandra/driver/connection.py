@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 RETRY_EVERY = 1.0
 """Seconds between attempts to connect."""
 CONNECT_TIMEOUT = 3.0
+_EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
+"""What the driver calls the thread that receives all answers; it would wait for one of them in vain."""
 
 
 class Host(NamedTuple):
@@ -529,6 +531,8 @@ class Driver:
     def _prepare(self, session: Session, statement: Statement) -> PreparedStatement:
         prepared = self._prepared.get(statement)
         if prepared is None:
+            if threading.current_thread().name in _EVENT_LOOPS:
+                raise StoreUnavailable("a statement that was not prepared cannot be asked from the driver's own thread")
             # One at a time, or a burst at the start would prepare the same statement many times over.
             with self._preparing:
                 prepared = self._prepared.get(statement)
