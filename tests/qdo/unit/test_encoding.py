@@ -60,7 +60,7 @@ def test_offsets_come_back(offset: Offset) -> None:
 def test_equal_targets_are_stored_alike(target: Target) -> None:
     """However their parts were put together: who finds the same target needs not set it."""
     backwards = Target(
-        dict(reversed(target.owners.items())), dict(reversed(target.absent.items())), frozenset(target.static)
+        dict(reversed([*target.owners.items()])), dict(reversed([*target.absent.items()])), frozenset(target.static)
     )
     assert encode_target(backwards) == encode_target(target)
 
