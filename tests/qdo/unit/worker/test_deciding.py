@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from qdo.worker import Failure, Retry, StopWorker, WorkerSettings
 from qdo.worker.deciding import Again, Bury, End, Skip, decide
+from qdo.worker.settings import OnFailure
 
 FAILURE = Failure.of(ValueError("x"))
 RETRY = Retry(attempts=3, base=8, cap=8)
@@ -13,8 +16,8 @@ RETRY = Retry(attempts=3, base=8, cap=8)
 
 def test_it_is_tried_again_before_anything_else() -> None:
     """As long as there are attempts left, no setting gives it up."""
-    for choice in ("dead-letter", "skip", "stop", "retry"):
-        settings = WorkerSettings(retry=RETRY, on_failure=choice)  # type: ignore[arg-type]
+    for choice in get_args(OnFailure):
+        settings = WorkerSettings(retry=RETRY, on_failure=choice)
         assert decide(settings, "orders", FAILURE, 2, 0.25) == Again(2.0)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 from hypothesis import strategies as some
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from qdo.worker.keys import key_by
 from qdo.worker.lanes import Held, KeyedLane, Lane, OrderedLane, Run
@@ -48,21 +49,20 @@ class LaneModel(RuleBasedStateMachine):
         self.lane.add(new)
 
     @rule(target=runs, most=some.integers(1, 9))
-    def take(self, most: int) -> Run | None:
+    def take(self, most: int) -> Any:  # noqa: ANN401 - a run, or nothing
         """Somebody asks for work."""
         run = self.lane.take(most)
-        if run is not None:
-            assert 1 <= len(run.messages) <= most
-            for one in run.messages:
-                assert run.attempt == self.failed.get(one.id, 0) + 1
-            self.running.append(run)
+        if run is None:
+            return multiple()
+        assert 1 <= len(run.messages) <= most
+        for one in run.messages:
+            assert run.attempt == self.failed.get(one.id, 0) + 1
+        self.running.append(run)
         return run
 
     @rule(target=held, run=consumes(runs), part=some.floats(0, 1), failed=some.booleans())
-    def settle(self, run: Run | None, part: float, failed: bool) -> Held | None:  # noqa: FBT001 - drawn
+    def settle(self, run: Run, part: float, failed: bool) -> Any:  # noqa: ANN401, FBT001 - drawn; held, or nothing
         """Some of it is handled; then it fails, or is cut short."""
-        if run is None:
-            return None
         handled = round(part * len(run.messages))
         failed = failed and handled < len(run.messages)
         self.running.remove(run)
@@ -70,29 +70,27 @@ class LaneModel(RuleBasedStateMachine):
         before = self.lane.count
         found = self.lane.settle(run, handled, failed=failed)
         assert before - self.lane.count == handled
-        if failed:
-            assert found is not None
-            assert found.message is run.messages[handled]
-            self.failed[found.message.id] = found.attempt
-            self.holding.append(found)
-        else:
+        if not failed:
             assert found is None
+            return multiple()
+        assert found is not None
+        assert found.message is run.messages[handled]
+        self.failed[found.message.id] = found.attempt
+        self.holding.append(found)
         return found
 
     @rule(one=consumes(held))
-    def again(self, one: Held | None) -> None:
+    def again(self, one: Held) -> None:
         """It is to be tried again."""
-        if one is not None:
-            self.holding.remove(one)
-            self.lane.again(one)
+        self.holding.remove(one)
+        self.lane.again(one)
 
     @rule(one=consumes(held))
-    def finish(self, one: Held | None) -> None:
+    def finish(self, one: Held) -> None:
         """It was given up."""
-        if one is not None:
-            self.holding.remove(one)
-            self.done.append(one.message)
-            self.lane.finish(one)
+        self.holding.remove(one)
+        self.done.append(one.message)
+        self.lane.finish(one)
 
     @invariant()
     def keeps_order(self) -> None:
@@ -122,9 +120,9 @@ class LaneModel(RuleBasedStateMachine):
             self.finish(one)
         for run in list(self.running):
             self.settle_all(run)
-        while (run := self.lane.take(5)) is not None:
-            self.running.append(run)
-            self.settle_all(run)
+        while (more := self.lane.take(5)) is not None:
+            self.running.append(more)
+            self.settle_all(more)
         assert len(self.done) == len(self.sent)
         self.tells_how_far_it_is()
 
@@ -174,9 +172,10 @@ def test_a_failed_message_travels_alone_when_it_is_tried_again() -> None:
     assert held == Held(messages[1], 1)
     assert lane.take(10) is None
     lane.again(held)
-    again = lane.take(10)
-    assert again == Run([messages[1]], 2)
-    lane.settle(again, 1)
+    alone = lane.take(10)
+    assert alone is not None
+    assert alone == Run([messages[1]], 2)
+    lane.settle(alone, 1)
     assert lane.take(10) == Run([messages[2]], 1)
 
 
@@ -203,6 +202,22 @@ def test_a_held_message_holds_up_only_its_own_key() -> None:
     assert lane.end == messages[3].id
 
 
+def test_each_message_begins_at_its_first_attempt() -> None:
+    """That a message with the same key needed two attempts says nothing about the next."""
+    lane = KeyedLane(key_by("header:key"), 2, 100)
+    fed(lane, "aa")
+    for attempt in (1, 2):
+        run = lane.take(1)
+        assert run is not None
+        assert run.attempt == attempt
+        held = lane.settle(run, attempt - 1, failed=attempt == 1)
+        if held is not None:
+            lane.again(held)
+    last = lane.take(1)
+    assert last is not None
+    assert last.attempt == 1
+
+
 def test_work_is_shared_out_evenly() -> None:
     """One run does not take everything while other places stay empty."""
     lane = KeyedLane(key_by("header:key"), 4, 1000)
@@ -220,7 +235,6 @@ def test_no_more_is_wanted_than_the_window() -> None:
     other = lane.take(100)
     assert run is not None
     assert other is not None
-    assert not lane.take(100)
     lane.settle(other, len(other.messages))
     assert lane.full
     lane.settle(run, 1)
