@@ -33,6 +33,8 @@ class Proxy:
         self._server: asyncio.Server | None = None
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._answering = asyncio.Event()
+        self._answering.set()
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self._port = probe.getsockname()[1]
         self.address = f"127.0.0.1:{self._port}"
@@ -56,10 +58,21 @@ class Proxy:
     def silence(self) -> None:
         """Keeps connections and accepts new ones, but passes nothing on."""
         self._loop.call_soon_threadsafe(self._flowing.clear)
+        self.mute()
+
+    def mute(self) -> None:
+        """Passes on what members send, but not what the server answers."""
+        self._loop.call_soon_threadsafe(self._answering.clear)
 
     def resume(self) -> None:
         """Passes on what has come meanwhile, and what comes."""
         self._loop.call_soon_threadsafe(self._flowing.set)
+        self._loop.call_soon_threadsafe(self._answering.set)
+
+    @property
+    def connections(self) -> int:
+        """How many there are to the server."""
+        return len(self._writers) // 2
 
     def close(self) -> None:
         """Ends it."""
@@ -95,7 +108,10 @@ class Proxy:
             theirs, ours = await asyncio.open_connection(*self._target)
             self._writers.add(ours)
             await asyncio.wait(
-                {asyncio.create_task(self._pass(reader, ours)), asyncio.create_task(self._pass(theirs, writer))},
+                {
+                    asyncio.create_task(self._pass(reader, ours, self._flowing)),
+                    asyncio.create_task(self._pass(theirs, writer, self._answering)),
+                },
                 return_when=asyncio.FIRST_COMPLETED,
             )
             ours.transport.abort()
@@ -103,9 +119,11 @@ class Proxy:
         writer.transport.abort()
         self._writers.discard(writer)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @staticmethod
+    async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, allowed: asyncio.Event) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(PIECE):
-                await self._flowing.wait()
+                await allowed.wait()
                 writer.write(data)
                 await writer.drain()
+        await allowed.wait()  # silence hides an end as well

@@ -1,0 +1,1 @@
+"""What coordination by ZooKeeper decides without a server."""

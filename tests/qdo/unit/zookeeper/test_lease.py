@@ -1,0 +1,85 @@
+"""How long a session counts as alive."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.coordination.zookeeper.lease import Lease
+
+INSTANTS = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20)
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Gives the time."""
+        return self.now
+
+
+def begun(timeout: float = 10.0) -> tuple[Lease, Hand]:
+    """Returns a lease that was granted now."""
+    hand = Hand()
+    lease = Lease(1.0, hand)
+    lease.grant(timeout)
+    return lease, hand
+
+
+def test_nothing_lapses_before_it_began() -> None:
+    """Connecting may take as long as it takes."""
+    hand = Hand()
+    lease = Lease(1.0, hand)
+    hand.now += 100
+    lease.hear()
+    assert not lease.lapsed
+    assert not lease.broken
+    lease.grant(1.0)
+    assert not lease.lapsed
+
+
+def test_silence_breaks_then_lapses() -> None:
+    """After two thirds of the timeout the connection is broken, after all of it the session may be over."""
+    lease, hand = begun(9.0)
+    seen = []
+    for _ in range(10):
+        hand.now += 1
+        seen.append((lease.broken, lease.lapsed))
+    assert seen == [(False, False)] * 6 + [(True, False)] * 3 + [(True, True)]
+
+
+def test_what_is_granted_counts() -> None:
+    """Not what was asked for."""
+    lease, hand = begun(4.0)
+    hand.now += 3.9
+    assert not lease.lapsed
+    hand.now += 0.2
+    assert lease.lapsed
+
+
+def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
+    """It may have arrived before the process was stopped; the session may have ended since."""
+    lease, hand = begun(10.0)
+    hand.now += 11
+    lease.hear()
+    assert lease.lapsed
+    assert lease.left == 0
+    lease.hear()
+    assert lease.lapsed
+
+
+@given(INSTANTS)
+def test_a_lease_lives_while_no_silence_is_too_long(pauses: list[float]) -> None:
+    """Whatever the sequence of answers: it has lapsed if and only if one pause was longer than the timeout."""
+    lease, hand = begun(10.0)
+    longest = 0.0
+    for pause in pauses:
+        before = hand.now
+        hand.now += pause
+        longest = max(longest, hand.now - before)
+        assert lease.lapsed == (longest > 10.0)
+        lease.hear()
+        assert lease.lapsed == (longest > 10.0)

@@ -1,0 +1,101 @@
+"""What a URL says about how the service is reached."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdo.coordination.opening import open_coordinator
+from qdo.coordination.zookeeper.access import Access, Digest, Sasl, Tls
+from qdo.coordination.zookeeper.url import parse
+from qdo.errors import InvalidArgument
+
+
+def test_hosts_and_chroot() -> None:
+    """Several servers, with and without a port, and where everything lies."""
+    access = parse("zookeeper://one:2181,two,[::1]:2182/some/where/")
+    assert access == Access("one:2181,two,[::1]:2182", "/some/where")
+    assert access.servers == ("one:2181", "two", "[::1]:2182")
+    assert parse("zookeeper://one").chroot == ""
+    assert parse("zookeeper://one/").chroot == ""
+
+
+def test_timeouts_and_order() -> None:
+    """The session's timeout is the caller's; the rest stands in the URL, and options win over it."""
+    access = parse("zookeeper://h?connect_timeout=3.5&shuffle=no", session_timeout=4.0)
+    assert (access.session_timeout, access.connect_timeout, access.shuffle) == (4.0, 3.5, False)
+    assert parse("zookeeper://h?connect_timeout=3.5", connect_timeout=9).connect_timeout == 9.0
+
+
+def test_logins(tmp_path: Path) -> None:
+    """A login stands in the URL or in a file, for ZooKeeper's own scheme or for SASL; nodes are private with one."""
+    assert parse("zookeeper://me:p%40ss%3A@h").login == Digest("me", "p@ss:")
+    assert type(parse("zookeeper://me:pw@h?login=sasl").login) is Sasl
+    file = tmp_path / "login"
+    file.write_text("me:from:file\n")
+    assert parse(f"zookeeper://h?login_file={file}").login == Digest("me", "from:file")
+    assert parse("zookeeper://h").login is None
+    assert [parse(f"zookeeper://{rest}").closed for rest in ("h", "u:p@h", "h?private=yes", "u:p@h?private=no")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_tls() -> None:
+    """It is on when asked for, or when it has something to be set up with."""
+    assert parse("zookeeper://h").tls is None
+    assert parse("zookeeper://h?tls=yes").tls == Tls()
+    assert parse("zookeeper://h?ca=/c&cert=/d&key=/e&key_password=p&check_hostname=no").tls == Tls(
+        Path("/c"), Path("/d"), Path("/e"), "p", check_hostname=False
+    )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "zookeeper:",
+        "zookeeper://",
+        "zookeeper:///chroot",
+        "zookeeper://h:port",
+        "zookeeper://h:99999",
+        "zookeeper://h:0",
+        "zookeeper://h,",
+        "zookeeper://h,,i",
+        "zookeeper://h/a//b",
+        "zookeeper://h/a/../b",
+        "zookeeper://h/zookeeper",
+        "zookeeper://h#x",
+        "zookeeper://h?nothing=1",
+        "zookeeper://h?shuffle=perhaps",
+        "zookeeper://h?connect_timeout=soon",
+        "zookeeper://h?connect_timeout=-1",
+        "zookeeper://h?connect_timeout=inf",
+        "zookeeper://user@h",
+        "zookeeper://:password@h",
+        "zookeeper://u:p@h?login=kerberos",
+        "zookeeper://h?login_file=/nowhere/at/all",
+        "zookeeper://h?tls=no&ca=/c",
+    ],
+)
+def test_what_makes_no_sense_is_refused(url: str) -> None:
+    """Before anything is connected."""
+    with pytest.raises(InvalidArgument):
+        parse(url)
+
+
+@pytest.mark.parametrize("options", [{"ca": "/nowhere/at/all"}, {"cert": "/nowhere/at/all"}])
+def test_files_that_are_not_there_are_named(options: dict[str, Any]) -> None:
+    """Encryption that cannot be set up is noticed at once, and the error says which file."""
+    with pytest.raises(InvalidArgument, match="/nowhere/at/all"):
+        open_coordinator("zookeeper://h", "group", **options)
+
+
+def test_passwords_are_not_shown() -> None:
+    """What describes the access may be logged."""
+    shown = repr(parse("zookeeper://me:s3cret@h?cert=/c&key_password=s3cret"))
+    assert "s3cret" not in shown
+    assert "me" in shown

@@ -1,0 +1,222 @@
+"""The connection as kazoo sees it: nothing is lost, nothing is waited for that is there, a silent server is left."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.coordination.zookeeper.driver.handler import Handler
+from qdo.coordination.zookeeper.driver.wire import PIECE, Wire
+from qdo.coordination.zookeeper.lease import Lease
+from tests.qdo.unit.zookeeper.test_lease import Hand
+
+GREETING = struct.pack(">iiiq", 36, 0, 6000, 99)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Our end of a connection and the server's."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(0)
+    with ours, theirs:
+        yield ours, theirs
+
+
+def make(ours: socket.socket) -> tuple[Wire, Handler, Lease, Hand]:
+    """A wire with what belongs to it, on a clock that stands still."""
+    hand = Hand()
+    lease = Lease(3.0, hand)
+    return Wire(ours, lease), Handler(lease, None), lease, hand
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), max_size=12), st.lists(st.integers(1, 500), min_size=1))
+def test_bytes_come_in_order(pieces: list[bytes], sizes: list[int]) -> None:
+    """However the server writes and kazoo reads, every byte comes once, then the end."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire, handler, _, _ = make(ours)
+        ours.settimeout(0)
+        for piece in pieces:
+            theirs.sendall(piece)
+        theirs.close()
+        read = []
+        for number in range(10_000):
+            ready, _, _ = handler.select([wire], [], [], 1.0)
+            assert ready == [wire]
+            data = wire.recv(sizes[number % len(sizes)])
+            if not data:
+                break
+            read.append(data)
+        assert b"".join(read) == b"".join(pieces)
+
+
+def test_what_has_arrived_is_read_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Many answers cost one look at the operating system."""
+    ours, theirs = ends
+    wire, handler, _, _ = make(ours)
+    theirs.sendall(b"x" * 1000)
+    handler.select([wire], [], [], 1.0)
+    assert wire.pending() == 1000
+    assert not select.select([ours], [], [], 0)[0]
+    assert handler.select([wire], [], [], 0) == ([wire], [], [])
+
+
+def test_nothing_to_read_is_said_as_kazoo_understands(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Without data reading does not wait and is no broken connection."""
+    ours, _ = ends
+    wire, handler, _, _ = make(ours)
+    assert handler.select([wire], [], [], 0.0) == ([], [], [])
+    with pytest.raises(ssl.SSLWantReadError):
+        wire.recv(10)
+
+
+def test_the_first_packet_tells_the_timeout(ends: tuple[socket.socket, socket.socket]) -> None:
+    """What the server grants counts, also when the packet comes in parts."""
+    ours, theirs = ends
+    wire, handler, lease, hand = make(ours)
+    for byte in GREETING:
+        theirs.sendall(bytes([byte]))
+        handler.select([wire], [], [], 1.0)
+        wire.recv(PIECE)
+    assert lease.timeout == 6.0
+    hand.now += 5
+    assert lease.silence == 5
+
+
+def test_a_refused_session_grants_nothing(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Servers answer a session that has ended with a timeout of nothing."""
+    ours, theirs = ends
+    wire, handler, lease, _ = make(ours)
+    theirs.sendall(struct.pack(">iiiq", 36, 0, 0, 0))
+    handler.select([wire], [], [], 1.0)
+    assert lease.timeout == 3.0
+    assert lease.silence == 0
+
+
+def test_answers_renew_the_lease(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Every byte after the first packet is a sign of life; the end of the connection is none."""
+    ours, theirs = ends
+    wire, handler, lease, hand = make(ours)
+    theirs.sendall(GREETING)
+    handler.select([wire], [], [], 1.0)
+    wire.recv(PIECE)
+    hand.now += 2
+    theirs.sendall(b"answer")
+    handler.select([wire], [], [], 1.0)
+    wire.recv(PIECE)
+    assert lease.silence == 0
+    hand.now += 2
+    theirs.close()
+    handler.select([wire], [], [], 1.0)
+    assert lease.silence == 2
+
+
+def test_a_silent_server_is_left(ends: tuple[socket.socket, socket.socket]) -> None:
+    """After two thirds of the timeout without an answer the connection counts as broken, whatever is sent."""
+    ours, theirs = ends
+    wire, handler, _, hand = make(ours)
+    theirs.sendall(GREETING)
+    handler.select([wire], [], [], 1.0)
+    wire.recv(PIECE)
+    for _ in range(4):
+        hand.now += 1
+        assert handler.select([], [wire], [], 1.0)[1] == [wire]
+    hand.now += 0.1
+    with pytest.raises(TimeoutError):
+        handler.select([], [wire], [], 1.0)
+    with pytest.raises(TimeoutError):
+        handler.select([wire], [], [], 1.0)
+
+
+def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket, socket.socket]) -> None:
+    """Whatever kazoo allows: others have to be tried while there is time."""
+    ours, _ = ends
+    hand = Hand()
+    handler = Handler(Lease(0.05, hand), None)
+    assert handler.select([Wire(ours, Lease(0.05, hand))], [], [], 3600.0) == ([], [], [])
+
+
+def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not answer the end of the session is not waited for."""
+    monkeypatch.setattr("qdo.coordination.zookeeper.driver.handler.CLOSING", 0.05)
+    ours, theirs = ends
+    wire, handler, _, _ = make(ours)
+    theirs.sendall(GREETING)
+    handler.select([wire], [], [], 1.0)
+    wire.recv(PIECE)
+    handler.stop()
+    assert handler.select([wire], [], [], 3600.0) == ([], [], [])
+    with pytest.raises(TimeoutError):
+        handler.select([wire], [], [], 3600.0)
+
+
+def test_a_session_that_has_ended_connects_no_more() -> None:
+    """Or kazoo would begin another one."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        handler = Handler(Lease(5.0), None)
+        handler.create_connection(server.getsockname()).close()
+        handler.over = True
+        with pytest.raises(ConnectionRefusedError):
+            handler.create_connection(server.getsockname())
+
+
+def test_it_is_known_why_a_connection_failed() -> None:
+    """So that who waits for it can be told."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+    handler = Handler(Lease(5.0), None)
+    with pytest.raises(OSError, match="refused"):
+        handler.create_connection(address)
+    assert handler.trouble is not None
+    assert str(address[1]) in handler.trouble
+
+
+def test_callbacks_are_called_where_the_answer_is_put_in() -> None:
+    """Before and after it is there, each once."""
+    answer = Handler(Lease(5.0), None).async_result()
+    called: list[tuple[str, int]] = []
+
+    def note(name: str) -> Callable[[object], None]:
+        return lambda _: called.append((name, threading.get_ident()))
+
+    answer.rawlink(note("before"))
+    thread = threading.Thread(target=answer.set, args=(1,))
+    thread.start()
+    thread.join()
+    answer.rawlink(note("after"))
+    assert [name for name, _ in called] == ["before", "after"]
+    assert called[0][1] != called[1][1] == threading.get_ident()
+    assert (answer.get(), answer.successful()) == (1, True)
+
+
+def test_only_the_first_answer_counts() -> None:
+    """Kazoo gives two to what is asked for while it is being closed."""
+    answer = Handler(Lease(5.0), None).async_result()
+    answer.set_exception(ValueError("first"))
+    answer.set(2)
+    with pytest.raises(ValueError, match="first"):
+        answer.get()
+
+
+def test_no_callback_is_lost_or_doubled_in_a_race() -> None:
+    """One thread answers while another asks for the callback."""
+    called: list[object] = []
+    until = time.monotonic() + 0.5
+    tried = 0
+    while time.monotonic() < until:
+        answer = Handler(Lease(5.0), None).async_result()
+        thread = threading.Thread(target=answer.set)
+        thread.start()
+        answer.rawlink(called.append)
+        thread.join()
+        tried += 1
+        assert len(called) == tried

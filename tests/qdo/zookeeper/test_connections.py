@@ -1,0 +1,293 @@
+"""Connections that break, fall silent or are one too many: what members believe and what is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from qdo.coordination import Held, Member, Session
+from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.driver.handler import Handler
+from qdo.coordination.zookeeper.lease import Lease
+from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.errors import CoordinationError, CoordinationLost, SessionLost
+from qdo.partitions import Partition
+from tests.qdo.contract.conftest import Join, Open
+from tests.qdo.contract.events import PATIENCE, Heard, eventually
+from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.zookeeper import ZooKeeperService, plain, until
+
+SHORT = 3.0
+
+
+def link_of(session: Session) -> Link:
+    """Returns the connection of a member."""
+    assert isinstance(session, ZooKeeperSession)
+    return session.link
+
+
+async def send_steadily(session: Session) -> None:
+    """Has requests under way as commits that nobody waits for would be, whatever comes of them."""
+    while session.state == "connected":
+        asking = asyncio.ensure_future(session.target())
+        asking.add_done_callback(lambda done: done.cancelled() or done.exception())
+        await asyncio.sleep(0.1)  # more often than kazoo asks for signs of life
+
+
+async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, service: ZooKeeperService) -> None:
+    """The session is suspended within its time: kazoo alone takes every request for a sign of life."""
+    session, heard = await join("a", session_timeout=SHORT)
+    service.proxy.silence()
+    sending = asyncio.create_task(send_steadily(session))
+    await heard.next("suspended")
+    await heard.next("lost")
+    await sending
+    service.proxy.resume()
+
+
+async def test_kazoo_alone_does_not_notice_a_silent_server(join: Join, service: ZooKeeperService) -> None:
+    """Without the look at the silence of the connection the session outlives its time, as far as its member knows."""
+    session, heard = await join("a", session_timeout=SHORT)
+    with mock.patch.object(Lease, "broken", new=False), mock.patch.object(Lease, "lapsed", new=False):
+        service.proxy.silence()
+        sending = asyncio.create_task(send_steadily(session))
+        await asyncio.sleep(1.5 * SHORT)  # longer than the servers wait
+        assert heard.events == []
+        sending.cancel()
+        service.proxy.resume()
+        await heard.next("lost")
+
+
+async def test_dropped_connections_during_a_take_lose_nothing(join: Join, service: ZooKeeperService) -> None:
+    """Whenever the connection breaks: what was taken is known after taking again, and can be committed."""
+    session, heard = await join("a")
+    partitions = some(300)
+    for pause in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04):
+        taking = asyncio.ensure_future(session.take(partitions))
+        await asyncio.sleep(pause)
+        await asyncio.to_thread(service.proxy.drop)
+        await asyncio.wait({taking})
+        assert taking.exception() is None or isinstance(taking.exception(), CoordinationLost)
+        held = await again(heard, lambda: session.take(partitions))
+        assert set(held) == set(partitions)
+        answer = await session.commit([(each, str(pause)) for each in held.values()])
+        assert all(answer.values())
+        await session.release(partitions)
+    assert "lost" not in heard.events
+
+
+async def again(heard: Heard, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - what is called
+    """Calls until the connection is back."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await call()
+            except CoordinationLost:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_commit_in_doubt_is_settled_by_taking_again(join: Join, service: ZooKeeperService) -> None:
+    """Its answer is lost although it was recorded; what was held before records nothing any more."""
+    session, heard = await join("a")
+    held = (await session.take([ONE]))[ONE]
+    service.proxy.mute()
+    committing = asyncio.ensure_future(session.commit([(held, "7")]))
+    with plain(service._direct) as client:
+        tree = session._tree  # type: ignore[attr-defined] # of this kind of session
+        await until(lambda: b'"7"' in client.get(tree.offset(ONE))[0])
+    await asyncio.to_thread(service.proxy.drop)
+    with pytest.raises(CoordinationLost):
+        await committing
+    service.proxy.resume()
+    taken: dict[Partition, Held] = await again(heard, lambda: session.take([ONE]))
+    assert taken[ONE].offset.id == "7"
+    assert await session.commit([(held, "8")]) == {ONE: None}
+    assert (await session.commit([(taken[ONE], "9")]))[ONE]
+
+
+async def test_nothing_is_sent_under_a_second_session(join: Join, service: ZooKeeperService) -> None:
+    """What kazoo's client was asked for after the end of its session never happens."""
+    session, heard = await join("a")
+    link, path = link_of(session), f"{service.root}/mark"
+    await service.expire(session)
+    await heard.next("lost")
+    asked = link._client.create_async(path)
+    await until(lambda: link.finished)
+    with plain(service._direct) as client:
+        assert client.exists(path) is None
+    assert asked.exception is not None
+
+
+async def test_kazoo_alone_begins_a_second_session(join: Join, service: ZooKeeperService) -> None:
+    """With connections allowed after the end, and nobody who stops the client, the same request happens."""
+    session, _ = await join("a")
+    link, path = link_of(session), f"{service.root}/mark"
+    never = mock.PropertyMock(return_value=False)
+    with mock.patch.object(Link, "_stop"), mock.patch.object(Handler, "over", never, create=True):
+        await service.expire(session)
+        await until(lambda: link._client.connected)
+        asked = link._client.create_async(path)
+        await until(asked.ready)
+    with plain(service._direct) as client:
+        assert client.exists(path) is not None
+    link._stop()
+
+
+async def test_leaving_while_suspended_closes_the_session_later(
+    join: Join, coordinator: ZooKeeperCoordinator, service: ZooKeeperService
+) -> None:
+    """Leaving does not wait for a network that is gone; the member goes when it is back, not when its time is over."""
+    session, heard = await join("a")
+    await session.take([ONE])
+    await service.cut()
+    await heard.next("suspended")
+    await session.leave()
+    assert session.state == "lost"
+    assert not link_of(session).finished
+    await service.mend()
+    await until(lambda: link_of(session).finished)
+    assert await again(heard, coordinator.members) == {}
+    assert await coordinator.owners() == {}
+
+
+async def test_a_session_that_is_lost_here_is_closed_there(
+    join: Join, service: ZooKeeperService, open_one: Open
+) -> None:
+    """A member whose clock says that its session is over, while the servers wait, does not hold anything up."""
+    session, heard = await join("a")
+    await session.take([ONE])
+    lease = link_of(session)._lease
+    await service.cut()
+    await heard.next("suspended")
+    lease._heard = lease._clock() - 1000  # as if the machine had slept
+    assert session.state == "lost"
+    with pytest.raises(SessionLost):
+        await session.take([ONE])
+    await heard.next("lost")
+    await service.mend()
+    await until(lambda: link_of(session).finished)
+    assert await (await open_one()).owners() == {}
+    assert heard.events[-1] == "lost"
+
+
+async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperService) -> None:
+    """Whom the others do not see is no member, although its session is alive."""
+    mine, heard = await join("a")
+    other, _ = await join("b")
+    await mine.take([ONE])
+    await mine.members()
+    with plain(service._direct) as client:
+        client.delete(mine._tree.member("a"))  # type: ignore[attr-defined] # of this kind of session
+    await heard.next("changed")
+    with pytest.raises(SessionLost):
+        await mine.members()
+    await heard.next("lost")
+    assert set(await other.members()) == {"b"}
+
+
+async def test_a_member_has_one_connection(service: ZooKeeperService, open_one: Open) -> None:
+    """What is asked from outside goes the same way; a second member has one of its own."""
+    coordinator = await open_one()
+    session = await coordinator.join(Member("a"), Heard())
+    await coordinator.owners()
+    assert service.proxy.connections == 1
+    await coordinator.join(Member("b"), Heard())
+    assert service.proxy.connections == 2
+    await session.leave()
+    await until(lambda: service.proxy.connections == 1)
+
+
+def open_files() -> int:
+    """Returns how many files this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_nothing_is_left_behind(service: ZooKeeperService, open_one: Open) -> None:
+    """After closing there is no thread and no open file of it."""
+    before, files = threading.active_count(), open_files()
+    coordinator = await open_one()
+    for name in "abc":
+        await coordinator.join(Member(name), Heard())
+    assert threading.active_count() == before + 3
+    await coordinator.close()
+    assert threading.active_count() == before
+    await until(lambda: service.proxy.connections == 0)
+    assert open_files() == files
+
+
+async def test_the_timeout_is_what_the_servers_grant(service: ZooKeeperService, open_one: Open) -> None:
+    """They have limits; what they said counts, and is told."""
+    long, short = await open_one(session_timeout=3600.0), await open_one(session_timeout=0.001)
+    assert 0.001 < short.session_timeout < long.session_timeout < 3600.0
+    session = await long.join(Member("a"), Heard())
+    assert link_of(session).timeout == long.session_timeout
+
+
+async def test_a_forked_process_uses_nothing_of_it(join: Join) -> None:
+    """The thread that reads the connection is not in the child, so it would wait for ever."""
+    session, _ = await join("a")
+    with mock.patch("os.getpid", return_value=-1), pytest.raises(CoordinationError, match="forked"):
+        await session.members()
+
+
+async def test_connecting_gives_up_in_time(service: ZooKeeperService) -> None:
+    """And says why."""
+    await service.cut()
+    coordinator = service.coordinator()
+    with pytest.raises(CoordinationLost, match="refused"):
+        await coordinator.open()
+    await coordinator.close()
+    await service.mend()
+
+
+async def test_members_are_read_again_only_where_something_is_new(join: Join) -> None:
+    """Looking costs one request and the members that came or said something else, however many there are."""
+    mine, heard = await join("watching")
+    others = [(await join(f"m{number}"))[0] for number in range(12)]
+    assert len(await mine.members()) == 13
+    read: list[list[str]] = []
+    link = link_of(mine)
+    reading = link.read
+
+    async def note(paths: Any, **options: Any) -> Any:  # noqa: ANN401 - as the method's
+        wanted = list(paths)
+        read.append([path.rpartition("/")[2] for path in wanted])
+        return await reading(wanted, **options)
+
+    with mock.patch.object(link, "read", note):
+        await mine.members()
+        await others[3].update({ONE.queue: 7})
+        await eventually(heard, mine.members, lambda members: members["m3"].queues == {ONE.queue: 7})
+        await others[5].leave()
+        await eventually(heard, mine.members, lambda members: "m5" not in members)
+    assert sorted(name for names in read for name in names) == ["m3"]
+
+
+async def test_many_partitions_take_few_requests(join: Join) -> None:
+    """A thousand are read at once and taken in some dozen transactions; so are commits and releases."""
+    mine, _ = await join("a")
+    partitions = some(1000)
+    await mine.take(some(1))
+    counted: dict[str, int] = {"read": 0, "apply": 0, "rounds": 0}
+    link = link_of(mine)
+    asking = link._ask
+
+    async def count(calls: Any) -> Any:  # noqa: ANN401 - as the method's
+        counted["rounds"] += 1
+        counted["read" if "get_async" in repr(calls[:1]) else "apply"] += len(calls)
+        return await asking(calls)
+
+    with mock.patch.object(link, "_ask", count):
+        held = await mine.take(partitions)
+        await mine.commit([(each, "1") for each in held.values()])
+        await mine.release(partitions)
+    assert counted["read"] == 1000
+    assert counted["apply"] < 60
+    assert counted["rounds"] < 15
