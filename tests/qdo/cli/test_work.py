@@ -1,0 +1,366 @@
+"""``qdo work`` as a real process: what it handles, what it says, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue as queues
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from queuey.client import Client
+from tests.commands import Run
+from tests.qdo.cli.conftest import GROUP, Place
+from tests.served import Served, environment
+
+SECONDS = 60.0
+
+HANDLERS = '''
+"""Handlers of these tests; they say on standard output what they do."""
+
+import asyncio
+import os
+import threading
+
+from qdo.worker import StopWorker
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def handle(message, context):
+    say("handled", message.partition, message.body)
+
+def fail(message, context):
+    raise ValueError(f"cannot bear {message.body}")
+
+def enough(message, context):
+    if message.body == "enough":
+        raise StopWorker
+    handle(message, context)
+
+def never(message, context):
+    say("begun", message.body)
+    threading.Event().wait()
+
+async def slow(message, context):
+    say("begun", message.body)
+    await asyncio.sleep(60)
+
+def counted(message, context):
+    context.append(message.body)
+    say("count", len(context))
+
+def context():
+    say("entered")
+    return []
+
+def broken():
+    raise OSError("no database")
+
+def one_argument(message):
+    pass
+'''
+
+
+class Working:
+    """A worker in a process.
+
+    Args:
+        command: What follows ``qdo work``.
+        directory: Where it runs.
+        variables: Its environment.
+    """
+
+    def __init__(self, command: list[str], directory: Path, variables: dict[str, str]) -> None:
+        self.log: list[str] = []
+        self._said: queues.Queue[str | None] = queues.Queue()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qdo", "work", *command],
+            cwd=directory,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._readers = [threading.Thread(target=self._read_out), threading.Thread(target=self._read_log)]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.ended()
+
+    def said(self, count: int) -> list[str]:
+        """Waits for so many lines of standard output."""
+        lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
+        assert None not in lines, "".join(self.log)
+        return [str(line) for line in lines]
+
+    def ended(self) -> int:
+        """Waits for its end and returns the exit code."""
+        code = self.process.wait(SECONDS)
+        for reader in self._readers:
+            reader.join(SECONDS)
+        return code
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Sends a signal and waits for the end."""
+        self.process.send_signal(number)
+        return self.ended()
+
+    def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self._said.put(line.strip())
+        self._said.put(None)
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            self.log.extend(lines)
+
+
+class Hire:
+    """Starts workers for a test, in a directory with the module ``handlers``."""
+
+    def __init__(self, directory: Path, variables: dict[str, str]) -> None:
+        self.directory = directory
+        self.variables = variables
+
+    def __call__(self, *command: str) -> Working:
+        """Starts one."""
+        return Working(list(command), self.directory, self.variables)
+
+
+@pytest.fixture
+def hire(served: Served, place: Place, tmp_path: Path) -> Hire:
+    """Starts workers that belong to the test's group."""
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
+    return Hire(tmp_path, environment(**variables))
+
+
+@pytest.fixture
+def sent(client: Client, queue: str) -> list[str]:
+    """Three messages in each partition; returns the ids of the last ones."""
+    receipts = [
+        [client.send(queue, f"{partition}.{number}", partition=partition) for number in range(3)]
+        for partition in (1, 2, 3)
+    ]
+    return [mine[-1].id for mine in receipts]
+
+
+@pytest.mark.parametrize("mode", [[], ["--threads", "1"], ["--processes", "2"], ["--by", "body:kind"]], ids=" ".join)
+def test_handles_everything_and_drains(
+    hire: Hire, run: Run, place: Place, queue: str, sent: list[str], mode: list[str]
+) -> None:
+    """All messages are handled, each partition in order; SIGTERM records that, leaves the group and ends with 0."""
+    with hire("handlers:handle", "--queue", queue, *mode) as worker:
+        lines = worker.said(9)
+        assert run("status", "--json", "--no-lag").json["members"] != []
+        assert worker.end() == 0
+    bodies = [line.split()[-1] for line in lines]
+    assert [[body for body in bodies if body[0] == str(number)] for number in (1, 2, 3)] == [
+        [f"{number}.{index}" for index in range(3)] for number in (1, 2, 3)
+    ]
+    assert place.offsets() == {(queue, number): sent[number - 1] for number in (1, 2, 3)}
+    assert run("status", "--json", "--no-lag").json["members"] == []
+
+
+def test_settings_come_from_a_file(hire: Hire, place: Place, queue: str, sent: list[str]) -> None:
+    """Everything may stand in a file, the handler and its context too; the context is made once."""
+    config = hire.directory / "worker.toml"
+    config.write_text(f'handler = "handlers:counted"\ncontext = "handlers:context"\nqueue = ["{queue}"]\nthreads = 1\n')
+    with hire("--config", str(config)) as worker:
+        assert worker.said(10) == ["entered", *(f"count {number}" for number in range(1, 10))]
+        assert worker.end(signal.SIGINT) == 0
+
+
+def test_stop_worker_ends_it(hire: Hire, client: Client, place: Place, queue: str) -> None:
+    """StopWorker ends it with 0, and the message does not count as handled."""
+    first = client.send(queue, "first", partition=1)
+    client.send(queue, "enough", partition=1)
+    with hire("handlers:enough", "--queue", queue) as worker:
+        assert worker.ended() == 0
+    assert place.offsets()[queue, 1] == first.id
+
+
+def test_failures_become_dead_letters(hire: Hire, run: Run, place: Place, queue: str, sent: list[str]) -> None:
+    """What failed at last can be listed, with the number of attempts; the group goes on behind it."""
+    with hire(
+        "handlers:fail", "--queue", queue, "--attempts", "2", "--retry-base", "0", "--metrics", "127.0.0.1:0"
+    ) as worker:
+        wait_until_behind_nothing(run)
+        assert worker.end() == 0
+    letters = run("deadletter", "list", "--queue", queue, "--json").json_lines
+    assert len(letters) == 9
+    assert {(letter["cause"]["attempts"], letter["cause"]["error"]) for letter in letters} == {(2, "ValueError")}
+    assert place.offsets() == {(queue, number): sent[number - 1] for number in (1, 2, 3)}
+
+
+def wait_until_behind_nothing(run: Run) -> None:
+    """Waits until every partition of the group has an owner and nothing is behind its offset."""
+    found: dict[str, Any] = {"lag": None, "partitions": []}
+    while not found["partitions"] or found["lag"] != 0 or not all(line["offset"] for line in found["partitions"]):
+        found = run("status", "--json").json
+
+
+@pytest.mark.parametrize(
+    ("options", "code"), [(["--on-failure", "stop"], 3), (["--on-failure", "skip"], 0)], ids=["stop", "skip"]
+)
+def test_on_failure(
+    hire: Hire, run: Run, place: Place, queue: str, sent: list[str], options: list[str], code: int
+) -> None:
+    """``stop`` ends the worker with a code of its own and marks nothing; ``skip`` goes on."""
+    with hire("handlers:fail", "--queue", queue, "--never-retry", "ValueError", *options) as worker:
+        if code == 0:
+            wait_until_behind_nothing(run)
+            worker.process.send_signal(signal.SIGTERM)
+        assert worker.ended() == code
+    assert (place.offsets() == {}) == (code == 3)
+    assert run("deadletter", "list", "--queue", queue, "--json").out == b""
+
+
+def test_handlers_that_do_not_return(hire: Hire, client: Client, place: Place, queue: str) -> None:
+    """When a stop takes longer than allowed the worker ends with a code that says so, and nothing is recorded."""
+    client.send(queue, "x", partition=1)
+    with hire("handlers:never", "--queue", queue, "--drain", "0.2") as worker:
+        worker.said(1)
+        assert worker.end() == 4
+    assert place.offsets() == {}
+
+
+def test_second_signal_ends_at_once(hire: Hire, client: Client, queue: str) -> None:
+    """A second signal does not wait for anything, and ends it with 1."""
+    client.send(queue, "x", partition=1)
+    with hire("handlers:never", "--queue", queue) as worker:
+        worker.said(1)
+        worker.process.send_signal(signal.SIGTERM)
+        while not any("drains" in line for line in worker.log):
+            assert worker.process.poll() is None
+        assert worker.end() == 1
+
+
+def test_time_limit_of_an_async_handler(hire: Hire, run: Run, client: Client, queue: str) -> None:
+    """An attempt that takes too long is a failed one."""
+    client.send(queue, "x", partition=1)
+    options = ("--time-limit", "0.1", "--attempts", "2", "--retry-base", "0")
+    with hire("handlers:slow", "--queue", queue, *options) as worker:
+        assert worker.said(2) == ["begun x", "begun x"]
+        while not (letters := run("deadletter", "list", "--queue", queue, "--json").json_lines):
+            assert worker.process.poll() is None
+        assert letters[0]["cause"]["error"].endswith("TimeLimit")
+        assert worker.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["--queue", "q"], "module:function"),
+        (["handlers:handle"], "--queue"),
+        (["handlers:handel", "--queue", "q"], "is 'handle' meant?"),
+        (["handlers", "--queue", "q"], "module:function"),
+        (["nowhere:handle", "--queue", "q"], "nowhere"),
+        (["handlers:one_argument", "--queue", "q"], "one_argument"),
+        (["handlers:handle", "--queue", "q", "--context", "handlers:no"], "no"),
+        (["handlers:handle", "--queue", "q", "--threads", "0"], "threads"),
+        (["handlers:handle", "--queue", "q", "--threads", "2", "--processes", "2"], "processes"),
+        (["handlers:handle", "--queue", "q", "--time-limit", "1"], "thread"),
+        (["handlers:handle", "--queue", "_q"], "_q"),
+        (["handlers:handle", "--queue", "q", "--coordination", "postgres://x"], "postgres"),
+        (["handlers:handle", "--queue", "q", "--group", ""], "group"),
+    ],
+    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
+)
+def test_what_cannot_work_refuses_to_start(
+    hire: Hire, run: Run, command: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that could never handle anything ends with 2 and one line that says why."""
+    monkeypatch.chdir(hire.directory)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.root.level)
+    if "--group" in command:
+        monkeypatch.delenv("QDO_GROUP")
+    ended = run("work", *[part for part in command if part])
+    assert (ended.code, said in ended.err) == (2, True), ended.err
+
+
+def test_what_may_pass_is_another_failure(hire: Hire, queue: str, sent: list[str]) -> None:
+    """A context that cannot be made, or a place to meet that does not answer, may pass, so that the code is 1."""
+    with hire("handlers:handle", "--queue", queue, "--context", "handlers:broken") as worker:
+        assert worker.ended() == 1
+        assert "no database" in worker.log[-1]
+    with hire("handlers:handle", "--queue", queue, "--coordination", "local:///proc/nothing/here.db") as worker:
+        assert worker.ended() == 1
+        assert worker.log[-1].startswith("qdo: ")
+        assert not any("Traceback" in line for line in worker.log)
+
+
+def test_log_and_metrics(hire: Hire, queue: str, sent: list[str]) -> None:
+    """With ``--log json`` every line is an object; the metrics say what was handled."""
+    with hire("handlers:handle", "--queue", queue, "--log", "json", "--metrics", "127.0.0.1:0") as worker:
+        worker.said(9)
+        found = [re.search(r"http://127.0.0.1:\d+/metrics", line) for line in worker.log]
+        (address,) = [match[0] for match in found if match]
+        with urllib.request.urlopen(address) as answer:
+            families = answer.read().decode()
+        assert worker.end() == 0
+    lines = [json.loads(line) for line in worker.log]
+    assert {"time", "level", "logger", "process", "message"} <= set.intersection(*map(set, lines))
+    assert {line["level"] for line in lines} == {"info"}
+    joined = next(line for line in lines if "joined the group" in line["message"])
+    assert joined["member"] in joined["message"]
+    assert "qdo_partitions_owned 3.0" in families
+    assert "process_cpu_seconds_total" in families
+
+
+def test_metrics_address_that_is_taken(hire: Hire, served: Served, queue: str) -> None:
+    """An address that somebody else has is said, without a traceback."""
+    with hire("handlers:handle", "--queue", queue, "--metrics", f"127.0.0.1:{served.port}") as worker:
+        assert worker.ended() == 1
+        assert worker.log == [f"qdo: metrics cannot be served on 127.0.0.1:{served.port}: Address already in use\n"]
+
+
+@pytest.fixture
+def two(hire: Hire, queue: str) -> Iterator[tuple[Working, Working]]:
+    """Two workers of one group."""
+    with hire("handlers:handle", "--queue", queue) as one, hire("handlers:handle", "--queue", queue) as other:
+        yield one, other
+
+
+def test_workers_share_and_hand_over(
+    two: tuple[Working, Working], run: Run, client: Client, place: Place, queue: str
+) -> None:
+    """Both own something; when one ends in order the other has everything, and nothing is handled twice."""
+    while len({line["owner"] for line in run("status", "--json", "--no-lag").json["partitions"]} - {None}) < 2:
+        assert all(worker.process.poll() is None for worker in two)
+    refused = run("offsets", "reset", "latest", "--queue", queue)
+    assert (refused.code, "active" in refused.err) == (1, True)
+    for number in (1, 2, 3):
+        client.send(queue, f"{number}", partition=number)
+    wait_until_behind_nothing(run)
+    assert two[0].end() == 0
+    for number in (1, 2, 3):
+        client.send(queue, f"{number}", partition=number)
+    wait_until_behind_nothing(run)
+    assert two[1].end() == 0
+    handled = [line for worker in two for line in iter(worker._said.get, None)]
+    assert sorted(handled) == sorted(f"handled {number} {number}" for number in (1, 1, 2, 2, 3, 3))
