@@ -1,0 +1,219 @@
+"""An ensemble of three whose servers are killed and stopped under members that work."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from deploy.local import ZooKeeperNode
+from qdo.coordination import Held, Member, Session
+from qdo.coordination.zookeeper import Access, ZooKeeperCoordinator
+from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.errors import CoordinationLost, MemberExists
+from qdo.partitions import Partition
+from tests.qdo.contract.events import PATIENCE, Heard
+from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.zookeeper import until
+from tests.servers import ZooKeeperEnsemble, unique_name
+
+T = TypeVar("T")
+Open = Callable[..., Awaitable[ZooKeeperCoordinator]]
+
+SESSION = 8.0
+"""Seconds; servers agree on a new leader within two or three."""
+SHORT = 3.0
+
+
+@pytest.fixture
+async def open_one(zookeeper_nodes: ZooKeeperEnsemble) -> AsyncIterator[Open]:
+    """Opens coordinators of one chroot and closes them at the test's end."""
+    root, opened = f"/{unique_name('qdo')}", []
+
+    async def open_one(session_timeout: float = SESSION) -> ZooKeeperCoordinator:
+        access = Access(zookeeper_nodes.connect_string, root, session_timeout=session_timeout, connect_timeout=30)
+        coordinator = ZooKeeperCoordinator(access, "group")
+        opened.append(coordinator)
+        await coordinator.open()
+        return coordinator
+
+    yield open_one
+    await asyncio.gather(*(coordinator.close() for coordinator in opened))
+
+
+async def again(call: Callable[[], Awaitable[T]]) -> T:
+    """Calls until the service answers."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await call()
+            except (CoordinationLost, MemberExists):
+                await asyncio.sleep(0.05)
+
+
+async def blocking(call: Callable[[], T]) -> T:
+    """Does something to servers without stopping the members of this process."""
+    return await asyncio.to_thread(call)
+
+
+def leader(ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
+    """Returns the server that leads."""
+    found = ensemble.leader
+    assert found is not None
+    return found
+
+
+def server_of(session: Session, ensemble: ZooKeeperEnsemble) -> ZooKeeperNode:
+    """Returns the server that a member is connected to."""
+    assert isinstance(session, ZooKeeperSession)
+    _, port = session.link._client._connection._socket.getpeername()
+    return next(node for node in ensemble.nodes if node.port == port)
+
+
+class Worker:
+    """Counts up in the offsets of partitions and keeps what it was told.
+
+    Attributes:
+        acknowledged: For each partition the last number whose commit was answered.
+        doubts: How often it was not told the end.
+    """
+
+    def __init__(self, session: Session, partitions: list[Partition]) -> None:
+        self._session = session
+        self._partitions = partitions
+        self._held: dict[Partition, Held] = {}
+        self.acknowledged = dict.fromkeys(partitions, 0)
+        self.doubts = 0
+
+    async def take(self) -> None:
+        """Takes everything; what is recorded is what was acknowledged, or the one commit after it that is in doubt."""
+        self._held = await again(lambda: self._session.take(self._partitions))
+        assert set(self._held) == set(self._partitions)
+        for partition, held in self._held.items():
+            recorded = int(held.offset.id or 0)
+            assert recorded in {self.acknowledged[partition], self.acknowledged[partition] + 1}
+            self.acknowledged[partition] = recorded
+
+    async def work(self, stop: asyncio.Event) -> None:
+        """Commits as fast as it goes."""
+        await self.take()
+        while not stop.is_set():
+            wanted = [(held, str(self.acknowledged[partition] + 1)) for partition, held in self._held.items()]
+            try:
+                answer = await self._session.commit(wanted)
+            except CoordinationLost:
+                self.doubts += 1
+                await self.take()
+                continue
+            for partition, held in answer.items():
+                assert held is not None
+                self._held[partition] = held
+                self.acknowledged[partition] += 1
+
+
+async def all_go_on(workers: list[Worker]) -> None:
+    """Waits until each has committed something more."""
+    before = [dict(worker.acknowledged) for worker in workers]
+    await until(lambda: all(worker.acknowledged != then for worker, then in zip(workers, before, strict=True)))
+
+
+async def test_leaders_are_killed_under_members_that_commit(zookeeper_nodes: ZooKeeperEnsemble, open_one: Open) -> None:
+    """No session is lost, no acknowledged commit is undone, and none is recorded twice."""
+    heard = [Heard() for _ in range(3)]
+    sessions = [await (await open_one()).join(Member(f"m{number}"), each) for number, each in enumerate(heard)]
+    partitions = some(60)
+    workers = [Worker(session, partitions[number::3]) for number, session in enumerate(sessions)]
+    stop = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(worker.work(stop))
+        for _ in range(2):
+            killed = leader(zookeeper_nodes)
+            await blocking(killed.kill)
+            await all_go_on(workers)
+            await blocking(killed.start)
+            await blocking(zookeeper_nodes.wait_until_settled)
+        stop.set()
+    assert sum(worker.doubts for worker in workers) > 0
+    assert not any("lost" in each.events for each in heard)
+    expected = {partition: str(number) for worker in workers for partition, number in worker.acknowledged.items()}
+    recorded = await again((await open_one()).offsets)
+    assert {partition: offset.id for partition, offset in recorded.items()} == expected
+
+
+async def test_leaders_are_killed_under_members_that_take_turns(
+    zookeeper_nodes: ZooKeeperEnsemble, open_one: Open
+) -> None:
+    """Four that each take, count one up and release arrive at the sum of what they were told or left in doubt."""
+    sessions = [await (await open_one()).join(Member(f"m{number}"), Heard()) for number in range(4)]
+    stop = asyncio.Event()
+    told, doubted = 0, 0
+
+    async def turn(session: Session) -> None:
+        nonlocal told, doubted
+        while not stop.is_set():
+            for held in (await again(lambda: session.take([ONE]))).values():
+                try:
+                    answer = await session.commit([(held, str(int(held.offset.id or 0) + 1))])
+                    told += answer[ONE] is not None
+                except CoordinationLost:
+                    doubted += 1
+                await again(lambda: session.release([ONE]))
+            await asyncio.sleep(0)
+
+    async with asyncio.TaskGroup() as group:
+        for session in sessions:
+            group.create_task(turn(session))
+        await until(lambda: told > 20)
+        killed = leader(zookeeper_nodes)
+        await blocking(killed.kill)
+        before = told
+        await until(lambda: told > before + 20)
+        stop.set()
+    recorded = (await again((await open_one()).offsets))[ONE].id
+    assert told <= int(recorded or 0) <= told + doubted
+
+
+async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeeperEnsemble, open_one: Open) -> None:
+    """A member of a server that keeps its connections and says nothing goes on with another in the same session."""
+    heard = Heard()
+    session = await (await open_one()).join(Member("a"), heard)
+    held = (await session.take([ONE]))[ONE]
+    stopped = server_of(session, zookeeper_nodes)
+    await blocking(stopped.pause)
+    await heard.next("suspended")
+    await heard.next("connected")
+    assert server_of(session, zookeeper_nodes) is not stopped
+    assert (await again(lambda: session.commit([(held, "1")])))[ONE]
+    assert "lost" not in heard.events
+
+
+async def test_without_a_quorum_sessions_are_lost_and_come_back(
+    zookeeper_nodes: ZooKeeperEnsemble, open_one: Open
+) -> None:
+    """When most servers are gone for longer than a session, members abandon everything and join again afterwards."""
+    coordinator = await open_one(SHORT)
+    heard = Heard()
+    session = await coordinator.join(Member("a"), heard)
+    held = (await session.take([ONE]))[ONE]
+    assert (await session.commit([(held, "1")]))[ONE]
+    gone = zookeeper_nodes.nodes[:2]
+    for node in gone:
+        await blocking(node.kill)
+    await heard.next("suspended")
+    with pytest.raises(CoordinationLost):
+        await session.commit([(held, "2")])
+    await heard.next("lost")
+    await session.leave()
+    for node in gone:
+        await blocking(node.launch)
+    await blocking(zookeeper_nodes.wait_until_settled)
+    back = await again(lambda: coordinator.join(Member("a"), Heard()))
+    taken: dict[Partition, Held] = {}
+    async with asyncio.timeout(PATIENCE):
+        while not taken:
+            taken = await again(lambda: back.take([ONE]))
+    assert taken[ONE].offset.id == "1"
+    assert (await again(lambda: back.commit([(taken[ONE], "3")])))[ONE]

@@ -1,0 +1,127 @@
+"""What keeps a member from recording offsets of partitions that are no longer its own, each part taken out in turn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+
+from qdo.coordination import Coordinator, Held, Offset, Session
+from qdo.coordination.encoding import encode_offset
+from qdo.coordination.zookeeper.changes import ANY, Change, Check, Set
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.ownership import Ownership
+from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.errors import SessionLost
+from tests.qdo.contract.conftest import Join
+from tests.qdo.contract.samples import ONE
+from tests.qdo.contract.zookeeper import ZooKeeperService
+
+
+def named(parts: set[str]) -> str:
+    """Returns the name of a case."""
+    return "+".join(sorted(parts)) or "nothing"
+
+
+@contextlib.contextmanager
+def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Iterator[None]:
+    """Leaves of what fences a commit only some parts.
+
+    Args:
+        parts: ``session``: commits go under the session that took the partition, or not at all; ``owner``: there must
+            be an owner; ``version``: the offset must have the version of the taking.
+        session: Whose commits.
+        fresh: Another session, under which they go otherwise.
+    """
+
+    def recording(self: Ownership, held: Held, offset: Offset) -> Change:
+        owner = (Check(self._tree.owner(held.partition)),) if "owner" in parts else ()
+        version = held.version if "version" in parts else ANY
+        return *owner, Set(self._tree.offset(held.partition), encode_offset(offset), version)
+
+    with mock.patch.object(Ownership, "_recording", recording), contextlib.ExitStack() as patches:
+        if "session" not in parts:
+            patches.enter_context(mock.patch.object(session._ownership, "_link", fresh))
+        yield
+
+
+async def recorded_after(
+    parts: frozenset[str], join: Join, coordinator: Coordinator, service: ZooKeeperService, *, taken: bool
+) -> str | None:
+    """Has a member commit after its session has ended, with some parts of the fence; returns what is recorded then.
+
+    The member has committed 1, whoever takes over has committed 5, and what comes late is 2.
+    """
+    old, _ = await join("old")
+    assert isinstance(old, ZooKeeperSession)
+    held = await commit(old, (await old.take([ONE]))[ONE], "1")
+    new, _ = await join("new")
+    await service.expire(old)
+    if taken:
+        await commit(new, (await new.take([ONE]))[ONE], "5")
+    fresh = Link(old.link._access)
+    await fresh.open()
+    with only(parts, old, fresh):
+        if "session" in parts:
+            with pytest.raises(SessionLost):
+                await old.commit([(held, "2")])
+        else:
+            await old.commit([(held, "2")])
+    await fresh.close()
+    return (await coordinator.offsets())[ONE].id
+
+
+async def commit(session: Session, held: Held, identifier: str) -> Held:
+    """Commits what must be recorded."""
+    after = (await session.commit([(held, identifier)]))[held.partition]
+    assert after is not None
+    return after
+
+
+@pytest.mark.parametrize(
+    "parts", [{"session"}, {"version"}, {"owner", "version"}, {"session", "owner", "version"}], ids=named
+)
+async def test_a_late_commit_changes_nothing_after_a_takeover(
+    parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
+) -> None:
+    """The session alone keeps it out, and so does the version alone."""
+    assert await recorded_after(frozenset(parts), join, coordinator, service, taken=True) == "5"
+
+
+@pytest.mark.parametrize("parts", [set[str](), {"owner"}], ids=named)
+async def test_without_session_and_version_an_offset_moves_back(
+    parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
+) -> None:
+    """With both taken out the late commit overwrites the new owner's; that there is an owner does not help."""
+    assert await recorded_after(frozenset(parts), join, coordinator, service, taken=True) == "2"
+
+
+@pytest.mark.parametrize("parts", [{"session"}, {"owner"}, {"owner", "version"}], ids=named)
+async def test_a_late_commit_changes_nothing_although_nobody_took_over(
+    parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
+) -> None:
+    """The session alone keeps it out, and so does the owner alone."""
+    assert await recorded_after(frozenset(parts), join, coordinator, service, taken=False) == "1"
+
+
+@pytest.mark.parametrize("parts", [set[str](), {"version"}], ids=named)
+async def test_without_session_and_owner_a_member_records_what_it_does_not_own(
+    parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
+) -> None:
+    """With both taken out the late commit is recorded: the version is still that of the last commit."""
+    assert await recorded_after(frozenset(parts), join, coordinator, service, taken=False) == "2"
+
+
+async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coordinator) -> None:
+    """The servers do not tell one owner from another: with the session's own memory taken out a stranger commits."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    assert isinstance(other, ZooKeeperSession)
+    held = (await mine.take([ONE]))[ONE]
+    assert await other.commit([(held, "1")]) == {ONE: None}
+    assert await coordinator.offsets() == {}
+    other._ownership._held.add(ONE)
+    assert (await other.commit([(held, "1")]))[ONE]
+    assert (await coordinator.offsets())[ONE].id == "1"
