@@ -134,6 +134,6 @@ async def main():
 asyncio.run(main())
 """
     ended = subprocess.run(
-        [sys.executable, "-X", "dev", "-c", program], check=True, timeout=60, capture_output=True, text=True
+        [sys.executable, "-W", "error", "-c", program], check=True, timeout=60, capture_output=True, text=True
     )
     assert ended.stderr == ""
