@@ -1,0 +1,240 @@
+"""Credentials and encryption, on a server that has both."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from deploy.local.addresses import claim
+from qdo.coordination import Coordinator, Member, Session
+from qdo.coordination.opening import open_coordinator
+from qdo.coordination.zookeeper.driver import Link
+from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
+from tests.qdo.contract.events import Heard
+from tests.qdo.contract.samples import ONE, some
+from tests.servers import ZooKeeperOptions, start_zookeeper, unique_name
+
+Open = Callable[..., Awaitable[Coordinator]]
+
+PORTS = [(0, port) for port in (2181, 2281, 2888, 3888)]
+JAAS = """Server {
+    org.apache.zookeeper.server.auth.DigestLoginModule required
+    user_sally="of the %servers%";
+};
+"""
+SALLY = "sally:of%20the%20%25servers%25"
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A server with an encrypted port, where SASL is known.
+
+    Attributes:
+        plain: Its address and port without encryption.
+        secure: With it.
+        ca: The certificate of who vouches for it.
+        stranger: That of somebody else.
+    """
+
+    plain: str
+    secure: str
+    ca: Path
+    stranger: Path
+
+
+def certificate(directory: Path, name: str, address: str) -> Path:
+    """Makes a key with a certificate that vouches for itself, both in one file; returns it."""
+    key, cert, both = (directory / f"{name}-{part}.pem" for part in ("key", "cert", "both"))
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN={name} -keyout {key} -out {cert}"
+    subprocess.run(shlex.split(f"{command} -addext subjectAltName=IP:{address}"), check=True, capture_output=True)
+    both.write_text(key.read_text() + cert.read_text())
+    return both
+
+
+@pytest.fixture(scope="module")
+def guarded(servers: contextlib.ExitStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Starts the server; it asks who connects for a certificate and takes one of its own authority only."""
+    directory = tmp_path_factory.mktemp("guarded")
+    block = claim(PORTS)
+    address, port, secure = block.address(0), block.port(2181), block.port(2281)
+    own = certificate(directory, "server", address)
+    certificate(directory, "stranger", address)
+    jaas = directory / "jaas.conf"
+    jaas.write_text(JAAS)
+    options = ZooKeeperOptions(
+        settings={
+            "authProvider.sasl": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+            "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+            "secureClientPort": secure,
+            "secureClientPortAddress": address,
+            "ssl.keyStore.type": "PEM",
+            "ssl.keyStore.location": str(own),
+            "ssl.trustStore.type": "PEM",
+            "ssl.trustStore.location": str(directory / "server-cert.pem"),
+            "ssl.clientAuth": "want",
+        },
+        jvm_options=(f"-Djava.security.auth.login.config={jaas}",),
+    )
+    with start_zookeeper(1, options, block=block):
+        yield Guarded(
+            f"{address}:{port}", f"{address}:{secure}", directory / "server-cert.pem", directory / "stranger-cert.pem"
+        )
+
+
+@pytest.fixture
+async def open_one() -> AsyncIterator[Open]:
+    """Opens coordinators and closes them at the test's end."""
+    async with contextlib.AsyncExitStack() as opened:
+
+        async def open_one(url: str, group: str = "group") -> Coordinator:
+            coordinator = open_coordinator(url, group, connect_timeout=10.0)
+            opened.push_async_callback(coordinator.close)
+            await coordinator.open()
+            return coordinator
+
+        yield open_one
+
+
+async def work(coordinator: Coordinator) -> Session:
+    """Does what members do, and asks what is asked from outside."""
+    session = await coordinator.join(Member("a"), Heard())
+    partitions = some(200)
+    held = await session.take(partitions)
+    assert len(held) == 200
+    assert all((await session.commit([(each, "1") for each in held.values()])).values())
+    assert len(await coordinator.owners()) == len(await coordinator.offsets()) == 200
+    return session
+
+
+async def refuses(open_one: Open, url: str) -> None:
+    """Expects that nothing of the group can be seen or changed, not even by who skips the look at the chroot."""
+    with pytest.raises(CoordinationRefused):
+        await open_one(url)
+    with mock.patch.object(Link, "look", mock.AsyncMock()):
+        coordinator = await open_one(url)
+    for call in (
+        coordinator.members,
+        coordinator.owners,
+        coordinator.offsets,
+        lambda: coordinator.set_offsets({ONE: "9"}),
+        coordinator.forget,
+        lambda: coordinator.join(Member("b"), Heard()),
+    ):
+        with pytest.raises(CoordinationRefused):
+            await call()
+
+
+async def test_strangers_see_and_change_nothing(guarded: Guarded, open_one: Open) -> None:
+    """What a member with a login made is closed to those without it and to those with another; its own login works."""
+    root = unique_name("qdo")
+    url = f"zookeeper://me:secret@{guarded.plain}/{root}"
+    await (await work(await open_one(url))).leave()
+    for login in ("", "me:guess@", "you:secret@"):
+        await refuses(open_one, f"zookeeper://{login}{guarded.plain}/{root}")
+    again = await open_one(url)
+    assert (await again.offsets([ONE]))[ONE].id == "1"
+    await again.forget()
+
+
+async def test_without_a_login_nothing_is_closed(guarded: Guarded, open_one: Open) -> None:
+    """Groups are open to everybody, or to everybody with the address if a login is told to close nothing."""
+    for login in ("", "me:secret@"):
+        url = f"zookeeper://{login}{guarded.plain}/{unique_name('qdo')}"
+        await work(await open_one(f"{url}?private=no"))
+        assert len(await (await open_one(url.replace(login, ""))).owners()) == 200
+
+
+async def test_sasl(guarded: Guarded, open_one: Open) -> None:
+    """The servers know who it is, also after the connection broke, and close what it makes to others."""
+    root = unique_name("qdo")
+    coordinator = await open_one(f"zookeeper://{SALLY}@{guarded.plain}/{root}?login=sasl")
+    heard = Heard()
+    session = await coordinator.join(Member("a"), heard)
+    held = (await session.take([ONE]))[ONE]
+    session.link._client._connection._socket._connection.shutdown(2)  # type: ignore[attr-defined] # of this kind
+    await heard.next("connected")
+    assert (await session.commit([(held, "1")]))[ONE]
+    await refuses(open_one, f"zookeeper://{guarded.plain}/{root}")
+    await refuses(open_one, f"zookeeper://{SALLY}@{guarded.plain}/{root}")
+
+
+async def test_sasl_refuses_who_does_not_know_the_password(guarded: Guarded, open_one: Open) -> None:
+    """That is said at once, and not tried until the time is over."""
+    with pytest.raises(CoordinationRefused):
+        await open_one(f"zookeeper://sally:guess@{guarded.plain}/x?login=sasl")
+
+
+async def test_tls(guarded: Guarded, open_one: Open) -> None:
+    """An encrypted connection works as any other, with and without a certificate of the member's own."""
+    url = f"zookeeper://{guarded.secure}/{unique_name('qdo')}"
+    await (await work(await open_one(f"{url}?ca={guarded.ca}"))).leave()
+    both = guarded.ca.with_name("server-both.pem")
+    await work(await open_one(f"{url}?ca={guarded.ca}&cert={both}"))
+    assert len(await (await open_one(f"{url}?ca={guarded.ca}&cert={guarded.ca}&key={both}")).owners()) == 200
+
+
+async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, open_one: Open) -> None:
+    """Neither with another authority nor with those of the machine; the error says what is wrong."""
+    for ca in (f"ca={guarded.stranger}", "tls=yes"):
+        coordinator = open_coordinator(f"zookeeper://{guarded.secure}?{ca}", "group", connect_timeout=1.0)
+        with pytest.raises(CoordinationLost, match="certificate"):
+            await coordinator.open()
+        await coordinator.close()
+
+
+async def test_a_server_by_another_name_is_not_trusted(guarded: Guarded) -> None:
+    """Its certificate is good, but for another host; whoever says so goes without that."""
+    port = guarded.secure.rpartition(":")[2]
+    with mock.patch("socket.getaddrinfo", resolve(guarded.secure.rpartition(":")[0])):
+        url = f"zookeeper://queuey.test:{port}?ca={guarded.ca}"
+        coordinator = open_coordinator(url, "group", connect_timeout=1.0)
+        with pytest.raises(CoordinationLost, match="queuey"):
+            await coordinator.open()
+        await coordinator.close()
+        careless = open_coordinator(url, "group", check_hostname=False)
+        await careless.open()
+        await careless.close()
+
+
+def resolve(address: str) -> Callable[..., object]:
+    """Returns a resolver that knows one name, and otherwise asks the real one."""
+    import socket  # noqa: PLC0415 - before its function is replaced
+
+    real = socket.getaddrinfo
+
+    def ask(host: str, *rest: object, **more: object) -> object:
+        return real(address if host == "queuey.test" else host, *rest, **more)  # type: ignore[arg-type]
+
+    return ask
+
+
+def test_without_kazoo_the_error_names_what_to_install() -> None:
+    """Everything else of Qdo works without the driver."""
+    code = """
+import sys
+sys.modules["kazoo"] = None
+from qdo.coordination.opening import open_coordinator
+from qdo.errors import InvalidArgument
+open_coordinator("local:", "g")
+try:
+    open_coordinator("zookeeper://h", "g")
+except InvalidArgument as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "queuey[zookeeper]" in done.stdout
+
+
+def test_without_pure_sasl_the_error_names_what_to_install() -> None:
+    """It is said before anything is connected."""
+    with mock.patch.dict(sys.modules, puresasl=None), pytest.raises(InvalidArgument, match="zookeeper-sasl") as caught:
+        open_coordinator("zookeeper://u:p@h?login=sasl", "g")
+    assert isinstance(caught.value, QdoError)
