@@ -122,6 +122,18 @@ class Handling:
         self.dispatch()
         self._changed()
 
+    def glance(self) -> None:
+        """Notes how far runs have come that go on, so that what they have handled need not wait for their ends.
+
+        Of messages that are told apart by keys that cannot be said while their run goes on.
+        """
+        if self._key is not None:
+            return
+        for stay in self._stays.values():
+            for control, run in stay.runs.items():
+                if control.handled:
+                    self._note(stay, run.messages[control.handled - 1].id, 0)
+
     async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
         """Finishes what is in hand of some partitions, or of all; they count as handled as far as they came.
 
@@ -240,8 +252,11 @@ class Handling:
         """Notes how far a partition is handled, if that is further than it was."""
         done = before - stay.lane.count
         self._held -= done
-        end = stay.lane.end
-        if end is not None and end != stay.recorded:
+        if stay.lane.end is not None:
+            self._note(stay, stay.lane.end, done)
+
+    def _note(self, stay: Stay, end: str, done: int) -> None:
+        if end != stay.recorded:
             stay.recorded = end
             self._progress.note(stay.partition, end, done)
 

@@ -75,7 +75,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     dead_queue: str | None = None
     dead_ttl: int = TTL
     bury_dead: bool = False
-    commit_messages: int = 1000
+    commit_messages: int = 5000
     commit_seconds: float = 1.0
     drain: float = 30.0
     lag_seconds: float = 15.0

@@ -224,7 +224,7 @@ class Worker:
     async def _beside(self) -> AsyncIterator[None]:
         """Runs what goes on beside the loop."""
         loop = asyncio.get_running_loop()
-        tasks = [loop.create_task(self._progress.run())]
+        tasks = [loop.create_task(self._progress.run()), loop.create_task(self._glance())]
         if self._lag_shown:
             tasks.append(loop.create_task(self._measure_lag()))
         try:
@@ -233,6 +233,11 @@ class Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _glance(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.commit_seconds)
+            self._handling.glance()
 
     async def _measure_lag(self) -> None:
         while True:

@@ -1,0 +1,1 @@
+"""Tests of the worker on a real service, with local coordination."""

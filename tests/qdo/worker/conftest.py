@@ -1,0 +1,110 @@
+"""Workers that end with their test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from qdo.consumer import AsyncConsumer, ConsumerSettings
+from qdo.partitions import Partition, Queue
+from qdo.worker import Retry, Worker, WorkerSettings
+from queuey.client import AsyncClient, Message
+from tests.qdo.consumer.conftest import HOST, WAIT, Site, _own_environment, profile, running, site, until
+
+__all__ = ["HASTY", "Floor", "_own_environment", "profile", "running", "site", "until"]
+
+HASTY = Retry(attempts=3, base=0.001, cap=0.001)
+"""Three attempts, at once."""
+
+
+class Floor:
+    """Where workers work.
+
+    Attributes:
+        site: The service, the coordination, and a client to look behind the workers' backs.
+        seen: What handlers wrote down.
+    """
+
+    def __init__(self, site: Site, opened: contextlib.AsyncExitStack) -> None:
+        self.site = site
+        self.seen: list[Any] = []
+        self._opened = opened
+
+    async def worker(
+        self,
+        handler: Any,  # noqa: ANN401 - a handler or its name
+        *queues: Queue,
+        client: AsyncClient | None = None,
+        group: str = "group",
+        session_timeout: float = 20.0,
+        consuming: dict[str, Any] | None = None,
+        settings: WorkerSettings | None = None,
+        **options: Any,  # noqa: ANN401 - of Worker
+    ) -> Worker:
+        """Makes a worker that was not started; by default it tries three times without pauses and commits at once."""
+        consumer = AsyncConsumer(
+            client or self.site.reach(),
+            await self.site.coordinator(group, session_timeout=session_timeout),
+            queues=[queue.name for queue in queues],
+            host=HOST,
+            settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **(consuming or {})}),
+        )
+        return Worker(handler, consumer, settings=settings or quick(), **options)
+
+    def start(self, worker: Worker) -> asyncio.Task[int]:
+        """Lets it serve; whoever forgets it has it stopped at the end."""
+        task = asyncio.get_running_loop().create_task(worker.serve())
+        self._opened.push_async_callback(_end, worker, task)
+        return task
+
+    async def serve_until(self, worker: Worker, count: int) -> int:
+        """Lets it serve until so much was written down, stops it, and gives its exit code."""
+        task = self.start(worker)
+        await until(lambda: len(self.seen) >= count or task.done())
+        worker.stop()
+        return await task
+
+    def note(self, message: Message, context: object) -> None:
+        """A handler that writes bodies down."""
+        self.seen.append(message.body)
+
+    async def note_async(self, message: Message, context: object) -> None:
+        """The same, async."""
+        self.seen.append(message.body)
+
+    async def offsets(self, group: str = "group") -> dict[int, str | None]:
+        """Gives what is recorded, by partition."""
+        return {partition.number: offset for partition, offset in (await self.site.offsets(group)).items()}
+
+    async def recorded(self, identifier: str | None, number: int = 1) -> None:
+        """Waits until that is what is recorded of a partition."""
+        async with asyncio.timeout(30):
+            while (await self.offsets()).get(number) != identifier:  # noqa: ASYNC110 - nobody tells of a commit
+                await asyncio.sleep(0.01)
+
+
+def quick(**settings: Any) -> WorkerSettings:  # noqa: ANN401 - of WorkerSettings
+    """Settings that try three times without pauses and record progress after each run."""
+    return WorkerSettings(**{"retry": HASTY, "commit_messages": 1, **settings})
+
+
+def place(queue: Queue, number: int = 1) -> Partition:
+    """A partition of a queue."""
+    return Partition(queue, number)
+
+
+async def _end(worker: Worker, task: asyncio.Task[int]) -> None:
+    worker.stop()
+    with contextlib.suppress(asyncio.CancelledError, Exception):
+        await asyncio.wait_for(task, 30)
+
+
+@pytest.fixture
+async def floor(site: Site) -> AsyncIterator[Floor]:
+    """A place for workers."""
+    async with contextlib.AsyncExitStack() as opened:
+        yield Floor(site, opened)

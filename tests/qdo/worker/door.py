@@ -1,0 +1,46 @@
+"""A way to the service on which a test can have writes fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx2
+
+Answer = Callable[[httpx2.Request], httpx2.Response | None]
+
+
+class Door(httpx2.AsyncBaseTransport):
+    """Passes requests on.
+
+    Attributes:
+        answer: Answers in the service's place, unless it gives None; may raise.
+        methods: What was asked, in order.
+    """
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.methods: list[str] = []
+        self._inner = httpx2.AsyncHTTPTransport()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Passes it on."""
+        await request.aread()
+        self.methods.append(request.method)
+        if self.answer is not None and (answer := self.answer(request)) is not None:
+            return answer
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Closes the connections."""
+        await self._inner.aclose()
+
+
+def refused(method: str, status: int = 503) -> Answer:
+    """Gives what refuses all requests of a method."""
+
+    def answer(request: httpx2.Request) -> httpx2.Response | None:
+        if request.method != method:
+            return None
+        return httpx2.Response(status, json={"status": "error", "error_msg": {"StoreUnavailable": "away"}})
+
+    return answer

@@ -1,0 +1,74 @@
+"""Handlers that child processes import. What they do with a message is its body's choice."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from qdo.worker import StopWorker, delivery
+from queuey.client import Message
+
+PREPARED: list[str] = []
+
+
+def note(path: str, text: str) -> None:
+    """Appends a line to a file, at once."""
+    with Path(path).open("a") as file:
+        file.write(f"{text}\n")
+
+
+def prepare(word: str) -> None:
+    """Called in a child before anything else of it."""
+    PREPARED.append(word)
+
+
+@contextlib.contextmanager
+def book() -> Iterator[str]:
+    """Gives the file of which the environment has the name; says when it is entered and left."""
+    path = os.environ["QDO_TEST_BOOK"]
+    note(path, f"entered {os.getpid()} {''.join(PREPARED)}")
+    yield path
+    note(path, f"left {os.getpid()}")
+
+
+def broken() -> object:
+    """A context that cannot be made."""
+    raise OSError("no database")
+
+
+def obey(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
+    """Does what the body says, then writes down that it did."""
+    do, _, number = message.body.partition(" ")
+    partition, attempt = delivery()
+    note(context, f"begun {message.body} {os.getpid()} {partition.number} {attempt}")
+    match do:
+        case "raise":
+            raise ValueError(f"cannot {message.body}")
+        case "crash":
+            ctypes.string_at(0)
+        case "exit":
+            os._exit(3)
+        case "leave":
+            sys.exit(0)
+        case "stop":
+            raise StopWorker
+        case "hang":
+            subprocess.Popen(["sleep", "600"])
+            time.sleep(600)
+        case "once" if attempt == 1:
+            os._exit(4)
+        case "slow":
+            time.sleep(float(number))
+    note(context, f"done {message.body}")
+
+
+async def obey_async(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
+    """The same, async."""
+    obey(message, context)

@@ -1,0 +1,341 @@
+"""Handlers that fail: tried again, given up, and never at the cost of another message."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import httpx2
+import pytest
+
+from qdo import deadletters
+from qdo.deadletters import DeadLetter
+from qdo.partitions import Queue
+from qdo.worker import Delivery, Failure, Middleware, Retry, Worker, exits
+from queuey.client import AsyncClient, Message, QueueNotFound, RetryPolicy
+from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.worker.door import Door, refused
+
+
+async def letters(floor: Floor, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
+    """The dead letters of a queue."""
+    try:
+        return [one async for one in deadletters.letters(floor.site.client, queue.name, **wanted)]
+    except QueueNotFound:
+        return []
+
+
+class Picky:
+    """Fails on some messages.
+
+    Args:
+        floor: Where every attempt is written down.
+        bad: Bodies to fail on.
+        times: How often each; None: always.
+    """
+
+    def __init__(self, floor: Floor, *bad: str, times: int | None = None) -> None:
+        self.floor = floor
+        self.bad = bad
+        self.left = dict.fromkeys(bad, times)
+
+    def __call__(self, message: Message, context: object) -> None:
+        """Handles a message, or fails."""
+        self.floor.seen.append(message.body)
+        left = self.left.get(message.body, 0)
+        if left is None or left > 0:
+            self.left[message.body] = None if left is None else left - 1
+            raise ValueError(f"cannot handle {message.body}")
+
+
+async def test_a_failure_that_passes_costs_nothing_but_time(floor: Floor) -> None:
+    """The message is tried again before any behind it, then the partition goes on as if nothing had been."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 4)
+    await floor.serve_until(await floor.worker(Picky(floor, "1:2", times=2), queue), 6)
+    assert floor.seen == ["1:1", "1:2", "1:2", "1:2", "1:3", "1:4"]
+    assert (await floor.offsets())[1] == ids[3]
+    assert await letters(floor, queue) == []
+
+
+async def test_at_last_a_message_becomes_a_dead_letter(floor: Floor) -> None:
+    """After its attempts it lies in the queue beside, with the reason, and the partition goes on behind it."""
+    queue = await floor.site.queue(partitions=3)
+    ids = await floor.site.send(queue, 3, 2)
+    await floor.serve_until(await floor.worker(Picky(floor, "2:2"), queue), 5)
+    assert floor.seen == ["2:1", "2:2", "2:2", "2:2", "2:3"]
+    assert (await floor.offsets())[2] == ids[2]
+    (letter,) = await letters(floor, queue)
+    assert (letter.queue, letter.partition, letter.id, letter.body) == (queue.name, 2, ids[1], "2:2")
+    assert (letter.cause.attempts, letter.cause.error) == (3, "ValueError")
+    assert letter.cause.text == "cannot handle 2:2"
+    info = await floor.site.client.info(f"{queue.name}.dead")
+    assert info.partitions == 3
+    assert [one.body for one in await floor.site.client.get(queue.name, (2, ids[1]))] == ["2:2"]
+
+
+async def test_other_partitions_go_on_while_one_waits(floor: Floor) -> None:
+    """A message that waits for its next attempt holds up its own partition only."""
+    queue = await floor.site.queue(partitions=2)
+    await floor.site.send(queue, 2, 1)
+    await floor.site.send(queue, 3, 2)
+    settings = quick(retry=Retry(attempts=0, base=3600, cap=3600), threads=1)
+    await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue, settings=settings), 4)
+    assert [body for body in floor.seen if body[0] == "2"] == ["2:1", "2:2", "2:3"]
+    assert [body for body in floor.seen if body[0] == "1"] == ["1:1"]
+    assert (await floor.offsets()).get(1) is None
+
+
+async def test_other_keys_go_on_while_one_waits(floor: Floor) -> None:
+    """With a key, only the messages with the same one wait."""
+    queue = await floor.site.queue()
+    for key in "aabb":
+        await floor.site.client.send(queue.name, key, headers={"key": key})
+    settings = quick(retry=Retry(attempts=0, base=3600, cap=3600), by="header:key")
+    await floor.serve_until(await floor.worker(Picky(floor, "a"), queue, settings=settings), 3)
+    assert sorted(floor.seen) == ["a", "b", "b"]
+    assert (await floor.offsets()).get(1) is None
+
+
+async def test_a_failed_message_can_be_skipped(floor: Floor) -> None:
+    """It is logged, nothing is stored, and the partition goes on."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 3)
+    worker = await floor.worker(Picky(floor, "1:2"), queue, settings=quick(on_failure="skip"))
+    await floor.serve_until(worker, 5)
+    assert (await floor.offsets())[1] == ids[2]
+    assert await letters(floor, queue) == []
+
+
+async def test_a_failed_message_can_stop_the_worker(floor: Floor) -> None:
+    """The worker says so by its code, and the message is not marked: its successor gets it."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 3)
+    worker = await floor.worker(Picky(floor, "1:2"), queue, settings=quick(on_failure="stop"))
+    assert await floor.start(worker) == exits.MESSAGE_FAILED
+    assert floor.seen == ["1:1", "1:2", "1:2", "1:2"]
+    assert (await floor.offsets())[1] == ids[0]
+
+
+async def test_a_message_can_be_tried_for_ever(floor: Floor) -> None:
+    """Beyond its attempts it is tried again and again, and nothing behind it is handled."""
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 2)
+    worker = await floor.worker(Picky(floor, "1:1"), queue, settings=quick(on_failure="retry"))
+    await floor.serve_until(worker, 20)
+    assert set(floor.seen) == {"1:1"}
+
+
+@pytest.mark.parametrize("broken", ["503", "connection", "forbidden"])
+async def test_a_dead_letter_is_stored_before_the_offset_moves(floor: Floor, broken: str) -> None:
+    """While the service refuses it the partition stands still; when it takes it the partition goes on."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 2)
+    door = Door()
+
+    def lost(request: httpx2.Request) -> httpx2.Response | None:
+        if request.method == "PUT":
+            raise httpx2.ConnectError("away")
+        return None
+
+    door.answer = {"503": refused("PUT"), "connection": lost, "forbidden": refused("PUT", 403)}[broken]
+    profile, once = floor.site.profile, RetryPolicy(rounds=1)
+    async with AsyncClient(profile.url, key=profile.key, transport=door, retry=once) as client:
+        worker = await floor.worker(Picky(floor, "1:1"), queue, client=client)
+        task = floor.start(worker)
+        await until(lambda: door.methods.count("PUT") >= 2)
+        assert floor.seen == ["1:1"] * 3
+        assert (await floor.offsets()).get(1) is None
+        door.answer = None
+        await until(lambda: len(floor.seen) == 4)
+        await floor.recorded(ids[1])
+        worker.stop()
+        assert await task == exits.ENDED
+    assert [one.body for one in await letters(floor, queue)] == ["1:1"]
+
+
+async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(floor: Floor) -> None:
+    """It does not wait for a service that is away; the message is not marked, so a successor tries it again."""
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 1)
+    door = Door()
+    door.answer = refused("PUT")
+    profile, once = floor.site.profile, RetryPolicy(rounds=1)
+    async with AsyncClient(profile.url, key=profile.key, transport=door, retry=once) as client:
+        worker = await floor.worker(Picky(floor, "1:1"), queue, client=client)
+        task = floor.start(worker)
+        await until(lambda: "PUT" in door.methods)
+        worker.stop()
+        assert await task == exits.ENDED
+    assert (await floor.offsets()).get(1) is None
+    await floor.serve_until(await floor.worker(floor.note, queue), 4)
+    assert floor.seen == ["1:1"] * 4
+
+
+async def test_a_message_that_dies_twice_is_one_dead_letter(floor: Floor) -> None:
+    """Its place is the message's own, so another group, or a successor after a crash, writes over it."""
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 1)
+    for group, count in (("one", 3), ("other", 6)):
+        worker = await floor.worker(Picky(floor, "1:1"), queue, group=group)
+        task = floor.start(worker)
+        await until(lambda: len(floor.seen) == count)  # noqa: B023 - awaited in the same round
+        worker.stop()
+        await task
+        assert (await floor.offsets(group))[1] is not None
+    assert len(await letters(floor, queue)) == 1
+
+
+async def test_dead_letters_do_not_die_again(floor: Floor) -> None:
+    """What comes from a queue of dead letters stays there when it fails, and no further queue appears."""
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 1)
+    await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue, settings=quick()), 3)
+    dead = floor.site.named(f"{queue.name}.dead")
+    await floor.serve_until(await floor.worker(Picky(floor, "1:1"), dead, group="second"), 6)
+    assert len(await letters(floor, queue)) == 1
+    with pytest.raises(QueueNotFound):
+        await floor.site.client.info(f"{dead.name}.dead")
+    worker = await floor.worker(Picky(floor, "1:1"), dead, group="third", settings=quick(bury_dead=True))
+    await floor.serve_until(worker, 9)
+    (letter,) = await letters(floor, dead)
+    assert letter.headers["queuey-dead-queue"] == queue.name
+
+
+async def test_an_error_that_never_passes_is_not_tried_again(floor: Floor) -> None:
+    """One attempt is enough for what another would not change."""
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 2)
+    settings = quick(retry=Retry(attempts=5, base=0, cap=0, never=("ValueError",)))
+    await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue, settings=settings), 2)
+    assert floor.seen == ["1:1", "1:2"]
+    (letter,) = await letters(floor, queue)
+    assert letter.cause.attempts == 1
+
+
+async def test_an_async_handler_has_a_time_limit(floor: Floor) -> None:
+    """It is cancelled, which is a failed attempt; a timeout of its own is one too, but not that one."""
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 3)
+
+    async def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if message.body == "1:1":
+            await asyncio.Event().wait()
+        if message.body == "1:2":
+            raise TimeoutError("of its own")
+
+    settings = quick(time_limit=0.05, retry=Retry(attempts=1))
+    await floor.serve_until(await floor.worker(handle, queue, settings=settings), 3)
+    found = await letters(floor, queue)
+    assert [letter.cause.error for letter in found] == ["qdo.errors.TimeLimit", "TimeoutError"]
+
+
+async def test_a_handler_that_cancels_itself_has_failed(floor: Floor) -> None:
+    """Only the worker's own cancellation ends a run; the handler's is an error like any other."""
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 2)
+
+    async def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if message.body == "1:1":
+            inner = asyncio.ensure_future(asyncio.sleep(3600))
+            inner.cancel()
+            await inner
+
+    await floor.serve_until(await floor.worker(handle, queue), 4)
+    assert floor.seen == ["1:1"] * 3 + ["1:2"]
+    (letter,) = await letters(floor, queue)
+    assert letter.cause.error == "asyncio.exceptions.CancelledError"
+
+
+class Told(Middleware):
+    """Writes down what it is told; raises on everything if it is to."""
+
+    def __init__(self, *, broken: bool = False) -> None:
+        self.broken = broken
+        self.calls: list[str] = []
+
+    def _note(self, text: str) -> None:
+        self.calls.append(text)
+        if self.broken:
+            raise RuntimeError("a broken hook")
+
+    def started(self, worker: Worker) -> None:
+        """Noted."""
+        self._note("started")
+
+    def stopped(self, worker: Worker) -> None:
+        """Noted."""
+        self._note("stopped")
+
+    def before(self, message: Message, delivery: Delivery) -> None:
+        """Noted."""
+        self._note(f"before {message.body} {delivery.attempt}")
+
+    def after(self, message: Message, delivery: Delivery) -> None:
+        """Noted."""
+        self._note(f"after {message.body} {delivery.attempt}")
+
+    def failed(self, message: Message, delivery: Delivery, failure: Failure) -> None:
+        """Noted."""
+        self._note(f"failed {message.body} {delivery.attempt} {failure.kind}")
+
+    def retrying(self, message: Message, delivery: Delivery, failure: Failure, seconds: float) -> None:
+        """Noted."""
+        self._note(f"retrying {message.body} {delivery.attempt}")
+
+    def dead(self, message: Message, delivery: Delivery, failure: Failure) -> None:
+        """Noted."""
+        self._note(f"dead {message.body} {delivery.attempt}")
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["sound", "broken"])
+@pytest.mark.parametrize("kind", ["plain", "async"])
+async def test_hooks_are_told_and_cannot_lose_a_message(floor: Floor, kind: str, broken: bool) -> None:  # noqa: FBT001 - drawn
+    """Each is called where it should; when all of them raise, everything is handled all the same."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 2)
+    told = Told(broken=broken)
+    picky = Picky(floor, "1:1")
+
+    async def handle(message: Message, context: object) -> None:
+        picky(message, context)
+
+    settings = quick(retry=Retry(attempts=2, base=0, cap=0))
+    worker = await floor.worker(
+        picky if kind == "plain" else handle, queue, middleware=[told, Told(broken=broken)], settings=settings
+    )
+    await floor.serve_until(worker, 3)
+    assert told.calls == [
+        "started",
+        "before 1:1 1",
+        "failed 1:1 1 ValueError",
+        "retrying 1:1 1",
+        "before 1:1 2",
+        "failed 1:1 2 ValueError",
+        "dead 1:1 2",
+        "before 1:2 1",
+        "after 1:2 1",
+        "stopped",
+    ]
+    assert (await floor.offsets())[1] == ids[1]
+    assert len(await letters(floor, queue)) == 1
+
+
+async def test_failures_are_logged_with_their_place(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever reads the log learns queue, partition, message, attempt and error, as fields and as text."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 1)
+    with caplog.at_level(logging.WARNING, "qdo.worker"):
+        await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue), 3)
+    records = [record for record in caplog.records if record.name == "qdo.worker"]
+    levels = [(record.levelname, vars(record)["attempt"]) for record in records]
+    assert levels == [("WARNING", 1), ("WARNING", 2), ("ERROR", 3)]
+    for record in records:
+        said = vars(record)
+        assert (said["queue"], said["partition"], said["message_id"]) == (queue.name, 1, ids[0])
+        assert said["error"] == "ValueError"
+        assert "in __call__" in said["trace"]
+        assert "cannot handle 1:1" in record.getMessage()

@@ -1,0 +1,241 @@
+"""Partitions that go: to another member, by a lost session, or because the worker ends."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from qdo.consumer.ownership import Callbacks
+from qdo.worker import exits
+from queuey.client import Message
+from tests.qdo.worker.conftest import Floor, quick, until
+
+
+async def test_a_clean_hand_over_handles_nothing_twice(floor: Floor) -> None:
+    """Members come and go while messages are handled: each message is handled once, each partition in order."""
+    queue = await floor.site.queue(partitions=4)
+    for number in range(1, 5):
+        await floor.site.send(queue, 300, number)
+    pause = threading.Event()
+
+    def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        pause.wait(0.0005)
+
+    first = await floor.worker(handle, queue)
+    ended = [floor.start(first)]
+    await until(lambda: len(floor.seen) > 50)
+    second = await floor.worker(handle, queue)
+    ended.append(floor.start(second))
+    await until(lambda: len(second.consumer.assignment) == 2)
+    first.stop()
+    assert await ended[0] == exits.ENDED
+    third = await floor.worker(handle, queue)
+    floor.start(third)
+    await until(lambda: len(floor.seen) >= 1200)
+    assert len(floor.seen) == 1200
+    for number in range(1, 5):
+        mine = [body for body in floor.seen if body.startswith(f"{number}:")]
+        assert mine == [f"{number}:{at}" for at in range(1, 301)]
+
+
+async def test_the_message_in_hand_is_finished_before_its_partition_goes(floor: Floor) -> None:
+    """The new member gets nothing of the partition until then, and begins right behind it."""
+    queue = await floor.site.queue(partitions=2)
+    for number in (1, 2):
+        await floor.site.send(queue, 5, number)
+    go_on = asyncio.Event()
+    hands: list[tuple[str, str]] = []
+
+    async def slow(message: Message, context: object) -> None:
+        if message.body.endswith(":2"):
+            await go_on.wait()
+        hands.append(("slow", message.body))
+
+    async def quick_one(message: Message, context: object) -> None:
+        hands.append(("quick", message.body))
+
+    old = await floor.worker(slow, queue)
+    floor.start(old)
+    await until(lambda: len(hands) == 2)
+    new = await floor.worker(quick_one, queue)
+    floor.start(new)
+    await until(lambda: len(old.consumer.assignment) == 1)
+    assert new.consumer.assignment == frozenset()
+    go_on.set()
+    await until(lambda: len(hands) == 10)
+    assert sorted(body for _, body in hands) == sorted(f"{number}:{at}" for number in (1, 2) for at in range(1, 6))
+    (moved,) = new.consumer.assignment
+    assert [body for who, body in hands if who == "quick"] == [f"{moved.number}:{at}" for at in (3, 4, 5)]
+
+
+async def test_a_message_that_takes_too_long_does_not_hold_up_the_group(floor: Floor) -> None:
+    """After the time allowed the partition goes; the message is handled again there, and its end here means nothing."""
+    queue = await floor.site.queue(partitions=2)
+    for number in (1, 2):
+        await floor.site.send(queue, 3, number)
+    go_on = asyncio.Event()
+    hands: list[tuple[str, str]] = []
+
+    async def stuck(message: Message, context: object) -> None:
+        if message.body.endswith(":2"):
+            await go_on.wait()
+        hands.append(("stuck", message.body))
+
+    async def quick_one(message: Message, context: object) -> None:
+        hands.append(("quick", message.body))
+
+    old = await floor.worker(stuck, queue, consuming={"revoke_timeout": 0.5})
+    floor.start(old)
+    await until(lambda: len(hands) == 2)
+    new = await floor.worker(quick_one, queue)
+    floor.start(new)
+    await until(lambda: len(hands) == 4)
+    (moved,) = new.consumer.assignment
+    assert hands[2:] == [("quick", f"{moved.number}:2"), ("quick", f"{moved.number}:3")]
+    last = (await floor.site.send(queue, 1, moved.number, first=4))[0]
+    await floor.recorded(last, moved.number)
+    go_on.set()
+    await until(lambda: ("stuck", f"{moved.number}:2") in hands)
+    assert (await floor.offsets())[moved.number] == last
+
+
+async def test_what_was_handled_in_a_run_that_does_not_end_is_recorded(floor: Floor) -> None:
+    """Of a run with a message that never ends, those before it count."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 5)
+    go_on = threading.Event()
+
+    def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if message.body == "1:4":
+            go_on.wait(60)
+
+    worker = await floor.worker(handle, queue, settings=quick(drain=0.2))
+    task = floor.start(worker)
+    await until(lambda: len(floor.seen) == 4)
+    worker.stop()
+    assert await task == exits.UNFINISHED
+    assert (await floor.offsets())[1] == ids[2]
+    go_on.set()
+
+
+async def test_a_slow_message_does_not_keep_those_before_it_from_being_recorded(floor: Floor) -> None:
+    """They are recorded after the usual time, though they are in one run with it."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 5)
+    go_on = threading.Event()
+
+    def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if message.body == "1:4":
+            go_on.wait(60)
+
+    floor.start(await floor.worker(handle, queue, settings=quick(commit_seconds=0.05)))
+    await floor.recorded(ids[2])
+    go_on.set()
+    await floor.recorded(ids[4])
+
+
+async def test_stopping_finishes_the_message_in_hand(floor: Floor) -> None:
+    """Nothing behind it begins, it is recorded, and the worker has left its group when it returns."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 3)
+    go_on = asyncio.Event()
+
+    async def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        await go_on.wait()
+
+    worker = await floor.worker(handle, queue)
+    task = floor.start(worker)
+    await until(lambda: len(floor.seen) == 1)
+    worker.stop()
+    await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    assert await task == exits.ENDED
+    assert floor.seen == ["1:1"]
+    assert (await floor.offsets())[1] == ids[0]
+    assert await (await floor.site.coordinator()).members() == {}
+
+
+async def test_cancelling_gives_up_what_is_in_hand(floor: Floor) -> None:
+    """The handler is cancelled, what was handled before is recorded, and the cancellation goes on."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 3)
+    cancelled = []
+
+    async def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if message.body == "1:3":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(message.body)
+                raise
+
+    worker = await floor.worker(handle, queue)
+    task = floor.start(worker)
+    await until(lambda: len(floor.seen) == 3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert cancelled == ["1:3"]
+    assert (await floor.offsets())[1] == ids[1]
+    assert await (await floor.site.coordinator()).members() == {}
+
+
+async def test_while_the_coordination_is_away_nothing_begins(floor: Floor) -> None:
+    """The message in hand is finished; those behind it, taken already, wait until the service answers again."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 5)
+    go_on = asyncio.Event()
+
+    async def handle(message: Message, context: object) -> None:
+        if message.body == "1:2":
+            await go_on.wait()
+        floor.note(message, context)
+
+    worker = await floor.worker(handle, queue, session_timeout=30.0)
+    floor.start(worker)
+    await until(lambda: floor.seen == ["1:1"])
+    await floor.site.service.cut()
+    await until(lambda: worker._handling._halted)
+    go_on.set()
+    await until(lambda: floor.seen == ["1:1", "1:2"])
+    for _ in range(20):
+        await asyncio.sleep(0.005)
+    assert floor.seen == ["1:1", "1:2"]
+    await floor.site.service.mend()
+    await until(lambda: len(floor.seen) == 5)
+    await floor.recorded(ids[4])
+
+
+async def test_a_lost_session_abandons_what_is_in_hand(floor: Floor) -> None:
+    """Nothing is recorded for it, whoever has the partition then begins behind the last record, and work goes on."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 3)
+    go_on = asyncio.Event()
+    lost = asyncio.Event()
+
+    async def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if message.body == "1:2" and not lost.is_set():
+            await go_on.wait()
+
+    worker = await floor.worker(handle, queue, settings=quick(commit_seconds=0.05))
+    worker.consumer.attach(Callbacks(on_lost=lambda _: lost.set()))
+    floor.start(worker)
+    await until(lambda: floor.seen == ["1:1", "1:2"])
+    await floor.recorded(ids[0])
+    await floor.site.service.expire(worker.consumer._group._stay._session)  # type: ignore[union-attr]
+    await asyncio.wait_for(lost.wait(), 30)
+    await until(lambda: bool(worker.consumer.assignment))
+    assert floor.seen == ["1:1", "1:2"]
+    assert (await floor.offsets())[1] == ids[0]
+    go_on.set()
+    await floor.recorded(ids[2])
+    assert floor.seen[2:] == ["1:2", "1:3"]

@@ -1,0 +1,225 @@
+"""Handlers in processes of their own: they may crash, hang and take long, and cost no other message."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdo.errors import HandlerError
+from qdo.partitions import Queue
+from qdo.worker import Retry, Worker, exits
+from queuey.client import Message
+from tests.qdo.worker import hands
+from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.worker.test_failing import Told, letters
+
+MODULE = "tests.qdo.worker.hands"
+
+
+class Book:
+    """The file in which child processes write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self, word: str = "") -> list[list[str]]:
+        """Gives the lines that begin with a word, in parts."""
+        if not self.path.exists():
+            return []
+        found = [line.split() for line in self.path.read_text().splitlines()]
+        return [line for line in found if not word or line[0] == word]
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
+    """An empty one."""
+    path = tmp_path / "book"
+    monkeypatch.setenv("QDO_TEST_BOOK", str(path))
+    return Book(path)
+
+
+def living(group: int) -> list[int]:
+    """Gives the processes of a group that are not dead; one that nobody has waited for yet is."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+async def crew(
+    floor: Floor,
+    queue: Queue,
+    handler: Any = f"{MODULE}:obey",  # noqa: ANN401 - or its name
+    *,
+    processes: int = 1,
+    middleware: list[object] | None = None,
+    **settings: Any,  # noqa: ANN401 - of WorkerSettings
+) -> Worker:
+    """Makes a worker with processes."""
+    return await floor.worker(
+        handler,
+        queue,
+        context=f"{MODULE}:book",
+        settings=quick(processes=processes, **settings),
+        process_setup=functools.partial(hands.prepare, "ready"),
+        middleware=middleware or [],
+    )
+
+
+async def serve_all(floor: Floor, worker: Worker, identifier: str) -> int:
+    """Lets a worker serve until partition 1 is recorded up to there."""
+    task = floor.start(worker)
+    await floor.recorded(identifier)
+    worker.stop()
+    return await task
+
+
+async def send(floor: Floor, queue: Queue, *bodies: str) -> list[str]:
+    """Stores messages."""
+    return [receipt.id for receipt in await floor.site.client.send_many(queue.name, bodies)]
+
+
+@pytest.mark.parametrize("name", ["obey", "obey_async"])
+async def test_children_handle_in_order_and_leave_their_contexts(floor: Floor, book: Book, name: str) -> None:
+    """Each child is prepared, enters a context of its own and leaves it; one partition's messages keep their order."""
+    queue = await floor.site.queue(partitions=2)
+    for number in (1, 2):
+        await floor.site.send(queue, 50, number)
+    worker = await crew(floor, queue, getattr(hands, name), processes=2)
+    task = floor.start(worker)
+    await until(lambda: len(book.lines("done")) == 100)
+    worker.stop()
+    assert await task == exits.ENDED
+    for number in (1, 2):
+        mine = [line[1] for line in book.lines("done") if line[1].startswith(f"{number}:")]
+        assert mine == [f"{number}:{at}" for at in range(1, 51)]
+    entered, left = book.lines("entered"), book.lines("left")
+    assert [line[2] for line in entered] == ["ready", "ready"]
+    assert {line[1] for line in entered} == {line[1] for line in left}
+    assert str(os.getpid()) not in {line[1] for line in entered}
+
+
+@pytest.mark.parametrize(("do", "said"), [("crash", "was ended by SIGSEGV"), ("exit", "exited with code 3")])
+async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(floor: Floor, book: Book, do: str, said: str) -> None:
+    """Messages before it count, it is tried again in another child, and becomes a dead letter like any other."""
+    queue = await floor.site.queue()
+    ids = await send(floor, queue, "fine 1", "fine 2", do, "fine 3")
+    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exits.ENDED
+    assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"], ["fine", "3"]]
+    assert [line[-1] for line in book.lines("begun") if line[1] == do] == ["1", "2", "3"]
+    assert len(book.lines("entered")) == 4
+    (letter,) = await letters(floor, queue)
+    assert letter.cause.error == "qdo.worker.processes.Crashed"
+    assert said in letter.cause.text
+
+
+async def test_a_crash_that_passes_costs_nothing_else(floor: Floor, book: Book) -> None:
+    """The second attempt succeeds and nothing is handled twice but that message."""
+    queue = await floor.site.queue()
+    ids = await send(floor, queue, "fine 1", "once", "fine 2")
+    await serve_all(floor, await crew(floor, queue), ids[-1])
+    assert [line[1] for line in book.lines("done")] == ["fine", "once", "fine"]
+    assert await letters(floor, queue) == []
+
+
+async def test_a_handler_that_takes_too_long_is_killed(floor: Floor, book: Book) -> None:
+    """With all that it has started; that attempt failed, those before it did not."""
+    queue = await floor.site.queue()
+    ids = await send(floor, queue, "slow 0.3", "slow 0.3", "hang", "fine")
+    worker = await crew(floor, queue, time_limit=0.5, retry=Retry(attempts=1))
+    assert await serve_all(floor, worker, ids[-1]) == exits.ENDED
+    assert [line[1] for line in book.lines("done")] == ["slow", "slow", "fine"]
+    (letter,) = await letters(floor, queue)
+    assert letter.cause.error == "qdo.errors.TimeLimit"
+    (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
+    await until(lambda: not living(int(hung)))
+
+
+async def test_errors_come_back_whole(floor: Floor, book: Book) -> None:
+    """Class, text and traceback of an error in a child are those that its parent knows of."""
+    queue = await floor.site.queue()
+    ids = await send(floor, queue, "raise", "fine")
+    told = Told()
+    await serve_all(floor, await crew(floor, queue, middleware=[told]), ids[-1])
+    (letter,) = await letters(floor, queue)
+    assert (letter.cause.error, letter.cause.text) == ("ValueError", "cannot raise")
+    assert told.calls[:4] == ["started", "before raise 1", "failed raise 1 ValueError", "retrying raise 1"]
+    assert told.calls[-3:] == ["before fine 1", "after fine 1", "stopped"]
+
+
+@pytest.mark.parametrize(("do", "code"), [("stop", exits.ENDED), ("leave", exits.FAILED)])
+async def test_a_handler_can_end_the_worker_from_a_child(floor: Floor, book: Book, do: str, code: int) -> None:
+    """StopWorker and SystemExit mean there what they mean here."""
+    queue = await floor.site.queue()
+    ids = await send(floor, queue, "fine", do, "fine")
+    assert await floor.start(await crew(floor, queue)) == code
+    assert (await floor.offsets())[1] == ids[0]
+
+
+async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(floor: Floor, book: Book) -> None:
+    """It ends after the message in hand, and what it handled is recorded."""
+    queue = await floor.site.queue()
+    ids = await send(floor, queue, *(f"slow 0.0{at % 10}" for at in range(200)))
+    worker = await crew(floor, queue, slice=60)
+    task = floor.start(worker)
+    await until(lambda: len(book.lines("done")) >= 5)
+    worker.stop()
+    assert await task == exits.ENDED
+    done = len(book.lines("done"))
+    assert 5 <= done < 200
+    assert (await floor.offsets())[1] == ids[done - 1]
+
+
+async def test_a_stop_does_not_wait_for_ever(floor: Floor, book: Book) -> None:
+    """After the time allowed the child is killed; its message is not marked, those before it are."""
+    queue = await floor.site.queue()
+    ids = await send(floor, queue, "fine", "hang")
+    worker = await crew(floor, queue, drain=0.2)
+    task = floor.start(worker)
+    await until(lambda: any(line[1] == "hang" for line in book.lines("begun")))
+    worker.stop()
+    assert await task == exits.UNFINISHED
+    assert (await floor.offsets())[1] == ids[0]
+    (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
+    await until(lambda: not living(int(hung)))
+
+
+async def test_children_that_cannot_begin_are_told_before_the_group_is_joined(floor: Floor, book: Book) -> None:
+    """A context that fails in the child is an error at the start, with its reason, and no partition is taken."""
+    queue = await floor.site.queue()
+    worker = await floor.worker(f"{MODULE}:obey", queue, context=f"{MODULE}:broken", settings=quick(processes=2))
+    with pytest.raises(HandlerError, match="no database"):
+        await worker.serve()
+    assert await (await floor.site.coordinator()).members() == {}
+
+
+async def test_handlers_without_a_name_are_refused_for_processes(floor: Floor) -> None:
+    """A child could not find them."""
+    queue = await floor.site.queue()
+
+    def inner(message: Message, context: object) -> None:
+        """Has no name that leads back to it."""
+
+    with pytest.raises(HandlerError, match="name"):
+        await floor.worker(inner, queue, settings=quick(processes=1))
+
+
+async def test_any_body_reaches_a_child(floor: Floor, book: Book) -> None:
+    """Bytes, and numbers beyond 64 bits, travel as they are: the handler fails on them for its own reasons only."""
+    queue = await floor.site.queue()
+    await floor.site.client.send(queue.name, b"\xff\xfe")
+    await floor.site.client.send(queue.name, json={"a": 2**70})
+    last = await floor.site.client.send(queue.name, "fine")
+    await serve_all(floor, await crew(floor, queue), last.id)
+    first, second = await letters(floor, queue)
+    assert (first.body, first.cause.error) == (b"\xff\xfe", "TypeError")
+    assert (second.json, second.cause.error) == (True, "AttributeError")
+    assert second.body == f'{{"a":{2**70}}}'
