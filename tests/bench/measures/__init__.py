@@ -1,5 +1,14 @@
 """The measures, in the order in which they run."""
 
-from tests.bench.measures import cpu, over_cassandra, over_http, peers, process, scale, scale_on_cassandra
+from tests.bench.measures import (
+    cpu,
+    over_cassandra,
+    over_http,
+    peers,
+    process,
+    qdo_throughput,
+    scale,
+    scale_on_cassandra,
+)
 
-__all__ = ["cpu", "over_cassandra", "over_http", "peers", "process", "scale", "scale_on_cassandra"]
+__all__ = ["cpu", "over_cassandra", "over_http", "peers", "process", "qdo_throughput", "scale", "scale_on_cassandra"]
