@@ -197,7 +197,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     commit_messages: Annotated[
         int, _meta(RUNNING, "Handled messages after which progress is recorded.", ge=1, le=1_000_000)
-    ] = 1000
+    ] = 5000
     commit_seconds: Annotated[
         float, _meta(RUNNING, "Time after which it is recorded if there were fewer.", ge=0.001, le=3600)
     ] = 1.0
