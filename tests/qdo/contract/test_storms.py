@@ -7,6 +7,7 @@ import contextlib
 import random
 import signal
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -26,7 +27,7 @@ class Storming:
         self._process = process
         self._said = said
         self._listening = asyncio.create_task(self._listen())
-        self.stopped = False
+        self.until: float | None = None
 
     async def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -34,10 +35,16 @@ class Storming:
             if line.endswith(b"\n"):
                 self._said[line.decode()[0]][int(line[1:])] += 1
 
-    def stop(self) -> None:
-        """Stops or continues it."""
-        self._process.send_signal(signal.SIGCONT if self.stopped else signal.SIGSTOP)
-        self.stopped = not self.stopped
+    def stop(self, seconds: float) -> None:
+        """Stops it; it goes on when it is asked to after that time."""
+        self._process.send_signal(signal.SIGSTOP)
+        self.until = time.monotonic() + seconds
+
+    def go_on(self) -> None:
+        """Continues it, if its time has come."""
+        if self.until is not None and time.monotonic() >= self.until:
+            self._process.send_signal(signal.SIGCONT)
+            self.until = None
 
     async def kill(self) -> None:
         """Kills it and waits for what it said."""
@@ -46,8 +53,7 @@ class Storming:
 
     async def finish(self) -> None:
         """Has it end by itself."""
-        if self.stopped:
-            self.stop()
+        self._process.send_signal(signal.SIGCONT)
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         await self._end()
@@ -86,7 +92,9 @@ class Storm:
         self._living.append(Storming(process, self.said))
 
     async def strike(self) -> None:
-        """Does one thing to one of them."""
+        """Does one thing to one of them; those that were stopped for long enough go on."""
+        for each in self._living:
+            each.go_on()
         if self._cut or self._chance.random() < 0.1:
             await (self._service.mend() if self._cut else self._service.cut())
             self._cut = not self._cut
@@ -95,7 +103,8 @@ class Storm:
         elif self._chance.random() < 0.3:
             await self._living.pop(self._chance.randrange(MEMBERS)).kill()
         else:
-            self._chance.choice(self._living).stop()
+            longer = self._chance.random() < 0.7
+            self._chance.choice(self._living).stop(self._service.short * (1.3 if longer else 0.2))
 
     async def calm(self) -> None:
         """Ends everything."""
