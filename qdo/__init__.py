@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         CoordinationError,
         CoordinationIncompatible,
         CoordinationLost,
+        CoordinationRefused,
         GroupActive,
         HandlerError,
         InvalidArgument,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         TimeLimit,
     )
     from qdo.partitions import Partition, Queue
+    from qdo.worker import Delivery, Failure, Middleware, Retry, StopWorker, Worker, WorkerSettings, delivery
 
 __all__ = [
     "AsyncConsumer",
@@ -38,18 +40,27 @@ __all__ = [
     "CoordinationError",
     "CoordinationIncompatible",
     "CoordinationLost",
+    "CoordinationRefused",
     "Coordinator",
+    "Delivery",
+    "Failure",
     "GroupActive",
     "HandlerError",
     "InvalidArgument",
     "MemberExists",
+    "Middleware",
     "NotOwner",
     "OffsetMoved",
     "Partition",
     "QdoError",
     "Queue",
+    "Retry",
     "SessionLost",
+    "StopWorker",
     "TimeLimit",
+    "Worker",
+    "WorkerSettings",
+    "delivery",
     "open_coordinator",
 ]
 
@@ -58,6 +69,16 @@ _HOMES = {
     "qdo.coordination": ("Coordinator",),
     "qdo.coordination.opening": ("open_coordinator",),
     "qdo.partitions": ("Partition", "Queue"),
+    "qdo.worker": (
+        "Delivery",
+        "Failure",
+        "Middleware",
+        "Retry",
+        "StopWorker",
+        "Worker",
+        "WorkerSettings",
+        "delivery",
+    ),
 }
 """Where names come from that are no errors."""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
+from qdo.deadletters import SUFFIX
 from qdo.errors import InvalidArgument
 from queuey.client import AsyncClient
 from queuey.client import Queue as Described
 
-DEAD = ".dead"
-"""Ends the names of queues for dead letters: a pattern takes them only if it ends so itself."""
 ONE_BY_ONE = 5
 """Queues that are looked up each by a call of its own rather than by going through a listing."""
 LISTED = 1000
@@ -43,9 +42,13 @@ class Subscription:
             raise InvalidArgument("an empty pattern matches no queue")
 
     def wants(self, name: str) -> bool:
-        """Tells whether a queue of this name is one of them."""
+        """Tells whether a queue of this name is one of them.
+
+        A pattern takes queues for dead letters only if it ends as they do: a worker would handle its failures for ever.
+        """
+        dead = name.endswith(SUFFIX)
         return name in self.names or any(
-            fnmatchcase(name, pattern) for pattern in self.patterns if pattern.endswith(DEAD) or not name.endswith(DEAD)
+            fnmatchcase(name, pattern) for pattern in self.patterns if pattern.endswith(SUFFIX) or not dead
         )
 
     def stretches(self) -> list[str]:

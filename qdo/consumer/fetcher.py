@@ -54,12 +54,13 @@ class Flight:
         task: Carries it out.
     """
 
+    task: asyncio.Task[None]
+
     def __init__(self, ask: Ask, tracks: dict[Queue, dict[int, Track]], end: float | None) -> None:
         self.ask = ask
         self.tracks = tracks
         self.left = len(ask.wants)
         self.end = end
-        self.task: asyncio.Task[None] | None = None
 
     @property
     def expected(self) -> int:
@@ -99,6 +100,7 @@ class Fetcher:
         self._count = 0
         self._free: dict[Partition, Track] = {}
         self._flights: set[Flight] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._troubled: set[str] = set()
         self._crowded_until = 0.0
@@ -133,7 +135,8 @@ class Fetcher:
         track.flight = None
         self._free[track.partition] = track
         flight.left -= 1
-        if not flight.left and flight.task is not None:
+        if not flight.left:
+            self._flights.discard(flight)
             flight.task.cancel()
 
     def kick(self) -> None:
@@ -157,10 +160,9 @@ class Fetcher:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks = [flight.task for flight in self._flights if flight.task is not None]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _wants(self, now: float) -> tuple[list[Want], list[float]]:
         """Returns which partitions could be read, and when the others will have rested."""
@@ -201,6 +203,8 @@ class Fetcher:
                 track.flight = flight
         self._flights.add(flight)
         flight.task = self._loop.create_task(self._fly(flight))
+        self._tasks.add(flight.task)
+        flight.task.add_done_callback(self._tasks.discard)
 
     async def _fly(self, flight: Flight) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from tests.qdo.consumer.gate import asked_waits
     ],
     ids=["as they come", "small pages", "one at a time", "hardly any bytes"],
 )
-async def test_everything_is_handed_out_once_and_in_order(site: Site, settings: dict[str, int]) -> None:
+async def test_everything_is_handed_out_once_and_in_order(site: Site, settings: dict[str, Any]) -> None:
     """Each partition gives its messages in their order, none twice, however little may be held."""
     queue = await site.queue(partitions=3)
     for partition, count in ((1, 120), (2, 1), (3, 45)):

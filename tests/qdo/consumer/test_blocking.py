@@ -1,0 +1,305 @@
+"""The consumer for ordinary code: threads, interruptions and forks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdo.consumer import AsyncConsumer, Batch, Consumer, ConsumerSettings
+from qdo.consumer.blocking import LoopThread
+from qdo.coordination.opening import open_coordinator
+from qdo.errors import InvalidArgument, NotOwner
+from qdo.partitions import Partition
+from queuey.client import AsyncClient, Client
+from queuey.client.profile import Profile
+from tests.qdo.consumer.conftest import WAIT
+from tests.qdo.consumer.gate import PATIENCE
+
+Make = Callable[..., Consumer]
+
+
+@pytest.fixture
+def client(profile: Profile) -> Iterator[Client]:
+    """A client to send with."""
+    with Client(profile.url, key=profile.key) as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(client: Client) -> str:
+    """A queue with two partitions."""
+    return client.create_queue(partitions=2).name
+
+
+@pytest.fixture
+def make(profile: Profile, tmp_path: Path, queue: str) -> Iterator[Make]:
+    """Makes consumers of the queue; they are closed at the end."""
+    with contextlib.ExitStack() as opened:
+
+        def make(**options: Any) -> Consumer:  # noqa: ANN401 - of a consumer
+            consumer = Consumer(
+                AsyncClient(profile.url, key=profile.key),
+                open_coordinator(f"local://{tmp_path}/coordination", "group"),
+                queues=[queue],
+                settings=ConsumerSettings(settle=0.0, wait=WAIT),
+                **options,
+            )
+            opened.callback(consumer.close)
+            return consumer
+
+        yield make
+
+
+def send(client: Client, queue: str, count: int, first: int = 1) -> None:
+    """Stores messages in partition 1, each with its number as the body."""
+    for number in range(first, first + count):
+        client.send(queue, str(number), partition=1)
+
+
+def numbers(consumer: Consumer, count: int, **options: Any) -> list[int]:  # noqa: ANN401 - of poll
+    """Polls until there are so many messages, and gives their numbers."""
+    found: list[int] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(found) < count:
+        assert time.monotonic() < deadline
+        found += [int(message.body) for batch in consumer.poll(**options) for message in batch.messages]
+    return found
+
+
+def test_it_does_what_the_other_does(make: Make, client: Client, queue: str) -> None:
+    """Poll, commit, seek, pause, resume, lag and all that there is to be asked."""
+    send(client, queue, 5)
+    with make() as consumer:
+        assert numbers(consumer, 3, most=3) == [1, 2, 3]
+        one, two = sorted(consumer.assignment)
+        consumer.commit()
+        assert consumer.committed(one) == consumer.position(one)
+        assert consumer.position(two) is None
+        assert consumer.lag() == {one: 2, two: 0}
+        consumer.pause([one])
+        assert consumer.paused == {one}
+        assert consumer.poll(timeout=0) == []
+        consumer.resume([one])
+        consumer.seek(one, "earliest")
+        assert numbers(consumer, 5) == [1, 2, 3, 4, 5]
+        with pytest.raises(InvalidArgument):
+            consumer.commit({one: "none"})
+        consumer.commit({one: str(consumer.position(one))})
+    assert consumer.closing
+    assert consumer.poll() == []
+    consumer.close()
+    with make() as again:
+        send(client, queue, 1, first=6)
+        assert numbers(again, 1) == [6]
+
+
+def test_both_have_the_same_methods() -> None:
+    """They differ in await, and in what only those need who drive the async one."""
+    for name, method in inspect.getmembers(AsyncConsumer):
+        if name.startswith("_") or name in {"attach", "recall"}:
+            continue
+        other = getattr(Consumer, name)
+        if callable(method):
+            assert list(inspect.signature(method).parameters) == list(inspect.signature(other).parameters), name
+    one, other = (inspect.signature(kind).parameters for kind in (AsyncConsumer, Consumer))
+    assert list(one) == list(other)
+
+
+def test_callbacks_may_use_the_consumer(make: Make, client: Client, queue: str) -> None:
+    """They run in threads of their own, so that a commit in on_revoke does not wait for itself."""
+    send(client, queue, 3)
+    told: list[str] = []
+    threads = set()
+
+    def on_assign(partitions: frozenset[Partition]) -> None:
+        told.append("assigned")
+        threads.add(threading.current_thread())
+
+    def on_revoke(partitions: frozenset[Partition]) -> None:
+        if 1 in {partition.number for partition in partitions}:
+            consumer.commit()
+            told.append("committed")
+
+    consumer = make(on_assign=on_assign, on_revoke=on_revoke)
+    with consumer:
+        numbers(consumer, 3)
+    assert told == ["assigned", "committed"]
+    assert threading.current_thread() not in threads
+    with make() as again:
+        send(client, queue, 1, first=4)
+        assert numbers(again, 1) == [4]
+
+
+def test_another_thread_may_wake_and_close(make: Make) -> None:
+    """A poll without end returns then."""
+    consumer = make()
+    for end in (consumer.wake, consumer.close):
+        if end == consumer.wake:
+            consumer.start()
+        timer = threading.Timer(0.1, end)
+        timer.start()
+        assert consumer.poll(timeout=None) == []
+        timer.join()
+    with pytest.raises(NotOwner, match="closed"):
+        consumer.commit()
+
+
+def test_who_was_not_started_says_so(make: Make) -> None:
+    """And nobody is started twice."""
+    consumer = make()
+    with pytest.raises(InvalidArgument, match="not started"):
+        consumer.poll()
+    consumer.start()
+    with pytest.raises(InvalidArgument, match="once"):
+        consumer.start()
+    consumer.close()
+    with pytest.raises(InvalidArgument, match="once"):
+        consumer.start()
+
+
+def test_a_start_that_fails_leaves_nothing_behind(make: Make, profile: Profile, tmp_path: Path) -> None:
+    """Neither a thread nor a member."""
+    before = set(threading.enumerate())
+    place = open_coordinator(f"local://{tmp_path}/c", "g")
+    consumer = Consumer(AsyncClient(profile.url, key="wrong"), place, queues=["q"])
+    with pytest.raises(Exception, match="401"):
+        consumer.start()
+    assert set(threading.enumerate()) <= before
+
+
+def test_what_an_interrupted_poll_found_is_found_again(make: Make, client: Client, queue: str) -> None:
+    """An interruption that comes when messages were handed out, but did not arrive, loses none of them."""
+    send(client, queue, 6)
+    with make() as consumer:
+        assert numbers(consumer, 2, most=2) == [1, 2]
+        thread = consumer._thread
+        assert thread is not None
+        call = thread.call
+
+        def interrupted(work: Any) -> Any:  # noqa: ANN401 - passed on
+            call(work)
+            raise KeyboardInterrupt
+
+        thread.call = interrupted  # type: ignore[method-assign] # stands for the signal
+        with pytest.raises(KeyboardInterrupt):
+            consumer.poll(2)
+        thread.call = call  # type: ignore[method-assign]
+        one = min(consumer.assignment)
+        consumer.commit()
+        assert numbers(consumer, 4) == [3, 4, 5, 6]
+        assert consumer.committed(one) != consumer.position(one)
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals for threads here")
+def test_ctrl_c_ends_a_poll_and_nothing_else(make: Make, client: Client, queue: str) -> None:
+    """The consumer goes on as if it had not been asked."""
+    with make() as consumer:
+        main = threading.get_ident()
+        for first in (1, 2, 3):
+            timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+            timer.start()
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(timeout=None)
+            timer.join()
+            send(client, queue, 1, first=first)
+            assert numbers(consumer, 1) == [first]
+
+
+def test_after_a_fork_it_belongs_to_the_parent(make: Make, client: Client, queue: str) -> None:
+    """The child can neither use nor close it, and the parent does not notice the attempt."""
+    with make() as consumer:
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                consumer.close()
+                consumer.wake()
+                try:
+                    consumer.poll()
+                except InvalidArgument:
+                    os.write(write, b"refused")
+            finally:
+                os._exit(0)
+        os.close(write)
+        assert os.waitpid(child, 0)[1] == 0
+        with os.fdopen(read, "rb") as answer:
+            assert answer.read() == b"refused"
+        send(client, queue, 1)
+        assert numbers(consumer, 1) == [1]
+        consumer.commit()
+
+
+def test_a_call_from_its_own_loop_is_refused() -> None:
+    """It would wait for itself for ever."""
+    thread = LoopThread()
+
+    async def nothing() -> None:
+        """Does nothing."""
+
+    async def blocking() -> None:
+        thread.call(nothing())
+
+    with pytest.raises(InvalidArgument, match="own event loop"):
+        thread.call(blocking())
+    thread.stop()
+    thread.stop()
+    with pytest.raises(NotOwner):
+        thread.call(nothing())
+
+
+def test_a_thread_that_is_stopped_breaks_off_what_runs() -> None:
+    """Whoever waits is told."""
+    thread = LoopThread()
+    began = threading.Event()
+
+    async def for_ever() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            thread.call(for_ever())
+        except BaseException as error:  # noqa: BLE001 - whatever it is
+            caught.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    assert began.wait(PATIENCE)
+    thread.stop()
+    waiting.join(PATIENCE)
+    assert len(caught) == 1
+
+
+def test_a_program_that_forgets_to_close_still_ends(profile: Profile, tmp_path: Path, queue: str) -> None:
+    """The thread keeps no process alive."""
+    program = f"""
+import qdo
+from queuey.client import AsyncClient
+client = AsyncClient({profile.url!r}, key={profile.key!r})
+consumer = qdo.Consumer(client, qdo.open_coordinator("local://{tmp_path}/c", "g"), queues=[{queue!r}])
+consumer.start()
+print(consumer.poll(timeout=0))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "[]\n"
+    assert not done.stderr
+
+
+def test_batches_are_plain_tuples() -> None:
+    """They can be taken apart."""
+    partition, messages = Batch(Partition.parse("h/a/q/1"), [])
+    assert (partition.number, messages) == (1, [])

@@ -1,0 +1,121 @@
+"""Queues and partitions that appear, grow and go while a consumer runs."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from qdo.consumer import AsyncConsumer, discovery
+from qdo.consumer.discovery import Subscription, discover
+from qdo.errors import InvalidArgument
+from qdo.partitions import Partition, Queue
+from tests.qdo.consumer.conftest import Site, bodies, collect, until
+
+SOON = 0.05
+"""Seconds between looks; the shortest there can be."""
+
+
+async def named(site: Site, *names: str, partitions: int = 1) -> list[Queue]:
+    """Makes queues whose names begin with a text that no other test uses, given first."""
+    prefix = uuid.uuid4().hex[:8]
+    for name in names:
+        await site.client.create_queue(prefix + name, partitions=partitions)
+    return [site.named(prefix), *(site.named(prefix + name) for name in names)]
+
+
+async def test_a_listing_is_gone_through_page_by_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many queues there are, and wherever a page ends; others do not count."""
+    prefix, *_ = await named(site, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
+    await site.client.create_queue(prefix.name + "-zz.dead")
+    monkeypatch.setattr(discovery, "LISTED", 2)
+    found = await discover(site.client, Subscription([], [prefix.name + "-*"]))
+    assert found == {f"{prefix.name}-{letter}": 2 for letter in "abcdefg"}
+    some = [f"{prefix.name}-{letter}" for letter in "abcfgx"]
+    assert set(await discover(site.client, Subscription(some, []))) == set(some[:5])
+    both = await discover(site.client, Subscription(some[:1], [prefix.name + "-[fg]"]))
+    assert set(both) == {some[0], some[3], some[4]}
+
+
+async def test_few_names_are_looked_up_one_by_one(site: Site) -> None:
+    """One that is not there is no error, and its neighbour in the listing is not taken for it."""
+    prefix, one, other = await named(site, "-a", "-ab")
+    assert await discover(site.client, Subscription([one.name, prefix.name + "-aa"], [])) == {one.name: 1}
+    assert await discover(site.client, Subscription([one.name, other.name], [])) == {one.name: 1, other.name: 1}
+
+
+async def test_new_queues_are_found(site: Site) -> None:
+    """Whether they were named before they were there, or match a pattern."""
+    prefix, first = await named(site, "-one")
+    awaited = site.named(prefix.name + ".awaited")
+    consumer = await site.consumer(awaited, patterns=[prefix.name + "-*"], discover=SOON)
+    await until(lambda: consumer.assignment == {Partition(first, 1)})
+    second = site.named(prefix.name + "-two")
+    for queue in (second, awaited):
+        await site.client.create_queue(queue.name)
+        await site.send(queue, 2)
+        assert bodies(await collect(consumer, 2)) == [1, 2]
+    assert consumer.assignment == {Partition(queue, 1) for queue in (first, second, awaited)}
+
+
+async def test_added_partitions_are_found(site: Site) -> None:
+    """They are read from their beginnings, and the others are not disturbed."""
+    queue = await site.queue()
+    revoked: list[Partition] = []
+    consumer = await site.consumer(queue, discover=SOON, callbacks={"on_revoke": revoked.extend})
+    await site.client.update_queue(queue.name, partitions=3)
+    await site.send(queue, 2, 3)
+    assert bodies(await collect(consumer, 2), 3) == [1, 2]
+    assert consumer.assignment == {Partition(queue, number) for number in (1, 2, 3)}
+    assert revoked == []
+
+
+async def test_a_queue_that_is_deleted_is_given_up(site: Site) -> None:
+    """As soon as a read finds it gone; the others go on."""
+    queue, other = await site.queue(partitions=2), await site.queue()
+    consumer = await site.consumer(queue, other, discover=3600)
+    await until(lambda: len(consumer.assignment) == 3)
+    await site.client.delete_queue(queue.name)
+    await until(lambda: consumer.assignment == {Partition(other, 1)})
+    await site.send(other, 1)
+    assert bodies(await collect(consumer, 1)) == [1]
+
+
+async def test_a_queue_that_is_made_anew_goes_on(site: Site) -> None:
+    """Ids go on with time, so the offset of the old queue is below all messages of the new one: nothing is lost."""
+    queue = await site.queue(partitions=2)
+    await site.send(queue, 3)
+    consumer = await site.consumer(queue, discover=SOON)
+    await collect(consumer, 3)
+    await consumer.commit()
+    await site.client.delete_queue(queue.name)
+    await site.client.create_queue(queue.name, partitions=1)
+    await site.send(queue, 2, first=4)
+    assert bodies(await collect(consumer, 2)) == [4, 5]
+    await until(lambda: consumer.assignment == {Partition(queue, 1)})
+    await consumer.commit()
+    await site.client.delete_queue(queue.name)
+    await until(lambda: not consumer.assignment)
+    await site.client.create_queue(queue.name, partitions=1)
+    await site.send(queue, 2, first=6)
+    assert bodies(await collect(consumer, 2)) == [6, 7]
+
+
+async def test_many_queues_are_read_together(site: Site) -> None:
+    """More than one call can ask for, each with a message."""
+    prefix, *queues = await named(site, *(f"-{number}" for number in range(120)))
+    for queue in queues:
+        await site.send(queue, 1)
+    consumer = await site.consumer(patterns=[prefix.name + "-*"])
+    found = await collect(consumer, 120)
+    assert len({message.id for message in found}) == 120
+    await site.gate.until(lambda: len([read for read in site.gate.reads if read.get("wait")]) >= 2)
+    await site.send(queues[7], 1)
+    await site.send(queues[110], 1)
+    assert len(await collect(consumer, 2)) == 2
+
+
+async def test_who_wants_no_queue_is_refused(site: Site) -> None:
+    """Before anything is opened."""
+    with pytest.raises(InvalidArgument, match="needs the names"):
+        AsyncConsumer(site.client, await site.coordinator())

@@ -1,0 +1,58 @@
+"""The public surface of the package."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import qdo
+from qdo import errors
+
+
+def test_all_is_sorted_complete_and_there() -> None:
+    """Every name that is promised can be had and is described, every error is among them."""
+    assert list(qdo.__all__) == sorted(qdo.__all__)
+    tree = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert tree <= set(qdo.__all__)
+    for name in qdo.__all__:
+        assert getattr(qdo, name).__doc__, name
+    with pytest.raises(AttributeError, match="Workshop"):
+        qdo.Workshop  # noqa: B018 - asking is the test
+
+
+def test_every_error_is_drawn_in_the_tree() -> None:
+    """The docstring of the errors shows each class, and none that does not exist, under its parent."""
+    drawing = (errors.__doc__ or "").split("::")[1].splitlines()
+    path: list[tuple[int, str]] = []
+    drawn = set()
+    for line in drawing:
+        name = line.strip("│├└─ ").split(" ")[0]
+        if not name[:1].isupper() or not hasattr(errors, name):
+            continue
+        drawn.add(name)
+        path = [entry for entry in path if entry[0] < line.index(name)]
+        if path:
+            assert getattr(errors, name).__bases__ == (getattr(errors, path[-1][1]),)
+        path.append((line.index(name), name))
+    made = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert drawn == made
+
+
+def test_importing_loads_no_driver() -> None:
+    """Neither the package nor the consumer loads an HTTP library or a coordination driver, or reads the environment."""
+    program = """
+import os, sys
+class Guarded(dict):
+    def __getitem__(self, name): raise AssertionError(name)
+    get = __getitem__
+import asyncio, logging, socket
+os.environ = Guarded()
+import qdo
+print(sorted({"kazoo", "httpx2", "apsw", "msgspec", "queuey"} & set(sys.modules)))
+qdo.AsyncConsumer, qdo.Consumer, qdo.open_coordinator
+print(sorted({"kazoo", "httpx2", "apsw", "sqlite3", "pyramid", "typer"} & set(sys.modules)))
+"""
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines() == ["[]", "[]"]
