@@ -5,17 +5,22 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.util import find_spec
 from itertools import dropwhile, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from deploy.local import __main__ as servers
+from qdo import cli as qdo_cli
+from qdo.cli import loading as qdo_loading
+from qdo.cli import settings as qdo_settings
+from qdo.worker.metrics import WorkerMetrics
+from queuey import cli as queuey_cli
 from queuey import settings
-from queuey.cli import COMMANDS, load
 from queuey.metrics import Metrics, exposition
 from queuey.storage.sqlite import open_store
 from tests.servers import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
@@ -27,7 +32,21 @@ PAGES = sorted(
 )
 SETTINGS = {line.name: line for line in settings.table()}
 VARIABLES = {line.variable for line in SETTINGS.values()} | settings.OTHER_VARIABLES
-VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE}
+VARIABLES |= {CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE, qdo_loading.CONFIG}
+VARIABLES |= {line.variable for line in qdo_settings.table().values()}
+
+
+class Program(NamedTuple):
+    """A program with commands."""
+
+    commands: Mapping[str, str]
+    load: Callable[[str], Any]
+
+
+PROGRAMS = {
+    "queuey": Program(queuey_cli.COMMANDS, queuey_cli.load),
+    "qdo": Program(qdo_cli.COMMANDS, qdo_cli.load),
+}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -76,16 +95,16 @@ def options_of(command: Any) -> set[str]:  # noqa: ANN401 - a command of typer's
 @cache
 def options() -> frozenset[str]:
     """The options of all commands."""
-    commands: list[Any] = [load(name) for name in COMMANDS]
+    commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.commands]
     commands += [part for command in commands for part in getattr(command, "commands", {}).values()]
-    return frozenset({"--install-completion"}.union(*map(options_of, commands)))
+    return frozenset({"--install-completion", "--version"}.union(*map(options_of, commands)))
 
 
 @cache
 def words() -> frozenset[str]:
     """Every word of the sources, the benchmarks, the tables and the samples included."""
     sources = (
-        *(path for room in ("queuey", "tests/bench", "deploy") for path in (ROOT / room).rglob("*.py")),
+        *(path for room in ("queuey", "qdo", "tests/bench", "deploy") for path in (ROOT / room).rglob("*.py")),
         *(ROOT / "deploy").rglob("*.yaml"),
         *(ROOT / "cql").glob("*.cql"),
         ROOT / "pyproject.toml",
@@ -115,29 +134,30 @@ def test_every_page_can_be_reached() -> None:
     assert pages - linked - {ROOT / "docs" / "index.md"} == set()
 
 
-def command_of(line: str) -> tuple[str, list[str]] | None:
-    """The command of ``queuey`` that a shell line calls, and what follows it."""
+def command_of(line: str) -> tuple[Any, list[str]] | None:
+    """The command of ours that a shell line calls, and what follows it."""
     typed = shlex.split(line, comments=True)
     tokens = [*dropwhile(lambda word: re.match(r"[A-Z_]+=", word), typed), ""]
     for index, (token, after) in enumerate(pairwise(tokens)):
-        if token.rpartition("/")[2] == "queuey" and after in COMMANDS:
-            return after, tokens[index + 2 : -1]
-    called = tokens[0] == "queuey" or any(token.endswith("/bin/queuey") for token in tokens)
-    assert not called or tokens[1] in {"--help", "--install-completion"}, line
+        program = PROGRAMS.get(token.rpartition("/")[2])
+        if program is not None and after in program.commands:
+            return program.load(after), tokens[index + 2 : -1]
+    called = tokens[0] in PROGRAMS or any(token.endswith(("/bin/queuey", "/bin/qdo")) for token in tokens)
+    assert not called or tokens[1] in {"--help", "--install-completion", "--version"}, line
     return None
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_commands(page: str) -> None:
-    """Every ``queuey`` command in an example or in the text exists, with the options it is shown with."""
-    lines = [line for block in blocks(page, "sh") for line in block.splitlines() if "queuey" in line]
-    lines += [code for code in inline_code(page) if code.startswith("queuey ")]
-    for piece in (piece for line in lines for piece in re.split(r" [|<>] ", line)):
-        found = command_of(piece)
+    """Every command of ours in an example or in the text exists, with the options it is shown with."""
+    lines = [line for block in blocks(page, "sh") for line in block.replace("\\\n", " ").splitlines()]
+    lines = [line for line in lines if re.search(r"\b(queuey|qdo)\b", line) and "import" not in line]
+    lines += [code for code in inline_code(page) if code.startswith(("queuey ", "qdo "))]
+    for piece in (piece for line in lines for piece in re.split(r" [|<>&] |; ", line)):
+        found = command_of(piece) if piece.count("'") % 2 == 0 and piece.count('"') % 2 == 0 else None
         if found is None:
             continue
-        name, rest = found
-        command = load(name)
+        command, rest = found
         if hasattr(command, "commands") and rest:
             assert rest[0] in command.commands, piece
             command = command.commands[rest.pop(0)]
@@ -147,18 +167,27 @@ def test_commands(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_options_and_variables(page: str) -> None:
-    """Every option that the text names is one of some command, every QUEUEY_ variable is read by something."""
+    """Every option that the text names is one of some command, every variable of ours is read by something."""
     if page == "deploy/local/README.md":
         assert options_in(page) - {*servers.parser()._option_string_actions, "--without-servers"} == set()
     elif page not in {"docs/performance.md", "docs/decisions/0006-hatchling-and-plain-constraints.md"}:
         assert options_in(page) - options() == set()
-    assert set(re.findall(r"\bQUEUEY_[A-Z_]+\b", text_of(page))) - VARIABLES == set()
+    assert set(re.findall(r"\b(?:QUEUEY|QDO)_[A-Z_]+\b", text_of(page))) - VARIABLES == set()
+
+
+def write(path: Path, text: str) -> Path:
+    """Writes a file."""
+    path.write_text(text)
+    return path
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")])
-def test_settings_files(page: str) -> None:
+def test_settings_files(page: str, tmp_path: Path) -> None:
     """A settings file that is shown would be accepted."""
     for block in blocks(page, "toml"):
+        if page.startswith("docs/qdo"):
+            qdo_loading.load({}, {}, write(tmp_path / "qdo.toml", block))
+            continue
         assert tomllib.loads(block).keys() - SETTINGS.keys() == set()
         settings.load({name: str(value) for name, value in tomllib.loads(block).items()}, {})
 
@@ -168,11 +197,11 @@ def test_names(page: str) -> None:
     """Every setting, field, function, module and file that the text names in code letters is there."""
     missing = set()
     for code in inline_code(page):
-        if re.fullmatch(r"[a-z]+(_[a-z]+)+", code) and not code.startswith("queuey_"):
+        if re.fullmatch(r"[a-z]+(_[a-z]+)+", code) and not code.startswith(("queuey_", "qdo_")):
             known = code in words()
-        elif re.fullmatch(r"(queuey|tests)(\.[a-z_0-9]+)+", code) and not code.startswith("queuey.sqlite3"):
+        elif re.fullmatch(r"(queuey|qdo|tests)(\.[a-z_0-9]+)+", code) and not code.startswith("queuey.sqlite3"):
             known = find_spec(code) is not None or code in {"queuey.storage.cassandra", "queuey.toml"}
-        elif re.fullmatch(r"(queuey|tests|docs|deploy)/[\w./]+", code) and code != "queuey/profile.toml":
+        elif re.fullmatch(r"(queuey|qdo|tests|docs|deploy)/[\w./]+", code) and code != "queuey/profile.toml":
             known = (ROOT / code).exists()
         else:
             continue
@@ -190,3 +219,9 @@ def test_metrics(tmp_path: Path) -> None:
     store.close()
     families = set(re.findall(r"^# TYPE (\w+) ", text, re.MULTILINE))
     assert set(re.findall(r"\bqueuey_[a-z_]+\b", text_of("docs/operations.md"))) == families
+
+
+def test_metrics_of_workers() -> None:
+    """The page about workers names exactly the metrics that a worker has."""
+    families = {family.name + "_total" * (family.type == "counter") for family in WorkerMetrics(None).collect()}
+    assert set(re.findall(r"`(qdo_[a-z_]+)`", text_of("docs/qdo.md"))) == families

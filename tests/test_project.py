@@ -36,7 +36,7 @@ def pins() -> dict[str, Version]:
 
 def sources() -> list[Path]:
     """Every Python file of the project."""
-    return sorted(path for room in ("queuey", "tests", "deploy") for path in (ROOT / room).rglob("*.py"))
+    return sorted(path for room in ("queuey", "qdo", "tests", "deploy") for path in (ROOT / room).rglob("*.py"))
 
 
 def test_constraints_are_plain_pins() -> None:
@@ -97,9 +97,10 @@ def test_walls_hold() -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_package_is_typed() -> None:
-    """Type checkers of programs that import queuey see its annotations."""
-    assert (ROOT / "queuey" / "py.typed").exists()
+@pytest.mark.parametrize("package", ["queuey", "qdo"])
+def test_packages_are_typed(package: str) -> None:
+    """Type checkers of programs that import a package of ours see its annotations."""
+    assert (ROOT / package / "py.typed").exists()
 
 
 @pytest.mark.parametrize("target", ["demo", "test", "slow", "bench", "lint", "cluster"])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import ROOT, Reader, blocks
+from tests.pages import ROOT, Block, Reader, blocks
 from tests.served import Served
 
 TUTORIAL = "docs/qdo-tutorial.md"
@@ -25,7 +25,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reader]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
         monkeypatch.setenv("XDG_STATE_HOME", state)
-        yield Reader(served, tmp_path, XDG_STATE_HOME=state)
+        yield Reader(served, tmp_path, XDG_STATE_HOME=state, PYTHONUNBUFFERED="1")
 
 
 @pytest.fixture
@@ -68,3 +68,22 @@ def test_every_page_is_run() -> None:
         "qdo-tutorial.md",
     }
     assert not any(re.search(r"(?m)^ +```python", text) for text in pages.values())
+
+
+def test_workers_of_the_readme(reader: Reader, tmp_path: Path) -> None:
+    """The handler of the README is called with every notice of its feed, and the group can be looked at."""
+    (block,) = (block for block in blocks("README.md") if "qdo work" in block.text)
+    write, work, status = block.text.replace(".venv/bin/", "").splitlines()
+    feed = ROOT / "deploy/demo/earthquakes.jsonl"
+    for line in (
+        "queuey queue create quakes --partitions 4",
+        f"queuey send quakes --from {feed} --key-field net",
+        write,
+    ):
+        reader.run("README.md", Block("sh", line, block.line))
+    wait = 'until [ "$(wc -l < printed)" -ge 1707 ]; do kill -0 $!; sleep 0.1; done'
+    script = f"{work} > printed &\n{wait}\nkill $!\nwait $!\ncat printed\n"
+    printed = reader.run("README.md", Block("sh", script, block.line))
+    assert len(printed.splitlines()) == 1707
+    assert "Amboy, Washington" in printed
+    assert "of 4 partitions" in reader.run("README.md", Block("sh", status, block.line))
