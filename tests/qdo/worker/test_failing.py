@@ -38,7 +38,7 @@ class Picky:
     def __init__(self, floor: Floor, *bad: str, times: int | None = None) -> None:
         self.floor = floor
         self.bad = bad
-        self.left = dict.fromkeys(bad, times)
+        self.left: dict[str, int | None] = dict.fromkeys(bad, times)
 
     def __call__(self, message: Message, context: object) -> None:
         """Handles a message, or fails."""

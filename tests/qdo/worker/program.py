@@ -1,0 +1,61 @@
+"""A worker as a program: ``python -m tests.qdo.worker.program <profile> <coordination> <queue> <options as JSON>``."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from qdo.consumer import AsyncConsumer
+from qdo.coordination.opening import open_coordinator
+from qdo.worker import Worker, WorkerSettings
+from queuey.client import AsyncClient, Message
+from queuey.client.profile import read_profile
+from tests.qdo.consumer.conftest import HOST
+
+
+def handle(message: Message, context: object) -> None:
+    """Takes as many seconds as the body says."""
+    _say("begun", message)
+    time.sleep(_seconds(message))
+    _say("done", message)
+
+
+async def handle_async(message: Message, context: object) -> None:
+    """The same, async."""
+    _say("begun", message)
+    await asyncio.sleep(_seconds(message))
+    _say("done", message)
+
+
+def _say(what: str, message: Message) -> None:
+    sys.stdout.write(f"{what} {message.body}\n")
+    sys.stdout.flush()
+
+
+def _seconds(message: Message) -> float:
+    return float(message.body.partition(" ")[2] or 0)
+
+
+async def main(profile: str, coordination: str, queue: str, options: dict[str, Any]) -> int:
+    """Serves until a signal comes."""
+    where = read_profile(Path(profile))
+    handler: Any = f"{__spec__.name}:handle" if options.get("processes") else handle
+    if options.pop("async", False):
+        handler = handle_async
+    async with AsyncClient(where.url, key=where.key) as client:
+        coordinator = open_coordinator(coordination, "group", session_timeout=20.0)
+        try:
+            consumer = AsyncConsumer(client, coordinator, queues=[queue], host=HOST)
+            return await Worker(handler, consumer, settings=WorkerSettings(**options)).serve(signals=True)
+        finally:
+            await coordinator.close()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="log %(name)s %(message)s")
+    sys.exit(asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], json.loads(sys.argv[4]))))

@@ -1,0 +1,168 @@
+"""A worker's process that is told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue as queues
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdo.worker import exits
+from tests.qdo.worker.conftest import Floor, until
+from tests.qdo.worker.test_processes import living
+from tests.served import Served, environment
+
+PATIENCE = 60.0
+KINDS: dict[str, dict[str, Any]] = {"threads": {}, "tasks": {"async": True}, "processes": {"processes": 1}}
+
+
+class Program:
+    """A worker's process, in a group of its own."""
+
+    def __init__(self, profile: Path, coordination: str, queue: str, options: dict[str, Any]) -> None:
+        command = [sys.executable, "-m", "tests.qdo.worker.program"]
+        self.process = subprocess.Popen(
+            [*command, str(profile), coordination, queue, json.dumps(options)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(),
+            start_new_session=True,
+        )
+        self.lines: list[str] = []
+        self._seen: queues.Queue[str | None] = queues.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def wait_for(self, text: str) -> None:
+        """Waits until a line with this text is printed."""
+        while True:
+            line = self._seen.get(timeout=PATIENCE)
+            if line is None:
+                raise AssertionError(f"ended without {text!r}:\n{''.join(self.lines)}")
+            if text in line:
+                return
+
+    def end(self) -> int:
+        """Waits for its end and gives its code."""
+        code = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        return code
+
+    def said(self, word: str) -> list[str]:
+        """Gives what it printed behind a word."""
+        return [line.removeprefix(word).strip() for line in self.lines if line.startswith(word)]
+
+    def kill(self) -> None:
+        """Ends it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.end()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.lines.append(line)
+                self._seen.put(line)
+        self._seen.put(None)
+
+
+@pytest.fixture
+def start(running: Served, floor: Floor) -> Iterator[Any]:
+    """Starts programs that end with their test."""
+    with contextlib.ExitStack() as started:
+
+        def begin(queue: str, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
+            program = Program(running.profile_path, floor.site.service.url, queue, options)
+            started.callback(program.kill)
+            return program
+
+        yield begin
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"),
+    [
+        ("threads", signal.SIGTERM),
+        ("tasks", signal.SIGTERM),
+        ("processes", signal.SIGTERM),
+        ("threads", signal.SIGINT),
+    ],
+    ids=str,
+)
+async def test_the_first_signal_drains(floor: Floor, start: Any, kind: str, number: int) -> None:  # noqa: ANN401 - makes programs
+    """The message in hand is finished, recorded, nothing behind it begins, the group is left, and the code is 0."""
+    queue = await floor.site.queue()
+    receipts = await floor.site.client.send_many(queue.name, ["first", "second 1.0", "third"])
+    program = start(queue.name, **KINDS[kind])
+    program.wait_for("begun second")
+    program.process.send_signal(number)
+    assert program.end() == exits.ENDED
+    assert program.said("done") == ["first", "second 1.0"]
+    assert "third" not in program.said("begun")
+    assert (await floor.offsets())[1] == receipts[1].id
+    assert await (await floor.site.coordinator()).members() == {}
+    log = " ".join(program.said("log"))
+    order = ["drains", "nothing more is taken", "1 partitions revoked", "left the group"]
+    assert sorted(order, key=log.index) == order
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_second_signal_ends_it_at_once(floor: Floor, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
+    """Nobody waits for the message in hand any more, children are killed, and the code is 1."""
+    queue = await floor.site.queue()
+    await floor.site.client.send(queue.name, "endless 600")
+    program = start(queue.name, **KINDS[kind])
+    program.wait_for("begun endless")
+    program.process.send_signal(signal.SIGTERM)
+    program.wait_for("nothing more is taken")
+    children = list(_children(program.process.pid))
+    assert bool(children) == (kind == "processes")
+    program.process.send_signal(signal.SIGTERM)
+    assert program.end() == exits.FAILED
+    await until(lambda: not any(living(child) for child in children))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_drain_ends_in_time(floor: Floor, start: Any, kind: str) -> None:  # noqa: ANN401 - makes programs
+    """A message that never ends does not keep the process: what came before it is recorded, and the code says so."""
+    queue = await floor.site.queue()
+    receipts = await floor.site.client.send_many(queue.name, ["first", "endless 600"])
+    program = start(queue.name, drain=0.2, **KINDS[kind])
+    program.wait_for("begun endless")
+    program.process.send_signal(signal.SIGTERM)
+    assert program.end() == exits.UNFINISHED
+    assert (await floor.offsets())[1] == receipts[0].id
+    assert await (await floor.site.coordinator()).members() == {}
+
+
+async def test_children_do_not_outlive_a_worker_that_was_killed(floor: Floor, start: Any) -> None:  # noqa: ANN401 - makes programs
+    """Nobody could record what they do, and somebody else does it again."""
+    queue = await floor.site.queue()
+    await floor.site.client.send(queue.name, "endless 600")
+    program = start(queue.name, processes=2)
+    program.wait_for("begun endless")
+    children = list(_children(program.process.pid))
+    assert len(children) == 2
+    program.process.kill()
+    program.end()
+    await until(lambda: not any(living(child) for child in children))
+
+
+def _children(parent: int) -> Iterator[int]:
+    """Gives the processes that a process has started."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                yield int(stat.parent.name)
