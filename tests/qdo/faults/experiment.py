@@ -1,0 +1,194 @@
+"""A run: a served Queuey, workers and producers, faults, and the verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from tests.faults.history import now
+from tests.qdo.faults.checker import Limits, Violation, check
+from tests.qdo.faults.counts import Counts, count
+from tests.qdo.faults.crew import Crew
+from tests.qdo.faults.history import History
+from tests.qdo.faults.job import Job
+from tests.qdo.faults.member import watch
+from tests.qdo.faults.nemesis import Event, Nemesis
+from tests.qdo.faults.records import Follower, Handled, Journal
+from tests.qdo.faults.services import Service
+from tests.qdo.faults.traffic import Observer, Producer, Queues, posting
+from tests.served import Served
+
+HOST = "service"
+GROUP = "crew"
+QUEUES = {"crew-a": 5, "crew-b": 4, "crew-c": 1}
+PATIENCE = 90.0
+"""Seconds for everything to be handled once nothing is broken any more."""
+LOOK_SECONDS = 0.2
+SHOWN = 12
+"""Violations told when a run fails; the records are all kept."""
+
+
+class Settings(Protocol):
+    """Says how a worker in a slot is to be."""
+
+    def __call__(self, slot: str, worker: str) -> Mapping[str, object]:
+        """Returns fields of its :class:`Job`."""
+
+
+class Verdict(NamedTuple):
+    """What a run showed."""
+
+    violations: list[Violation]
+    counts: Counts
+    history: History
+
+
+class Experiment:
+    """See the module.
+
+    Args:
+        directory: For data, logs and records.
+        service: Their coordination.
+        seed: Of what producers post.
+        queues: By name, with the number of partitions; all names begin with ``crew-``.
+        settings: How workers differ from the usual.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        service: Service,
+        seed: int = 0,
+        *,
+        queues: Mapping[str, int] = QUEUES,
+        settings: Settings = lambda slot, worker: {},
+    ) -> None:
+        self._directory = directory
+        self._service = service
+        self._seed = seed
+        self._counts = queues
+        self._settings = settings
+        self._records = directory / "records"
+        self._records.mkdir()
+        self.journal = Journal(self._records / "experiment.jsonl")
+        self._follower = Follower(self._records)
+        self._handled: set[tuple[str, str]] = set()
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[tuple[Crew, Queues]]:
+        """Serves, and has somebody look at offsets, until the block is over; whoever is left is ended then."""
+        with contextlib.ExitStack() as undo:
+            place = self._directory / "service"
+            place.mkdir()
+            served = undo.enter_context(Served(place))
+            client = undo.enter_context(served.client())
+            queues = Queues(client, self._counts)
+            self._profile = served.profile
+            crew = Crew(self._records, self._job, self.journal)
+            undo.callback(crew.end)
+            undo.enter_context(Observer(self._service.url, GROUP, self.journal).watching())
+            watch(self.journal, "")
+            yield crew, queues
+
+    def run(self, slots: Sequence[str], events: Iterable[Event], *, producers: int = 3, pause: float = 0.05) -> Verdict:
+        """Does what was drawn while messages are posted, waits until all are handled, ends everything, and judges.
+
+        Args:
+            slots: Of the workers that are there from the beginning.
+            events: What is done.
+            producers: How many.
+            pause: Seconds between two posts of one.
+        """
+        with self.running() as (crew, queues):
+            for slot in slots:
+                crew.start(slot)
+            names = [f"p{number}" for number in range(1, producers + 1)]
+            with self._mended(crew):
+                with posting([Producer(name, queues, self.journal, self._seed, pause) for name in names]):
+                    Nemesis(crew, self._service, queues.grow, self.journal).perform(events)
+                    self._service.restore()
+                self.settle(queues)
+            self.finish(crew)
+        return self.judge()
+
+    def settle(self, queues: Queues) -> None:
+        """Waits until everything that is there was handled, or for long enough; writes down what is there."""
+        threading.Event().wait(1.0)
+        contents = list(queues.content())
+        wanted = {(content.place, identifier) for content in contents for identifier, _ in content.messages}
+        self.until(lambda: wanted <= self.handled())
+        for content in contents:
+            self.journal.add(content)
+
+    def finish(self, crew: Crew) -> None:
+        """Has all workers leave, one after another, and looks at the offsets."""
+        for slot in crew.alive():
+            crew.leave(slot)
+        Observer(self._service.url, GROUP, self.journal).look()
+
+    def judge(self) -> Verdict:
+        """Judges what was recorded."""
+        limits = Limits(recovery=self._service.recovery)
+        history = History(record for record in Follower(self._records).new())
+        return Verdict(check(history, limits), count(history, limits), history)
+
+    def until(self, reached: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+        """Waits until something is so, or for long enough; returns whether it is so."""
+        until, clock = now() + seconds, threading.Event()
+        while not reached():
+            if now() > until:
+                return False
+            clock.wait(LOOK_SECONDS)
+        return True
+
+    def handled(self) -> set[tuple[str, str]]:
+        """Returns the places and ids of all messages that were handled so far."""
+        for record in self._follower.new():
+            if isinstance(record, Handled):
+                self._handled.add((record.place, record.id))
+        return self._handled
+
+    @contextlib.contextmanager
+    def _mended(self, crew: Crew) -> Iterator[None]:
+        """Starts workers again that have ended by themselves, as whoever supervises them would."""
+        stop = threading.Event()
+
+        def mend() -> None:
+            while not stop.wait(LOOK_SECONDS):
+                for slot in crew.fallen():
+                    crew.start(slot)
+
+        thread = threading.Thread(target=mend, name="mender")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def _job(self, slot: str, worker: str) -> Job:
+        fields: dict[str, object] = {
+            "worker": worker,
+            "coordination": self._service.url,
+            "group": GROUP,
+            "session_timeout": self._service.session_timeout,
+            "service": self._profile.url,
+            "application": self._profile.application,
+            "key": self._profile.key,
+            "host": HOST,
+            "patterns": ("crew-*",),
+            "journal": "",
+        }
+        return Job(**(fields | dict(self._settings(slot, worker))))  # type: ignore[arg-type] # checked by nobody
+
+
+def explain(verdict: Verdict) -> str:
+    """Tells the violations, the first of each kind before all others, and what was done."""
+    first = {violation.rule: violation for violation in reversed(verdict.violations)}.values()
+    told = [*first, *(violation for violation in verdict.violations if violation not in first)][:SHOWN]
+    faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.worker}" for one in verdict.history.faults]
+    lines = [f"{len(verdict.violations)} violations", *(f"{rule}: {text}" for rule, text in told)]
+    return "\n".join([*lines, str(verdict.counts), *faults[-60:]])

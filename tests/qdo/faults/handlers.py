@@ -1,0 +1,52 @@
+"""The handlers of the experiments: they write down that they were called, and rest a little."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from qdo.worker import delivery
+from queuey.client import Message
+from tests.faults.history import now
+from tests.qdo.faults.job import from_environment
+from tests.qdo.faults.records import Handled, Journal, place_of
+
+
+class Notes(NamedTuple):
+    """What handlers need."""
+
+    journal: Journal
+    worker: str
+    rest: float
+
+    def take(self, message: Message) -> None:
+        """Writes down that a message is being handled."""
+        place = place_of(delivery().partition)
+        self.journal.add(Handled(now(), self.worker, place, message.id, message.body))
+
+
+@contextlib.contextmanager
+def notes() -> Iterator[Notes]:
+    """The handlers' context."""
+    job = from_environment()
+    journal = Journal(Path(job.journal))
+    try:
+        yield Notes(journal, job.worker, job.rest)
+    finally:
+        journal.close()
+
+
+def plain(message: Message, context: Notes) -> None:
+    """For threads and processes."""
+    context.take(message)
+    time.sleep(context.rest)
+
+
+async def waiting(message: Message, context: Notes) -> None:
+    """For tasks."""
+    context.take(message)
+    await asyncio.sleep(context.rest)

@@ -1,0 +1,133 @@
+"""A worker in a process of its own: ``python -m tests.qdo.faults.member``, told what to do by the environment."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+from qdo.consumer import AsyncConsumer, ConsumerSettings
+from qdo.coordination.opening import open_coordinator
+from qdo.errors import QdoError
+from qdo.partitions import Partition
+from qdo.worker import Worker, WorkerSettings
+from queuey.client import AsyncClient
+from tests.faults.history import now
+from tests.qdo.faults.job import Job, from_environment
+from tests.qdo.faults.recording import Recording
+from tests.qdo.faults.records import Assigned, Fault, Gone, Journal, place_of
+from tests.qdo.faults.services import name_of
+
+TICK, STALLED = 0.05, 0.25
+"""Seconds between two signs that threads run here, and when there was too long none."""
+
+
+def watch(journal: Journal, worker: str) -> None:
+    """Begins to write down when the threads of this process were kept from running."""
+
+    def tick() -> NoReturn:
+        pause, before = threading.Event(), now()
+        while True:
+            pause.wait(TICK)
+            after = now()
+            if after - before > STALLED:
+                journal.add(Fault(before, after, "stall", worker))
+            before = after
+
+    threading.Thread(target=tick, name="watch", daemon=True).start()
+
+
+class Notices:
+    """The consumer's callbacks, written down."""
+
+    def __init__(self, journal: Journal, worker: str) -> None:
+        self._journal = journal
+        self._worker = worker
+        self.consumer: AsyncConsumer | None = None
+
+    def assigned(self, partitions: frozenset[Partition]) -> None:
+        """They are ours."""
+        assert self.consumer is not None
+        offsets = {place_of(each): self.consumer.committed(each) for each in partitions}
+        self._journal.add(Assigned(now(), self._worker, offsets))
+
+    def revoked(self, partitions: frozenset[Partition]) -> None:
+        """The worker has finished what was in hand of them, and recorded it."""
+        self._journal.add(Gone(now(), self._worker, "revoked", [place_of(each) for each in partitions]))
+
+    def lost(self, partitions: frozenset[Partition]) -> None:
+        """They are somebody else's."""
+        self._journal.add(Gone(now(), self._worker, "lost", [place_of(each) for each in partitions]))
+
+
+def make(job: Job, client: AsyncClient, coordinator: Recording, journal: Journal) -> Worker:
+    """Puts a worker together as programs do."""
+    notices = Notices(journal, job.worker)
+    consumer = AsyncConsumer(
+        client,
+        coordinator,
+        patterns=job.patterns,
+        host=job.host,
+        member=job.member,
+        settings=ConsumerSettings(
+            page=100,
+            prefetch_messages=500,
+            wait=2.0,
+            discover=1.0,
+            grace=job.grace,
+            revoke_timeout=job.revoke_timeout,
+        ),
+        on_assign=notices.assigned,
+        on_revoke=notices.revoked,
+        on_lost=notices.lost,
+    )
+    notices.consumer = consumer
+    settings = WorkerSettings(
+        threads=8,
+        processes=2 if job.runs == "processes" else 0,
+        batch=100,
+        slice=0.2,
+        commit_messages=200,
+        commit_seconds=0.2,
+        drain=10.0,
+    )
+    handler = "waiting" if job.runs == "tasks" else "plain"
+    place = "tests.qdo.faults.handlers"
+    return Worker(f"{place}:{handler}", consumer, context=f"{place}:notes", settings=settings)
+
+
+async def serve(job: Job) -> int:
+    """Works until it is told to stop; returns the exit code."""
+    journal = Journal(Path(job.journal))
+    watch(journal, job.worker)
+    inner = open_coordinator(job.coordination, job.group, session_timeout=job.session_timeout)
+    coordinator = Recording(inner, journal, job.worker, name_of, job.stop_at)
+    try:
+        async with AsyncClient(job.service, key=job.key, application=job.application) as client:
+            return await make(job, client, coordinator, journal).serve(signals=True)
+    except QdoError as error:
+        logging.getLogger(__name__).critical("cannot take part: %r", error)
+        return 1
+    finally:
+        await coordinator.close()
+
+
+def main() -> int:
+    """Does what the environment says."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s.%(msecs)03d %(name)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("httpx2").setLevel(logging.WARNING)
+    job = from_environment()
+    with contextlib.ExitStack() as taken_out:
+        if job.without:
+            from tests.qdo.faults.removal import take_out  # noqa: PLC0415 - most workers are complete
+
+            taken_out.enter_context(take_out(job.without))
+        return asyncio.run(serve(job))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

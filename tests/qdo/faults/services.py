@@ -1,0 +1,103 @@
+"""The coordination services of the experiments: how to reach them, and how each is broken."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from qdo.coordination import Session
+
+if TYPE_CHECKING:
+    pass
+
+LOOK_SECONDS = 0.05
+
+
+def name_of(session: Session) -> str:
+    """Says how the service knows a session, so that another process can end it."""
+    from qdo.coordination.local.session import LocalSession  # noqa: PLC0415 - either service does without the other
+
+    if isinstance(session, LocalSession):
+        return str(session._stay.session)
+    from qdo.coordination.zookeeper.session import ZooKeeperSession  # noqa: PLC0415 - needs its driver
+
+    assert isinstance(session, ZooKeeperSession)
+    number, password = session.link._client.client_id or (0, b"")
+    return f"{number}:{password.hex()}"
+
+
+class Service(Protocol):
+    """A coordination service with nothing in it."""
+
+    @property
+    def url(self) -> str:
+        """What ``open_coordinator`` takes."""
+
+    @property
+    def session_timeout(self) -> float:
+        """Seconds of a worker's session."""
+
+    @property
+    def recovery(self) -> float:
+        """Seconds after a fault until its effects are over."""
+
+    def expire(self, session: str) -> None:
+        """Ends a session."""
+
+    def cut(self, seconds: float) -> None:
+        """Has it answer nobody for so long."""
+
+    def kill_leader(self, seconds: float) -> None:
+        """Kills the leading server and brings it back after so long; returns when it serves."""
+
+    def hush_leader(self, seconds: float) -> None:
+        """Stops the leading server where it is for so long."""
+
+    def restore(self) -> None:
+        """Waits until everything is as in the beginning."""
+
+
+class LocalService:
+    """A file."""
+
+    recovery = 2.0
+
+    def __init__(self, path: Path, session_timeout: float = 1.5) -> None:
+        self.session_timeout = session_timeout
+        self.url = f"local://{path}"
+        self._path = path
+
+    def expire(self, session: str) -> None:
+        """Lets its time be over."""
+        with self._locked() as execute:
+            execute("UPDATE sessions SET expires = 0 WHERE id = ?", (int(session),))
+
+    def cut(self, seconds: float) -> None:
+        """Holds the lock of those who write, as a process does that is stopped in the middle of a transaction."""
+        with self._locked():
+            threading.Event().wait(seconds)
+
+    def kill_leader(self, seconds: float) -> None:
+        """There is none."""
+        raise NotImplementedError
+
+    def hush_leader(self, seconds: float) -> None:
+        """There is none."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Nothing is broken."""
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[object]:
+        from qdo.coordination.local.database import Database  # noqa: PLC0415 - see name_of
+
+        database = Database(self._path, patience=30)
+        try:
+            with database.transaction() as tx:
+                yield tx.execute
+        finally:
+            database.close()

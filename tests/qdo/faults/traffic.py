@@ -1,0 +1,159 @@
+"""Who posts messages during an experiment, and who looks at its offsets from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import threading
+from collections.abc import Iterator, Mapping
+
+from qdo.coordination.opening import open_coordinator
+from qdo.errors import CoordinationError
+from queuey.client import Client, Outgoing, TransportError
+from tests.faults.history import now
+from tests.qdo.faults.records import Content, Journal, Observed, Posted, place_of
+
+LOOK_SECONDS = 0.3
+MORE = 2
+"""Partitions that a queue gets when it grows."""
+
+
+class Queues:
+    """The queues of an experiment.
+
+    Args:
+        client: Of the service.
+        counts: By name, with how many partitions each begins.
+    """
+
+    def __init__(self, client: Client, counts: Mapping[str, int]) -> None:
+        self.client = client
+        self.counts = dict(counts)
+        for name, count in counts.items():
+            client.create_queue(name, partitions=count)
+
+    def grow(self) -> None:
+        """Gives the smallest queue more partitions."""
+        name = min(self.counts, key=lambda each: (self.counts[each], each))
+        count = self.counts[name] + MORE
+        self.client.update_queue(name, partitions=count)
+        self.counts[name] = count
+
+    def content(self) -> Iterator[Content]:
+        """Yields everything that is in them."""
+        for name, count in self.counts.items():
+            found: dict[int, list[tuple[str, str]]] = {number: [] for number in range(1, count + 1)}
+            for message in self.client.read_all(name, limit=1000):
+                found[message.partition].append((message.id, message.body))
+            for number, messages in found.items():
+                yield Content(f"{name}/{number}", messages)
+
+    def size(self) -> int:
+        """Returns how many messages there are."""
+        return sum(self.client.info(name).messages for name in self.counts)
+
+
+class Producer(threading.Thread):
+    """Posts messages with bodies that nobody else posts.
+
+    Args:
+        name: Its name, in the bodies.
+        queues: Where to.
+        journal: Where it is written down.
+        seed: Of where and how many.
+        pause: Seconds between two posts, on average.
+    """
+
+    def __init__(self, name: str, queues: Queues, journal: Journal, seed: int, pause: float) -> None:
+        super().__init__(name=name)
+        self._queues = queues
+        self._journal = journal
+        self._rng = random.Random(f"{seed} {name}")
+        self._pause = pause
+        self._count = 0
+        self.stop = threading.Event()
+
+    def run(self) -> None:
+        """Until it is told to stop."""
+        while not self.stop.wait(self._rng.uniform(0.5, 1.5) * self._pause):
+            self.post(self._rng.choice((1, 1, 2, 5, 20)))
+
+    def post(self, count: int, place: str | None = None) -> None:
+        """Posts messages to one partition."""
+        queue = self._rng.choice(sorted(self._queues.counts))
+        place = place or f"{queue}/{self._rng.randint(1, self._queues.counts[queue])}"
+        name, _, number = place.rpartition("/")
+        bodies = [f"{self.name}-{self._count + each}" for each in range(count)]
+        self._count += count
+        at = now()
+        ids: list[str] = []
+        with contextlib.suppress(TransportError):
+            receipts = self._queues.client.send_many(name, [Outgoing(body, partition=int(number)) for body in bodies])
+            ids = [receipt.id for receipt in receipts]
+        self._journal.add(Posted(at, place, bodies, ids))
+
+
+@contextlib.contextmanager
+def posting(producers: list[Producer]) -> Iterator[None]:
+    """Has them post."""
+    for producer in producers:
+        producer.start()
+    try:
+        yield
+    finally:
+        for producer in producers:
+            producer.stop.set()
+        for producer in producers:
+            producer.join()
+
+
+class Observer:
+    """Looks at a group's offsets from outside.
+
+    Args:
+        url: Of the coordination service.
+        group: The group.
+        journal: Where it is written down.
+    """
+
+    def __init__(self, url: str, group: str, journal: Journal) -> None:
+        self._url = url
+        self._group = group
+        self._journal = journal
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Looks again and again."""
+        stop = threading.Event()
+        thread = threading.Thread(target=lambda: asyncio.run(self._watch(stop)), name="observer")
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def look(self) -> None:
+        """Looks once, and raises if that is not possible."""
+        asyncio.run(self._watch(None))
+
+    async def _watch(self, stop: threading.Event | None) -> None:
+        coordinator = open_coordinator(self._url, self._group)
+        try:
+            await coordinator.open()
+            while stop is None or not stop.is_set():
+                start = now()
+                try:
+                    found = await coordinator.offsets()
+                except CoordinationError:
+                    if stop is None:
+                        raise
+                else:
+                    ids = {place_of(each): offset.id for each, offset in found.items() if offset.id is not None}
+                    self._journal.add(Observed(start, now(), ids))
+                if stop is None:
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            await coordinator.close()
