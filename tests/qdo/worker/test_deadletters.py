@@ -1,0 +1,259 @@
+"""Dead letters in a real service: stored whole, listed, and sent back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from qdo import deadletters
+from qdo.deadletters import Cause, DeadLetter, Redriven
+from qdo.errors import InvalidArgument
+from qdo.partitions import Queue
+from queuey.client import (
+    AsyncClient,
+    ClientError,
+    Message,
+    Outgoing,
+    QueueNotFound,
+    RetryPolicy,
+    ServiceUnavailable,
+    TooLarge,
+)
+from tests.qdo.consumer.conftest import Site
+from tests.qdo.worker.door import Door, refused
+
+CAUSE = Cause(attempts=3, error="acme.errors.Late", text="too late", at=1_795_145_194.25)
+
+
+async def stored(site: Site, queue: Queue, *messages: Outgoing | str) -> list[Message]:
+    """Stores messages and reads them as a worker would."""
+    receipts = await site.client.send_many(queue.name, messages)
+    return await site.client.get(queue.name, receipts)
+
+
+async def letters(site: Site, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
+    """The dead letters of a queue."""
+    return [one async for one in deadletters.letters(site.client, queue.name, **wanted)]
+
+
+async def bury(site: Site, queue: Queue, *messages: Message, cause: Cause = CAUSE) -> None:
+    """Makes messages dead letters."""
+    for message in messages:
+        await deadletters.bury(site.client, queue.name, message, cause)
+
+
+WHOLE = {
+    "text": Outgoing("text"),
+    "text with everything": Outgoing("é", content_type="text/plain; charset=utf-8", headers={"a": "1", "b": "2"}),
+    "bytes": Outgoing(b"\xff\xfe\x00", content_type="image/png"),
+    "JSON text": Outgoing('{"a": 1}', content_type="application/json"),
+    "JSON value": Outgoing(json={"a": [1, None, 2**70, 1e300], "é": "ü"}),
+    "JSON null": Outgoing(json=None),
+    "JSON string": Outgoing(json="text"),
+    "as many headers as can be": Outgoing("x", headers={f"h{at}": str(at) for at in range(16)}),
+    "headers that HTTP cannot carry": Outgoing("x", headers={"under_score": "1", "name": "Zoë", "empty": ""}),
+    "a content type that HTTP cannot carry": Outgoing("x", content_type="text/zoë"),
+    "headers of ours": Outgoing("x", headers={"queuey-dead-id": "mine"}),
+    "large": Outgoing("x" * 262_144),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+async def test_a_message_comes_back_as_it_was(site: Site, name: str) -> None:
+    """Body, type and headers of any message survive being a dead letter and being sent back."""
+    queue = await site.queue(partitions=2)
+    (sent,) = await stored(site, queue, WHOLE[name])
+    await bury(site, queue, sent)
+    (letter,) = await letters(site, queue)
+    assert (letter.queue, letter.partition, letter.id, letter.cause) == (queue.name, sent.partition, sent.id, CAUSE)
+    assert (letter.headers, letter.content_type, letter.lost) == (sent.headers, sent.content_type, 0)
+    assert await deadletters.redrive(site.client, queue.name) == Redriven(1)
+    first, back = (await site.client.read(queue.name)).messages
+    assert (first, back.partition) == (sent, sent.partition)
+    assert (back.body, back.content_type, back.headers) == (sent.body, sent.content_type, sent.headers)
+    assert await letters(site, queue) == []
+
+
+async def test_a_json_value_is_kept_as_it_was_written(site: Site) -> None:
+    """Not a digit of it changes, though readers see only the value; if it is gone, its value is kept."""
+    queue = await site.queue()
+    text = b'{"price": 1.50, "price2": 1e2}'
+    sent, gone = await stored(site, queue, Outgoing(json=msgspec.Raw(text)), Outgoing(json=[1, {"a": "b"}]))
+    await site.client.delete(queue.name, gone)
+    await bury(site, queue, sent, gone)
+    first, second = await letters(site, queue)
+    assert (first.body, first.json) == (text.decode(), True)
+    assert (second.body, second.json) == ('[1, {"a": "b"}]', True)
+    await deadletters.redrive(site.client, queue.name)
+    page = await site.client.read(queue.name)
+    assert (await site.client.get_raw(queue.name, page.messages[1])).body == text
+
+
+async def test_headers_give_way_when_there_is_no_room(site: Site) -> None:
+    """A message whose headers fill all that the service keeps becomes a dead letter that says what it lacks."""
+    queue = await site.queue()
+    (sent,) = await stored(site, queue, Outgoing("x", headers={"h": "x" * 8190}))
+    await bury(site, queue, sent)
+    (letter,) = await letters(site, queue)
+    assert (letter.headers, letter.lost, letter.body) == ({}, 1, "x")
+
+
+async def test_the_queue_is_made_like_the_one_it_is_for(site: Site) -> None:
+    """It has as many partitions and the same consistency, and grows when that one did."""
+    queue = await site.queue(partitions=2, consistency="weak")
+    (one,) = await stored(site, queue, Outgoing("x", partition=2))
+    await bury(site, queue, one)
+    info = await site.client.info(f"{queue.name}.dead")
+    assert (info.partitions, info.consistency) == (2, "weak")
+    await site.client.update_queue(queue.name, partitions=5)
+    (two,) = await stored(site, queue, Outgoing("y", partition=4))
+    await bury(site, queue, two)
+    assert (await site.client.info(f"{queue.name}.dead")).partitions == 5
+    assert [letter.partition for letter in await letters(site, queue)] == [2, 4]
+
+
+async def test_a_queue_that_is_gone_leaves_its_dead_letters(site: Site) -> None:
+    """Messages in hand when their queue is deleted can be kept, but not sent back; each is told with the reason."""
+    queue = await site.queue(partitions=3)
+    (one,) = await stored(site, queue, Outgoing("x", partition=3))
+    await site.client.delete_queue(queue.name)
+    await bury(site, queue, one)
+    redriven = await deadletters.redrive(site.client, queue.name)
+    assert (redriven.sent, [reason for _, reason in redriven.left]) == (0, [f"queue {queue.name} is gone"])
+    await site.client.create_queue(queue.name, partitions=1)
+    redriven = await deadletters.redrive(site.client, queue.name)
+    assert [reason for _, reason in redriven.left] == [f"queue {queue.name} has only 1 partitions"]
+    await site.client.update_queue(queue.name, partitions=3)
+    assert await deadletters.redrive(site.client, queue.name) == Redriven(1)
+
+
+async def test_they_live_as_long_as_is_said(site: Site) -> None:
+    """A dead letter has a lifetime of its own, not that of the message."""
+    queue = await site.queue(ttl=1)
+    one = Message("1" * 12 + "11f08000aaaaaaaaaaaa", "0", 1, "x")
+    await deadletters.bury(site.client, queue.name, one, CAUSE, ttl=3600)
+    assert len(await letters(site, queue)) == 1
+
+
+async def filled(site: Site) -> Queue:
+    """A queue with dead letters of several kinds."""
+    queue = await site.queue(partitions=2)
+    sent = await stored(site, queue, *(Outgoing(str(at), partition=1 + at % 2) for at in range(6)))
+    for at, one in enumerate(sent):
+        error = "acme.errors.Late" if at < 3 else "KeyError"
+        await bury(site, queue, one, cause=Cause(attempts=1, error=error, at=1000.0 + at))
+    return queue
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ({}, "024135"),
+        ({"partitions": [2]}, "135"),
+        ({"since": 1003.0}, "435"),
+        ({"until": datetime.fromtimestamp(1001, UTC)}, "01"),
+        ({"since": 1001.0, "until": 1004.0, "partitions": [1]}, "24"),
+        ({"error": "Late"}, "021"),
+        ({"error": "acme.*"}, "021"),
+        ({"error": "KeyError"}, "435"),
+        ({"error": "Key"}, ""),
+        ({"limit": 4}, "0241"),
+        ({"limit": 1, "error": "KeyError"}, "4"),
+    ],
+    ids=str,
+)
+async def test_filters_choose(site: Site, wanted: dict[str, Any], expected: str) -> None:
+    """Listing and redriving mean the same letters; what is not meant stays, and a dry run changes nothing."""
+    queue = await filled(site)
+    assert "".join(str(letter.body) for letter in await letters(site, queue, **wanted)) == expected
+    dry = await deadletters.redrive(site.client, queue.name, dry_run=True, **wanted)
+    assert dry.sent == len(expected)
+    assert len(await letters(site, queue)) == 6
+    assert await deadletters.redrive(site.client, queue.name, **wanted) == dry
+    assert sorted(str(letter.body) for letter in await letters(site, queue)) == sorted(set("012345") - set(expected))
+    page = await site.client.read(queue.name)
+    assert sorted(str(message.body) for message in page.messages) == sorted("012345" + expected)
+
+
+async def test_letters_of_several_queues_may_lie_in_one(site: Site) -> None:
+    """Where the settings name one place for all, each queue's letters are told apart."""
+    one, other, crypt = await site.queue(), await site.queue(partitions=2), await site.queue(partitions=2)
+    for queue in (one, other):
+        (message,) = await stored(site, queue, Outgoing(queue.name, partition=1))
+        await deadletters.bury(site.client, queue.name, message, CAUSE, dead_queue=crypt.name)
+    assert [letter.body for letter in await letters(site, other, dead_queue=crypt.name)] == [other.name]
+    await site.client.send(crypt.name, "no dead letter")
+    redriven = await deadletters.redrive(site.client, other.name, dead_queue=crypt.name)
+    assert redriven == Redriven(1)
+    left = [message.body for message in (await site.client.read(crypt.name)).messages]
+    assert sorted(left) == sorted([one.name, "no dead letter"])
+
+
+async def test_many_are_sent_back_in_order(site: Site) -> None:
+    """More than fit into one page or one call keep the order in which they were sent first."""
+    queue = await site.queue()
+    sent = await stored(site, queue, *map(str, range(450)))
+    await bury(site, queue, *sent)
+    await site.client.purge_queue(queue.name)
+    assert await deadletters.redrive(site.client, queue.name, ttl=60) == Redriven(450)
+    back = [message.body async for message in site.client.read_all(queue.name, limit=1000)]
+    assert back == [str(at) for at in range(450)]
+
+
+async def test_what_was_not_sent_stays(site: Site) -> None:
+    """If sending or removing fails the letters stay, and sending them again may bring one twice but loses none."""
+    queue = await site.queue()
+    await bury(site, queue, *await stored(site, queue, "1", "2"))
+    door = Door()
+    once = RetryPolicy(rounds=1)
+    async with AsyncClient(site.profile.url, key=site.profile.key, transport=door, retry=once) as client:
+        door.answer = refused("POST")
+        with pytest.raises(ServiceUnavailable) as failed:
+            await deadletters.redrive(client, queue.name)
+        assert "at least 0 dead letters" in "".join(failed.value.__notes__)
+        assert len(await letters(site, queue)) == 2
+        door.answer = refused("DELETE")
+        with pytest.raises(ServiceUnavailable):
+            await deadletters.redrive(client, queue.name)
+    assert len(await letters(site, queue)) == 2
+    assert await deadletters.redrive(site.client, queue.name) == Redriven(2)
+    assert [message.body for message in (await site.client.read(queue.name)).messages] == ["1", "2", "1", "2", "1", "2"]
+
+
+async def test_what_the_service_will_never_take_is_an_error(site: Site) -> None:
+    """A refusal that has nothing to do with headers is not hidden behind attempts without them."""
+    queue = await site.queue()
+    (one,) = await stored(site, queue, "x")
+    door = Door()
+
+    def too_large(request: httpx2.Request) -> httpx2.Response | None:
+        if request.method != "PUT":
+            return None
+        return httpx2.Response(413, json={"status": "error", "error_msg": {"body": "Longer than maximum length"}})
+
+    door.answer = too_large
+    async with AsyncClient(site.profile.url, key=site.profile.key, transport=door) as client:
+        with pytest.raises(TooLarge):
+            await deadletters.bury(client, queue.name, one, CAUSE)
+    assert door.methods == ["PUT"] * 3
+
+
+async def test_a_queue_without_dead_letters_says_so(site: Site) -> None:
+    """There is no queue for them as long as none has died."""
+    queue = await site.queue()
+    with pytest.raises(QueueNotFound):
+        await letters(site, queue)
+    with pytest.raises(ClientError):
+        await deadletters.redrive(site.client, queue.name)
+
+
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"since": datetime(2026, 1, 1)}], ids=["limit", "zone"])  # noqa: DTZ001 - is the point
+async def test_filters_that_make_no_sense_are_refused(site: Site, wrong: dict[str, Any]) -> None:
+    """Before anything is read."""
+    queue = await site.queue()
+    with pytest.raises(InvalidArgument):
+        await deadletters.redrive(site.client, queue.name, **wrong)
