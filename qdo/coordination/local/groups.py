@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
@@ -19,6 +20,12 @@ class Seen(NamedTuple):
     members: int
     freed: int
     version: int
+
+
+@functools.lru_cache(maxsize=10_000)
+def key(queue: Queue) -> str:
+    """Returns how a queue is written in the file."""
+    return str(queue)
 
 
 def find(tx: Transaction, name: str) -> int | None:
@@ -96,7 +103,7 @@ def offsets(tx: Transaction, where: int | None, partitions: Iterable[Partition] 
         return {_partition(queues, queue, number): Offset(*rest) for queue, number, *rest in rows}
     found = {}
     for partition in partitions:
-        if row := tx.one(f"{query} AND queue = ? AND number = ?", where, str(partition.queue), partition.number):
+        if row := tx.one(f"{query} AND queue = ? AND number = ?", where, key(partition.queue), partition.number):
             found[partition] = Offset(*row[2:])
     return found
 
@@ -115,10 +122,10 @@ def set_offsets(
         GroupActive: One of the partitions has an owner. Those that are gone must have been removed before.
         OffsetMoved: Something else is recorded than expected.
     """
-    key = "grp = ? AND queue = ? AND number = ?"
+    row = "SELECT session, offset FROM partitions WHERE grp = ? AND queue = ? AND number = ?"
     for partition in ids.keys() | expected.keys():
-        place = where, str(partition.queue), partition.number
-        session, offset = tx.one(f"SELECT session, offset FROM partitions WHERE {key}", *place) or (None, None)  # noqa: S608 - a constant
+        place = where, key(partition.queue), partition.number
+        session, offset = tx.one(row, *place) or (None, None)
         if session is not None and partition in ids:
             raise GroupActive(f"{partition} has an owner")
         if offset != expected.get(partition, offset):
@@ -127,7 +134,7 @@ def set_offsets(
         ON CONFLICT DO UPDATE SET version = version + 1, offset = excluded.offset, at = excluded.at, member = ''"""
     instant = time.time()
     for partition, offset in ids.items():
-        tx.execute(change, (where, str(partition.queue), partition.number, offset, instant))
+        tx.execute(change, (where, key(partition.queue), partition.number, offset, instant))
 
 
 def forget(tx: Transaction, where: int) -> None:

@@ -36,7 +36,7 @@ def take(tx: Transaction, session: int, where: int, partitions: Iterable[Partiti
     sessions.reap(tx, where)
     held = {}
     for partition in partitions:
-        taken = tx.named(TAKE, grp=where, queue=str(partition.queue), number=partition.number, session=session)
+        taken = tx.named(TAKE, grp=where, queue=groups.key(partition.queue), number=partition.number, session=session)
         for version, *offset in taken:
             held[partition] = Held(partition, Offset(*offset), version)
     return held
@@ -51,7 +51,7 @@ def release(tx: Transaction, session: int, where: int, partitions: Iterable[Part
     sessions.alive(tx, session)
     freed = 0
     for partition in partitions:
-        tx.named(RELEASE, grp=where, queue=str(partition.queue), number=partition.number, session=session)
+        tx.named(RELEASE, grp=where, queue=groups.key(partition.queue), number=partition.number, session=session)
         freed += tx.changes()
     if freed:
         groups.count(tx, where, "freed")
@@ -72,7 +72,7 @@ def commit(
         raised = tx.named(
             COMMIT,
             grp=where,
-            queue=str(partition.queue),
+            queue=groups.key(partition.queue),
             number=partition.number,
             session=session,
             version=version,
