@@ -61,8 +61,13 @@ class Handover:
 
     def assigned(self, held: Mapping[Partition, Held]) -> None:
         """Begins to tell the owner that it has more partitions."""
-        task = _start("assigned", lambda: self._owner.assigned(held), self._calls)
-        self._told.update(held)
+
+        async def tell() -> None:
+            # Not before: if it is cancelled until then, the owner need not hear that anything is lost.
+            self._told.update(held)
+            await self._owner.assigned(held)
+
+        task = _start("assigned", tell, self._calls)
         self._assigning.update(dict.fromkeys(held, task))
 
     async def revoke(self, partition: Partition) -> bool:
@@ -78,13 +83,23 @@ class Handover:
         if assigning is not None and not await _ends(assigning, self._timeout):
             self._lose(only)
             return False
-        revoking = _start("revoke", lambda: self._owner.revoke(only), self._calls)
+
+        async def tell() -> None:
+            try:
+                await self._owner.revoke(only)
+            except asyncio.CancelledError:
+                raise
+            except Exception:
+                self._told -= only
+                raise
+            self._told -= only
+
+        revoking = _start("revoke", tell, self._calls)
         try:
             in_time = await _ends(revoking, max(0.0, deadline - loop.time()))
         finally:
             revoking.cancel()
         if in_time:
-            self._told.discard(partition)
             self._assigning.pop(partition, None)
         else:
             self._lose(only, revoking)

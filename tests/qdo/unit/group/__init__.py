@@ -1,0 +1,1 @@
+"""Tests of groups on a service that follows a script."""

@@ -1,0 +1,50 @@
+"""Fixtures of the tests of groups."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from qdo.consumer.group import Group
+from tests.qdo.unit.group.scene import PARTITIONS, SEEN, Make
+from tests.qdo.unit.group.scripted import Diary, Scripted, until
+
+
+@pytest.fixture
+def service() -> Scripted:
+    """A service without members."""
+    return Scripted()
+
+
+@pytest.fixture
+def owner() -> Diary:
+    """Who is told."""
+    return Diary()
+
+
+@pytest.fixture
+async def make(service: Scripted, owner: Diary) -> AsyncIterator[Make]:
+    """Makes groups that lose no time, and stops them."""
+    made = []
+
+    def make(**changes: object) -> Group:
+        terms = {"settle": 0.0, "revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0} | changes
+        group = Group(service, "a", owner, **terms)  # type: ignore[arg-type] # any of its terms
+        group.see(SEEN)
+        made.append(group)
+        return group
+
+    yield make
+    owner.hurry()
+    for group in made:
+        await group.stop()
+
+
+@pytest.fixture
+async def group(make: Make, service: Scripted, owner: Diary) -> Group:
+    """A group whose only member has all four partitions."""
+    group = make()
+    await group.start()
+    await until(lambda: owner.have == PARTITIONS and service.right())
+    return group

@@ -1,0 +1,383 @@
+"""A coordination service by script, for one member and faults at any of its calls, and an owner that keeps a diary.
+
+It stands in where a real one cannot be made to fail at a given call. That real ones behave like it is held by the
+coordination suite, and by the tests of groups that run on them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Literal, TypeVar
+
+import msgspec
+
+from qdo.assignment import plan
+from qdo.coordination import Coordinator, Event, Held, Listen, Member, Offset, Session, Target, Versioned
+from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
+from qdo.partitions import Partition, Queue
+
+T = TypeVar("T")
+Fault = Literal["refused", "in doubt", "expired", "silently expired", "stuck", "broken", "incompatible"]
+"""What goes wrong with a call:
+
+``refused``: it was not carried out, and may be tried again. ``in doubt``: it was, but nobody is told. ``expired``: the
+session ended before. ``silently expired``: no event says so. ``stuck``: there is no answer, and then the session ends.
+``broken``: an error that nobody expects. ``incompatible``: a newer program wrote what is read.
+"""
+PATIENCE = 10.0
+"""Seconds after which a test gives up."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets others run until a condition holds."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
+            await asyncio.sleep(0)
+
+
+class Stub:
+    """What a scripted coordinator is not asked for."""
+
+    async def owners(self) -> dict[Partition, str]:
+        """Not asked for."""
+        raise NotImplementedError
+
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Offset]:
+        """Not asked for."""
+        raise NotImplementedError
+
+    async def set_offsets(
+        self, offsets: Mapping[Partition, str | None], *, expected: Mapping[Partition, str | None] | None = None
+    ) -> None:
+        """Not asked for."""
+        raise NotImplementedError
+
+    async def groups(self) -> list[str]:
+        """Not asked for."""
+        raise NotImplementedError
+
+    async def forget(self) -> None:
+        """Not asked for."""
+        raise NotImplementedError
+
+    async def members(self) -> dict[str, Member]:
+        """Not asked for."""
+        raise NotImplementedError
+
+    async def target(self) -> Target | None:
+        """Not asked for."""
+        raise NotImplementedError
+
+
+class Scripted(Stub, Coordinator):
+    """The service.
+
+    Attributes:
+        calls: What was called.
+        faults: What goes wrong with which call: by its place among all calls, or by its name, then once.
+        held_up: Calls by name that wait for an event before anything happens.
+        there: The members.
+        given: The target and its version.
+        owned: Whose each partition is: a session, or the name of somebody who is only said to be there.
+        recorded: Offsets with their versions.
+        sessions: All that there were.
+        untold: Those that ended without an event.
+        ghosts: Those that nobody knows of.
+    """
+
+    def __init__(self) -> None:
+        self.group = "group"
+        self.session_timeout = 1.0
+        self.calls: list[str] = []
+        self.faults: dict[int | str, Fault] = {}
+        self.held_up: dict[str, asyncio.Event] = {}
+        self.there: dict[str, Member] = {}
+        self.given = Versioned(None, -1)
+        self.owned: dict[Partition, ScriptedSession | str] = {}
+        self.recorded: dict[Partition, tuple[str | None, int]] = {}
+        self.sessions: list[ScriptedSession] = []
+        self.untold: list[ScriptedSession] = []
+        self.ghosts: list[ScriptedSession] = []
+
+    @property
+    def session(self) -> ScriptedSession:
+        """The latest session."""
+        return self.sessions[-1]
+
+    def live(self) -> list[ScriptedSession]:
+        """Returns the sessions that have not ended."""
+        return [session for session in self.sessions if not session.gone]
+
+    def say(self, *members: Member) -> None:
+        """Says that others are there now."""
+        ours = {session.member.id for session in self.live()}
+        self.there = {name: member for name, member in self.there.items() if name in ours}
+        self.there |= {member.id: member for member in members}
+        self.tell("changed")
+
+    def give(self, owners: Mapping[Partition, str]) -> None:
+        """Somebody else sets the target."""
+        self.given = Versioned(Target(owners), self.given.version + 1)
+        self.tell("changed")
+
+    def free(self, *partitions: Partition) -> None:
+        """Somebody else releases partitions."""
+        for partition in partitions:
+            del self.owned[partition]
+        self.tell("changed")
+
+    def tell(self, event: Event) -> None:
+        """Tells everybody."""
+        for session in self.live():
+            session.listen(event)
+
+    def suspend(self, *, suspended: bool = True) -> None:
+        """Takes the answers away from everybody, or brings them back."""
+        for session in self.live():
+            session.suspended = suspended
+            session.listen("suspended" if suspended else "connected")
+
+    def expire(self, session: ScriptedSession, *, tell: bool = True) -> None:
+        """Ends a session."""
+        if not session.gone:
+            session.gone = True
+            self.there.pop(session.member.id, None)
+            self.owned = {partition: owner for partition, owner in self.owned.items() if owner is not session}
+            if tell:
+                session.listen("lost")
+            else:
+                self.untold.append(session)
+
+    def right(self) -> bool:
+        """Tells whether the target is what it ought to be."""
+        return self.given.target == plan(self.there, self.given.target, 0.0, 0.0).target
+
+    async def call(self, name: str, effect: Callable[[], T], session: ScriptedSession | None = None) -> T:
+        """Carries out a call, or what the script makes of it."""
+        fault = self.faults.pop(len(self.calls), None) or self.faults.pop(name, None)
+        self.calls.append(name)
+        await asyncio.sleep(0)
+        if name in self.held_up:
+            await self.held_up[name].wait()
+        if session is not None:
+            await self._before(name, session, fault)
+        elif fault == "refused":
+            raise CoordinationLost(name)
+        result = effect()
+        await asyncio.sleep(0)
+        if fault == "in doubt":
+            if isinstance(result, ScriptedSession):
+                self.ghosts.append(result)
+            raise CoordinationLost(name)
+        return result
+
+    async def _before(self, name: str, session: ScriptedSession, fault: Fault | None) -> None:
+        if fault in {"expired", "silently expired"}:
+            self.expire(session, tell=fault == "expired")
+        if session.gone:
+            raise SessionLost("expired")
+        if fault == "refused" or session.suspended:
+            raise CoordinationLost("not reached")
+        if fault == "incompatible" and name in {"members", "target"}:
+            raise CoordinationIncompatible("a newer program was here")
+        if fault == "broken":
+            raise RuntimeError("nobody expects this")
+        if fault == "stuck":
+            asyncio.get_running_loop().call_soon(self.expire, session)
+            await asyncio.Event().wait()
+
+    async def open(self) -> None:
+        """See the contract."""
+        await self.call("open", lambda: None)
+
+    async def join(self, member: Member, listen: Listen) -> Session:
+        """See the contract. An earlier life of the member ends when it has been in the way once."""
+
+        def effect() -> ScriptedSession:
+            if member.id in self.there:
+                for session in self.live():
+                    self.expire(session, tell=False)
+                raise MemberExists(member.id)
+            session = ScriptedSession(self, member, listen)
+            self.sessions.append(session)
+            self.there[member.id] = member
+            return session
+
+        return await self.call("join", effect)
+
+    async def close(self) -> None:
+        """See the contract."""
+
+
+class ScriptedSession(Session):
+    """A session of a scripted service."""
+
+    def __init__(self, service: Scripted, member: Member, listen: Listen) -> None:
+        self.service = service
+        self.member = member
+        self.listen = listen
+        self.gone = False
+        self.suspended = False
+
+    @property
+    def state(self) -> Literal["connected", "suspended", "lost"]:
+        """See the contract."""
+        return "lost" if self.gone else "suspended" if self.suspended else "connected"
+
+    async def members(self) -> dict[str, Member]:
+        """See the contract."""
+        return await self.service.call("members", lambda: dict(self.service.there), self)
+
+    async def target(self) -> Versioned:
+        """See the contract."""
+        return await self.service.call("target", lambda: self.service.given, self)
+
+    async def set_target(self, target: Target, version: int) -> bool:
+        """See the contract."""
+
+        def effect() -> bool:
+            if version != self.service.given.version:
+                return False
+            self.service.given = Versioned(target, version + 1)
+            self.service.tell("changed")
+            return True
+
+        return await self.service.call("set_target", effect, self)
+
+    async def update(self, queues: Mapping[Queue, int]) -> None:
+        """See the contract."""
+
+        def effect() -> None:
+            self.member = msgspec.structs.replace(self.member, queues=queues)
+            self.service.there[self.member.id] = self.member
+            self.service.tell("changed")
+
+        await self.service.call("update", effect, self)
+
+    async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
+        """See the contract."""
+
+        def effect() -> dict[Partition, Held]:
+            held = {}
+            for partition in partitions:
+                if self.service.owned.setdefault(partition, self) is self:
+                    identifier, version = self.service.recorded.get(partition, (None, 0))
+                    self.service.recorded[partition] = (identifier, version + 1)
+                    held[partition] = Held(partition, Offset(identifier), version + 1)
+            return held
+
+        return await self.service.call("take", effect, self)
+
+    async def release(self, partitions: Iterable[Partition]) -> None:
+        """See the contract."""
+
+        def effect() -> None:
+            for partition in partitions:
+                if self.service.owned.get(partition) is self:
+                    del self.service.owned[partition]
+
+        await self.service.call("release", effect, self)
+
+    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+        """See the contract."""
+
+        def record(held: Held, identifier: str) -> Held | None:
+            partition = held.partition
+            if self.service.owned.get(partition) is not self or self.service.recorded[partition][1] != held.version:
+                return None
+            self.service.recorded[partition] = (identifier, held.version + 1)
+            return Held(partition, Offset(identifier), held.version + 1)
+
+        def effect() -> dict[Partition, Held | None]:
+            return {held.partition: record(held, identifier) for held, identifier in offsets}
+
+        return await self.service.call("commit", effect, self)
+
+    async def leave(self) -> None:
+        """See the contract."""
+        self.service.expire(self, tell=False)
+
+
+class Diary:
+    """An owner that writes down what it is told.
+
+    Attributes:
+        have: What it believes to own.
+        told: All that it was told, in order.
+        slow: Partitions that it does not give up before the event.
+        assigning: What it waits for whenever it is assigned something.
+        on_revoke: What it does when it gives something up; a coroutine is awaited.
+        cancelled: The calls that were cancelled.
+        wrong: What it was told out of order.
+    """
+
+    def __init__(self) -> None:
+        self.have: set[Partition] = set()
+        self.told: list[tuple[str, frozenset[Partition]]] = []
+        self.slow: dict[Partition, asyncio.Event] = {}
+        self.assigning: asyncio.Event | None = None
+        self.on_revoke: Callable[[frozenset[Partition]], object] | None = None
+        self.cancelled: list[str] = []
+        self.wrong: list[str] = []
+
+    def hurry(self) -> None:
+        """It gives up what it was slow to give up, and is slow no more."""
+        for given_up in self.slow.values():
+            given_up.set()
+        self.slow.clear()
+
+    def times(self, what: str) -> list[frozenset[Partition]]:
+        """Returns the partitions of everything that it was told of a kind."""
+        return [partitions for told, partitions in self.told if told == what]
+
+    async def assigned(self, held: Mapping[Partition, Held]) -> None:
+        """See the protocol."""
+        self._note("assigned", frozenset(held))
+        if self.have & set(held):
+            self.wrong.append(f"{held} assigned twice")
+        self.have |= set(held)
+        if self.assigning is not None:
+            await self._wait("assigned", self.assigning)
+
+    async def revoke(self, partitions: frozenset[Partition]) -> None:
+        """See the protocol."""
+        self._note("revoke", partitions)
+        if not partitions <= self.have:
+            self.wrong.append(f"{partitions} revoked, but not had")
+        for partition in partitions & self.slow.keys():
+            await self._wait("revoke", self.slow[partition])
+        try:
+            if self.on_revoke is not None:
+                result = self.on_revoke(partitions)
+                if asyncio.iscoroutine(result):
+                    await result
+        except Exception:
+            self.have -= partitions
+            raise
+        self.have -= partitions
+
+    async def lost(self, partitions: frozenset[Partition]) -> None:
+        """See the protocol."""
+        self._note("lost", partitions)
+        if not partitions <= self.have:
+            self.wrong.append(f"{partitions} lost, but not had")
+        self.have -= partitions
+
+    def suspended(self) -> None:
+        """See the protocol."""
+        self._note("suspended", frozenset())
+
+    def resumed(self) -> None:
+        """See the protocol."""
+        self._note("resumed", frozenset())
+
+    def _note(self, what: str, partitions: frozenset[Partition]) -> None:
+        self.told.append((what, partitions))
+
+    async def _wait(self, what: str, event: asyncio.Event) -> None:
+        try:
+            await event.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(what)
+            raise

@@ -1,0 +1,193 @@
+"""Membership at work, when nothing goes wrong: partitions come and go, and offsets are committed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from qdo.consumer.group import Group
+from qdo.coordination import Member
+from qdo.errors import CoordinationLost
+from tests.qdo.unit.group.scene import (
+    FIRST,
+    LATER,
+    ONE,
+    OTHER,
+    PARTITIONS,
+    QUEUE,
+    SEEN,
+    TWO,
+    Make,
+    rest,
+)
+from tests.qdo.unit.group.scripted import Diary, Scripted, until
+
+
+async def test_the_only_member_has_everything(group: Group, service: Scripted, owner: Diary) -> None:
+    """It joins with what it sees, leads, sets the target, and takes all at one go."""
+    assert group.state == "active"
+    assert set(group.held) == PARTITIONS
+    assert owner.told == [("assigned", PARTITIONS)]
+    assert service.there["a"].queues == SEEN
+
+
+async def test_what_another_owns_is_taken_when_it_is_free(make: Make, service: Scripted, owner: Diary) -> None:
+    """The rest is worked on meanwhile."""
+    service.owned[TWO] = "somebody"
+    group = make()
+    await group.start()
+    await until(lambda: owner.have == PARTITIONS - {TWO})
+    service.free(TWO)
+    await rest(group, service, owner)
+    assert owner.times("assigned") == [PARTITIONS - {TWO}, {TWO}]
+
+
+async def test_only_what_moves_is_revoked(group: Group, service: Scripted, owner: Diary) -> None:
+    """Half goes to a newcomer, each partition by itself, and the other half is not touched."""
+    service.say(OTHER)
+    await rest(group, service, owner)
+    assert len(owner.have) == 2
+    assert sorted(owner.times("revoke")) == [{partition} for partition in sorted(PARTITIONS - owner.have)]
+    assert owner.times("assigned") == [PARTITIONS]
+    service.say()
+    await rest(group, service, owner)
+    assert owner.have == PARTITIONS
+
+
+async def test_a_follower_sets_no_target(make: Make, service: Scripted, owner: Diary) -> None:
+    """It takes what others say, and becomes the leader when they are gone."""
+    leader = Member("A", SEEN)
+    service.say(leader)
+    service.give({ONE: "a", TWO: "A"})
+    group = make()
+    await group.start()
+    await until(lambda: owner.have == {ONE})
+    assert "set_target" not in service.calls
+    service.say()
+    await rest(group, service, owner)
+    assert owner.have == PARTITIONS
+
+
+async def test_what_is_found_later_is_told_to_the_group(group: Group, service: Scripted, owner: Diary) -> None:
+    """New partitions are shared out; the same queues again are no news."""
+    group.see({QUEUE: 6})
+    await until(lambda: len(owner.have) == 6)
+    group.see({QUEUE: 6})
+    group.see({QUEUE: 7})
+    await until(lambda: len(owner.have) == 7)
+    assert service.calls.count("update") == 2
+
+
+async def test_queues_that_change_during_a_rebalance_are_told_after_it(
+    group: Group, service: Scripted, owner: Diary
+) -> None:
+    """While partitions are on their way to another, more are found."""
+    owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
+    service.say(OTHER)
+    await until(lambda: len(owner.times("revoke")) == 2)
+    group.see({QUEUE: 8})
+    await until(lambda: len(owner.have) == 6)
+    owner.hurry()
+    await rest(group, service, owner)
+    assert len(owner.have) == 4
+
+
+async def test_leaving_gives_everything_back(group: Group, service: Scripted, owner: Diary) -> None:
+    """It is revoked and released, and only then the member leaves; nothing is lost."""
+    service.say(OTHER)
+    await rest(group, service, owner)
+    await group.stop()
+    await group.stop()
+    assert group.state == "left"
+    assert set().union(*owner.times("revoke")) == PARTITIONS
+    assert owner.times("lost") == []
+    assert service.owned == {}
+    assert "a" not in service.there
+    assert service.calls.count("release") == 2
+
+
+async def test_a_group_is_started_once(group: Group) -> None:
+    """A second start is a mistake."""
+    with pytest.raises(RuntimeError, match="once"):
+        await group.start()
+
+
+async def test_commits_are_recorded_one_after_the_other(group: Group, service: Scripted) -> None:
+    """Many at once for the same partition all count, and the last one stands."""
+    ids = [f"{number:032}" for number in range(20)]
+    results = await asyncio.gather(*(group.commit({ONE: identifier, TWO: identifier}) for identifier in ids))
+    assert set(results) == {frozenset()}
+    assert service.recorded[ONE][0] == service.recorded[TWO][0] == ids[-1]
+    assert group.held[ONE].offset.id == ids[-1]
+
+
+async def test_commits_for_many_partitions_at_a_time_are_one_call(group: Group, service: Scripted) -> None:
+    """Whoever commits each partition by itself does not pay for it."""
+    await asyncio.gather(*(group.commit({partition: FIRST}) for partition in PARTITIONS))
+    assert service.calls.count("commit") == 1
+
+
+async def test_a_commit_for_what_is_not_ours_says_so(group: Group, service: Scripted, owner: Diary) -> None:
+    """The others are recorded."""
+    service.say(OTHER)
+    await rest(group, service, owner)
+    mine, gone = min(owner.have), min(PARTITIONS - owner.have)
+    assert await group.commit({mine: FIRST, gone: FIRST}) == {gone}
+    assert service.recorded[mine][0] == FIRST
+    assert service.recorded[gone][0] is None
+    assert await group.commit({}) == frozenset()
+
+
+async def test_a_commit_in_doubt_is_made_certain(group: Group, service: Scripted) -> None:
+    """The partition is taken again to know its version, and the commit is repeated."""
+    service.faults["commit"] = "in doubt"
+    assert await group.commit({ONE: FIRST}) == frozenset()
+    assert await group.commit({ONE: LATER}) == frozenset()
+    assert service.recorded[ONE][0] == LATER
+    assert service.calls[-4:] == ["commit", "take", "commit", "commit"]
+
+
+async def test_a_commit_waits_for_the_service_for_a_time(make: Make, service: Scripted, owner: Diary) -> None:
+    """Then it fails, and may be tried again."""
+    group = make(patience=0.0, draw=lambda: 0.001)
+    await group.start()
+    await rest(group, service, owner)
+    service.faults["commit"] = "refused"
+    with pytest.raises(CoordinationLost):
+        await group.commit({ONE: FIRST})
+    assert await group.commit({ONE: FIRST}) == frozenset()
+
+
+async def test_a_partition_that_turns_out_not_to_be_ours_is_lost(group: Group, service: Scripted, owner: Diary) -> None:
+    """The owner is told, and it is taken again as the target says."""
+    service.owned[ONE] = "somebody"
+    assert await group.commit({ONE: FIRST, TWO: FIRST}) == {ONE}
+    await until(lambda: owner.times("lost") == [{ONE}])
+    assert ONE not in group.held
+    service.free(ONE)
+    await rest(group, service, owner)
+    assert owner.wrong == []
+
+
+async def test_a_partition_with_another_version_is_taken_anew(group: Group, service: Scripted, owner: Diary) -> None:
+    """Somebody wrote to its offset: nothing is recorded, and the owner begins again at what there is."""
+    service.recorded[ONE] = (LATER, 77)
+    assert await group.commit({ONE: FIRST}) == {ONE}
+    await until(lambda: ONE in owner.have and owner.times("lost") == [{ONE}])
+    await rest(group, service, owner)
+    assert group.held[ONE].offset.id == LATER
+    assert owner.times("assigned")[-1] == {ONE}
+
+
+async def test_a_cancelled_commit_leaves_no_doubt(group: Group, service: Scripted) -> None:
+    """It is carried to its end, and the next one has the right version."""
+    service.held_up["commit"] = asyncio.Event()
+    commit = asyncio.create_task(group.commit({ONE: FIRST}))
+    await until(lambda: "commit" in service.calls)
+    commit.cancel()
+    later = asyncio.create_task(group.commit({ONE: LATER}))
+    service.held_up.pop("commit").set()
+    assert await later == frozenset()
+    assert service.recorded[ONE][0] == LATER
+    assert service.calls[-2:] == ["commit", "commit"]

@@ -1,0 +1,187 @@
+"""What becomes of a member when the service does not answer, or its session ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from qdo.consumer.group import Group
+from qdo.coordination import Member
+from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
+from tests.qdo.unit.group.scene import (
+    FIRST,
+    ONE,
+    OTHER,
+    PARTITIONS,
+    SEEN,
+    TWO,
+    Make,
+    rest,
+)
+from tests.qdo.unit.group.scripted import Diary, Scripted, until
+
+
+async def test_a_taking_in_doubt_is_tried_again(make: Make, service: Scripted, owner: Diary) -> None:
+    """What it took in fact is ours, and the owner is told once."""
+    service.faults["take"] = "in doubt"
+    group = make()
+    await group.start()
+    await rest(group, service, owner)
+    assert owner.times("assigned") == [PARTITIONS]
+    assert service.calls.count("take") == 2
+
+
+async def test_what_was_taken_in_doubt_and_is_given_to_another_is_released(
+    make: Make, service: Scripted, owner: Diary
+) -> None:
+    """The owner never hears of it."""
+    service.say(Member("A", SEEN))
+    service.give({ONE: "a", TWO: "a"})
+    service.faults["take"] = "in doubt"
+    service.held_up["take"] = asyncio.Event()
+    group = make()
+    await group.start()
+    await until(lambda: "take" in service.calls)
+    service.give({ONE: "a", TWO: "A"})
+    service.held_up.pop("take").set()
+    await until(lambda: owner.have == {ONE} and set(service.owned) == {ONE})
+    assert owner.times("assigned") == [{ONE}]
+    assert owner.times("revoke") == []
+
+
+async def test_nothing_is_done_while_the_session_is_suspended(group: Group, service: Scripted, owner: Diary) -> None:
+    """The owner is told once, also when it is over; meanwhile all is kept and nobody is asked anything."""
+    service.suspend()
+    service.suspend()
+    assert group.state == "suspended"
+    assert owner.told[-1] == ("suspended", frozenset())
+    before = len(service.calls)
+    service.there["b"] = OTHER
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(service.calls) == before
+    assert set(group.held) == PARTITIONS
+    service.suspend(suspended=False)
+    assert owner.told[-1] == ("resumed", frozenset())
+    await rest(group, service, owner)
+    assert len(owner.have) == 2
+    assert len(owner.times("suspended")) == len(owner.times("resumed")) == 1
+
+
+async def test_a_commit_outlasts_a_suspension(group: Group, service: Scripted) -> None:
+    """It waits for the service and is recorded then."""
+    service.suspend()
+    commit = asyncio.create_task(group.commit({ONE: FIRST}))
+    await until(lambda: service.calls.count("take") > 3)
+    service.suspend(suspended=False)
+    assert await commit == frozenset()
+    assert service.recorded[ONE][0] == FIRST
+
+
+async def test_a_session_that_is_in_doubt_before_it_says_so_counts_as_suspended(
+    group: Group, service: Scripted
+) -> None:
+    """A process that was stopped asks and knows."""
+    for doubt, state in ((True, "suspended"), (False, "active")):
+        service.session.suspended = doubt
+        assert group.state == state
+
+
+@pytest.mark.parametrize("suspended", [False, True])
+async def test_a_lost_session_is_abandoned_and_followed_by_another(
+    group: Group,
+    service: Scripted,
+    owner: Diary,
+    suspended: bool,  # noqa: FBT001
+) -> None:
+    """In that instant nothing is held any more; the owner is told once, and the id stays."""
+    if suspended:
+        service.suspend()
+    service.expire(service.session)
+    assert group.state == "joining"
+    assert group.held == {}
+    with pytest.raises(SessionLost):
+        await group.commit({ONE: FIRST})
+    await rest(group, service, owner)
+    assert owner.times("lost") == [PARTITIONS]
+    assert owner.have == PARTITIONS
+    assert service.session.member.id == "a"
+    assert len(owner.times("suspended")) == len(owner.times("resumed")) == int(suspended)
+
+
+async def test_a_session_lost_in_the_middle_of_a_revocation_ends_it(
+    group: Group, service: Scripted, owner: Diary
+) -> None:
+    """What is being revoked is lost like the rest, and the owner is told after the revocation was cancelled."""
+    owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
+    service.say(OTHER)
+    await until(lambda: len(owner.times("revoke")) == 2)
+    service.expire(service.session)
+    await until(lambda: owner.times("lost") == [PARTITIONS])
+    assert owner.cancelled == ["revoke", "revoke"]
+    await rest(group, service, owner)
+    assert owner.wrong == []
+
+
+async def test_a_commit_under_way_fails_when_the_session_is_lost(group: Group, service: Scripted) -> None:
+    """Even if no answer ever comes."""
+    service.held_up["commit"] = asyncio.Event()
+    commit = asyncio.create_task(group.commit({ONE: FIRST}))
+    await until(lambda: "commit" in service.calls)
+    service.expire(service.session)
+    with pytest.raises(SessionLost):
+        await commit
+
+
+async def test_an_earlier_life_is_waited_for(make: Make, service: Scripted, owner: Diary) -> None:
+    """A member that exists at first is gone soon, at the start and when it joins again."""
+    earlier = Member("a", SEEN)
+    service.say(earlier)
+    group = make()
+    starting = asyncio.create_task(group.start())
+    await until(lambda: service.calls.count("join") == 3)
+    service.say()
+    await starting
+    await rest(group, service, owner)
+    service.expire(service.session)
+    service.say(earlier)
+    joins = service.calls.count("join")
+    await until(lambda: service.calls.count("join") == joins + 3)
+    service.say()
+    await rest(group, service, owner)
+    assert owner.have == PARTITIONS
+
+
+async def test_a_name_that_stays_taken_is_an_error(make: Make, service: Scripted) -> None:
+    """After two session timeouts it is given up, and the group is at its end."""
+    service.session_timeout = 0.01
+    service.say(Member("a", SEEN))
+    group = make(draw=lambda: 0.05)
+    with pytest.raises(MemberExists):
+        await group.start()
+    assert group.state == "left"
+
+
+async def test_a_service_that_is_not_reached_at_the_start_is_an_error(make: Make, service: Scripted) -> None:
+    """As the coordinator says, at once."""
+    service.faults["open"] = "refused"
+    group = make()
+    with pytest.raises(CoordinationLost):
+        await group.start()
+    assert group.state == "left"
+
+
+async def test_everything_is_given_up_to_a_newer_program(
+    make: Make, service: Scripted, owner: Diary, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody here can read what it says; the member stays, and goes on when it can."""
+    group = make(recheck=0.01)
+    await group.start()
+    await rest(group, service, owner)
+    service.faults["target"] = "incompatible"
+    service.tell("changed")
+    await until(lambda: len(owner.times("revoke")) == 4)
+    await rest(group, service, owner)
+    assert owner.times("lost") == []
+    assert CoordinationIncompatible.__name__ in caplog.text

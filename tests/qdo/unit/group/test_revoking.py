@@ -1,0 +1,130 @@
+"""Giving partitions up: each for itself, in order, and not for ever."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from qdo.consumer.group import Group
+from qdo.coordination import Member
+from qdo.partitions import Partition
+from tests.qdo.unit.group.scene import (
+    FIRST,
+    FOUR,
+    ONE,
+    OTHER,
+    PARTITIONS,
+    SEEN,
+    THREE,
+    TWO,
+    Make,
+    at_rest,
+    rest,
+    share,
+)
+from tests.qdo.unit.group.scripted import Diary, Scripted, until
+
+
+async def test_a_slow_revocation_holds_up_no_other(group: Group, service: Scripted, owner: Diary) -> None:
+    """The other partition goes to its new owner meanwhile, and the slow one may still be committed."""
+    owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
+    service.say(OTHER)
+    await until(lambda: len(owner.times("revoke")) == 2)
+    (quick,), (slow,) = owner.times("revoke")
+    owner.slow[quick].set()
+    await until(lambda: quick not in service.owned)
+    assert await group.commit({slow: FIRST, quick: FIRST}) == {quick}
+    assert slow in group.held
+    owner.slow[slow].set()
+    await rest(group, service, owner)
+    assert service.recorded[slow][0] == FIRST
+    assert owner.times("lost") == []
+
+
+async def test_a_commit_in_a_revocation_comes_before_the_release(group: Group, service: Scripted, owner: Diary) -> None:
+    """What the owner records while it gives up is recorded."""
+    owner.on_revoke = lambda partitions: group.commit(dict.fromkeys(partitions, FIRST))
+    service.say(OTHER)
+    await rest(group, service, owner)
+    assert {service.recorded[partition][0] for partition in PARTITIONS - owner.have} == {FIRST}
+    assert owner.times("lost") == []
+
+
+async def test_whoever_takes_too_long_loses_a_partition(make: Make, service: Scripted, owner: Diary) -> None:
+    """It is released all the same, the revocation is cancelled, and the owner is told that it is lost."""
+    group = make(revoke_timeout=0.01)
+    await group.start()
+    await rest(group, service, owner)
+    owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
+    service.say(OTHER)
+    await rest(group, service, owner)
+    assert len(owner.times("lost")) == len(owner.cancelled) == 2
+    assert set().union(*owner.times("lost")) == PARTITIONS - owner.have
+    assert owner.wrong == []
+
+
+async def test_an_owner_that_fails_gives_up_all_the_same(
+    group: Group, service: Scripted, owner: Diary, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it raises is logged."""
+
+    def fail(_: frozenset[Partition]) -> None:
+        raise ValueError("nothing works")
+
+    owner.on_revoke = fail
+    service.say(OTHER)
+    await until(lambda: len(service.owned) == 2)
+    assert "nothing works" in caplog.text
+
+
+async def test_a_partition_that_comes_back_while_it_is_revoked_is_taken_anew(
+    group: Group, service: Scripted, owner: Diary
+) -> None:
+    """The revocation is carried through first."""
+    owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
+    service.say(OTHER)
+    await until(lambda: len(owner.times("revoke")) == 2)
+    service.say()
+    await until(lambda: share(service) == PARTITIONS)
+    owner.hurry()
+    await until(lambda: len(owner.times("assigned")) > 1 and at_rest(group, service, owner))
+    assert owner.wrong == []
+    assert set().union(*owner.times("assigned")[1:]) == set().union(*owner.times("revoke"))
+
+
+async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(
+    make: Make, service: Scripted, owner: Diary
+) -> None:
+    """By the time it is ours it belongs to somebody else."""
+    service.say(Member("A", SEEN))
+    service.give(dict.fromkeys(PARTITIONS, "a"))
+    taking = service.held_up["take"] = asyncio.Event()
+    group = make()
+    await group.start()
+    await until(lambda: "take" in service.calls)
+    service.give({ONE: "a", TWO: "A", THREE: "A", FOUR: "A"})
+    for _ in range(20):
+        await asyncio.sleep(0)
+    taking.set()
+    await until(lambda: set(service.owned) == {ONE} and owner.have == {ONE})
+    assert set(group.held) == {ONE}
+    assert owner.wrong == []
+
+
+async def test_a_partition_is_revoked_after_its_owner_was_told_that_it_has_it(
+    make: Make, service: Scripted, owner: Diary
+) -> None:
+    """However long that takes."""
+    owner.assigning = asyncio.Event()
+    group = make()
+    await group.start()
+    await until(lambda: owner.have == PARTITIONS)
+    service.say(OTHER)
+    await until(lambda: len(share(service)) == 2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert owner.times("revoke") == []
+    owner.assigning.set()
+    await rest(group, service, owner)
+    assert len(owner.times("revoke")) == 2
