@@ -31,7 +31,7 @@ class LineFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Formats one record."""
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        trace = self.formatException(record.exc_info) if record.exc_info else None
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         if not self._json:
             text = f"{moment} {record.levelname} {record.name}: {record.getMessage()}"
             return text if trace is None else f"{text}\n{trace}"

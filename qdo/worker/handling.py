@@ -11,7 +11,6 @@ from functools import partial
 from itertools import count
 from random import random
 from time import time
-from typing import Any
 
 from qdo import deadletters
 from qdo.deadletters import Cause
@@ -25,6 +24,7 @@ from qdo.worker.loops import Control
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.pace import Pace
 from qdo.worker.progress import Progress
+from qdo.worker.reporting import report
 from qdo.worker.running import Runner
 from qdo.worker.settings import WorkerSettings
 from qdo.worker.stays import Stay
@@ -268,18 +268,21 @@ class Handling:
         if not isinstance(decision, End) or decision.why == "message":
             self._metrics.count("failed", queue)
             self._hooks.call("failed", held.message, place, failure)
-        extra = fields(place, held.message, failure)
         match decision:
-            case End():
+            case End(why):
+                if why != "asked":
+                    report(logging.CRITICAL, place, held.message, failure, "ends the worker: %s")
                 self._end(decision, failure)
             case Again(seconds):
                 self._metrics.count("retried", queue)
                 self._hooks.call("retrying", held.message, place, failure, seconds)
-                logger.warning("attempt %d failed, the next in %.1f s: %s", held.attempt, seconds, failure, extra=extra)
+                text = "attempt %d failed, the next in %.1f s: %s"
+                report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
                 if not stay.closed:
                     self._retry_later(stay, held, seconds)
             case Skip(reason):
-                logger.error("given up after %d attempts: %s; %s", held.attempt, reason, failure, extra=extra)
+                text = "given up after %d attempts and passed over, as %s: %s"
+                report(logging.ERROR, place, held.message, failure, text, held.attempt, reason)
                 self._gone(stay, held, failure, "skipped")
             case Bury():
                 stay.bury(asyncio.get_running_loop().create_task(self._bury(stay, held, failure)))
@@ -308,14 +311,14 @@ class Handling:
             except ClientError as error:
                 self._metrics.note("dead_letter_failures")
                 pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(doublings, 10))
-                extra = fields(place, held.message, failure)
-                logger.error("a dead letter could not be stored, next attempt in %g s: %s", pause, error, extra=extra)  # noqa: TRY400 - says it all
+                text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
+                report(logging.ERROR, place, held.message, failure, text, error, pause)
                 if not await stay.pause(pause):
                     return
             else:
                 break
-        extra = fields(place, held.message, failure) | {"dead_queue": target}
-        logger.error("given up after %d attempts, now in %s: %s", held.attempt, target, failure, extra=extra)
+        text = "given up after %d attempts, now in %s: %s"
+        report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
         self._gone(stay, held, failure, "dead")
         self._queue(stay)
         self.dispatch()
@@ -328,18 +331,6 @@ class Handling:
         before = stay.lane.count
         stay.lane.finish(held)
         self._grown(stay, before)
-
-
-def fields(place: Delivery, message: Message, failure: Failure) -> dict[str, Any]:
-    """Returns what a log record says beside its text."""
-    return {
-        "queue": place.partition.queue.name,
-        "partition": place.partition.number,
-        "message_id": message.id,
-        "attempt": place.attempt,
-        "error": failure.kind,
-        "trace": failure.trace,
-    }
 
 
 def _outcome(future: asyncio.Future[Ran]) -> Ran:

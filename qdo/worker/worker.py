@@ -256,10 +256,7 @@ class Worker:
 
     def _end(self, end: End, failure: Failure) -> None:
         """A handler's end is the worker's."""
-        if end.why == "asked":
-            logger.info("the handler asks to stop")
-        else:
-            logger.critical("ends because a handler failed: %s", failure, extra={"trace": failure.trace})
+        logger.info("ends: %s", "a handler asks for it" if end.why == "asked" else failure)
         self._code = self._code or _CODES[end.why]
         self.stop()
 
