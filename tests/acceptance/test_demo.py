@@ -15,6 +15,11 @@ from tests.served import environment
 DEMO = Path(__file__).parents[2] / "deploy" / "demo"
 LOSE = "parts.PARTS.insert({}, ('Lose', lambda stage: stage.client.{} or parts.Account('Lost')))"
 """A further part at this place that loses messages."""
+BACKWARDS = """
+whole = parts.Workers.handled
+parts.Workers.handled = lambda self: list({one.id: one for one in whole(self)}.values())[::-1]
+"""
+"""Has the workers' record tell of a wrong order."""
 
 
 def demo(directory: Path, *command: str) -> subprocess.Popen[str]:
@@ -65,7 +70,7 @@ def test_demo_shows_everything(tmp_path: Path) -> None:
         ("parts.FEED = parts.FEED.with_name('missing')", "missing"),
         (LOSE.format(3, "purge_queue(parts.WORK)"), "did not come back"),
         (LOSE.format(9, "delete(parts.WORK, stage.work[:1])"), "has changed"),
-        ("whole = parts.Workers.handled; parts.Workers.handled = lambda self: whole(self)[::-1]", "out of order"),
+        (BACKWARDS, "out of order"),
     ],
     ids=["no feed", "lost before", "lost in the crash", "not in order"],
 )
