@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from qdo.consumer.mirror import Mirror
 from qdo.consumer.tracks import Track, check_commit
@@ -35,9 +35,9 @@ class Commits:
         tracks = self._tracks.values()
         await self.given({track.partition: track.position for track in tracks if track.position is not None})
 
-    async def settled(self) -> None:
-        """Commits everything that counts as processed; see :meth:`given`."""
-        tracks = self._tracks.values()
+    async def settled(self, partitions: Iterable[Partition] | None = None) -> None:
+        """Commits everything that counts as processed, of some partitions or of all; see :meth:`given`."""
+        tracks = [self._tracks[p] for p in self._tracks.keys() & (self._tracks if partitions is None else partitions)]
         await self.given(
             {t.partition: t.settled for t in tracks if t.settled is not None and not _behind(t, t.settled)}
         )
@@ -52,15 +52,14 @@ class Commits:
             SessionLost
         """
         lost = {partition for partition in offsets if partition not in self._tracks}
-        changed = [
+        # Many revocations at once may each commit everything: what is being recorded already is waited for.
+        under_way = {partition for partition, offset in offsets.items() if self._under_way(partition, offset)} - lost
+        waits = {self._recording[partition][1] for partition in under_way}
+        new = [
             partition
             for partition, offset in offsets.items()
-            if partition not in lost and check_commit(self._tracks[partition], offset)
+            if partition not in lost and partition not in under_way and check_commit(self._tracks[partition], offset)
         ]
-        # Many revocations at once may each commit everything: what is being recorded already is waited for.
-        under_way = {partition for partition in changed if self._under_way(partition, offsets[partition])}
-        waits = {self._recording[partition][1] for partition in under_way}
-        new = [partition for partition in changed if partition not in under_way]
         if new:
             lost |= await self._commit({partition: offsets[partition] for partition in new})
         for wait in waits:

@@ -35,6 +35,9 @@ from queuey.client import AsyncClient
 
 log = logging.getLogger("qdo.consumer")
 
+YIELDS = 2
+"""Rounds of the loop after which a read that was just begun is on its way: the client sends head and body apart. So the
+service works on the next page while whoever polls works on this one, even if that never awaits anything."""
 FLUSH = 5.0
 """Seconds that closing waits for offsets to be mirrored."""
 
@@ -320,7 +323,8 @@ class AsyncConsumer:
         """Hands out what was taken, after giving the loop a chance to ask for what comes next."""
         self._fetcher.kick()
         try:
-            await asyncio.sleep(0)
+            for _ in range(YIELDS):
+                await asyncio.sleep(0)
         except BaseException:
             self._shelf.hand_out(taken, stopped=True)
             raise
@@ -349,12 +353,12 @@ class AsyncConsumer:
             await asyncio.sleep(every)
             await self._commit_settled()
 
-    async def _commit_settled(self) -> None:
+    async def _commit_settled(self, partitions: frozenset[Partition] | None = None) -> None:
         """Commits what counts as processed, if that is wanted."""
         if self.settings.commit_every is None:
             return
         try:
-            await self._commits.settled()
+            await self._commits.settled(partitions)
         except QdoError as error:
             log.warning("not everything could be committed: %s", error)
 

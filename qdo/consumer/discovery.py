@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from qdo.deadletters import SUFFIX
 from qdo.errors import InvalidArgument
-from queuey.client import AsyncClient
+from queuey.client import AsyncClient, NotAllowed, QueueNotFound
 from queuey.client import Queue as Described
 
 ONE_BY_ONE = 5
@@ -72,6 +73,25 @@ async def discover(client: AsyncClient, subscription: Subscription) -> dict[str,
     Raises:
         ClientError: The service cannot say.
     """
+    try:
+        return await _listed(client, subscription)
+    except NotAllowed:
+        # Whoever may read queues of somebody else may not list them.
+        if subscription.patterns:
+            raise
+    return await _informed(client, subscription.names)
+
+
+async def _informed(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:
+    """Asks for each queue by itself, which costs the service more than a listing."""
+    found: dict[str, int] = {}
+    for name in sorted(names):
+        with suppress(QueueNotFound):
+            found[name] = (await client.info(name)).partitions
+    return found
+
+
+async def _listed(client: AsyncClient, subscription: Subscription) -> dict[str, int]:
     found: dict[str, int] = {}
     stretches = subscription.stretches()
     names = sorted(name for name in subscription.names if not name.startswith(tuple(stretches)))

@@ -74,7 +74,7 @@ class Lookout:
             await self._pause()
             try:
                 await self.look()
-            except ClientError:
+            except Exception:
                 log.exception("cannot look for queues")
 
     async def _pause(self) -> None:

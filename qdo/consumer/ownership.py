@@ -63,7 +63,7 @@ class Ownership:
         callbacks: Callbacks,
         *,
         begin: Callable[[list[Track]], Awaitable[None]] | None,
-        leaving: Callable[[], Awaitable[None]],
+        leaving: Callable[[frozenset[Partition]], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
         self.tracks: dict[Partition, Track] = {}
@@ -108,7 +108,7 @@ class Ownership:
             await self._assignments(partitions)
             for each in self._callbacks:
                 await _tell(each.on_revoke, partitions)
-            await self._leaving()
+            await self._leaving(partitions)
         finally:
             self._forget(tracks)
 

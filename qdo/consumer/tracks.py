@@ -151,6 +151,8 @@ def check_commit(track: Track, identifier: str) -> bool:
     Raises:
         InvalidArgument: It is no id, was not handed out yet, or lies before what was recorded and nobody went back.
     """
+    if track.committed is not None and identifier == track.committed:
+        return False
     try:
         order = order_of(identifier)
     except (TypeError, ValueError) as error:
@@ -159,4 +161,4 @@ def check_commit(track: Track, identifier: str) -> bool:
         raise InvalidArgument(f"{track.partition}: {identifier} was not handed out, so it cannot be committed")
     if track.floor is not None and order < order_of(track.floor) and not track.sought:
         raise InvalidArgument(f"{track.partition}: {identifier} lies before {track.floor}, which was committed")
-    return identifier != track.committed
+    return True

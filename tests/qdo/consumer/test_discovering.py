@@ -10,6 +10,7 @@ from qdo.consumer import AsyncConsumer, discovery
 from qdo.consumer.discovery import Subscription, discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
+from queuey.client import NotAllowed
 from tests.qdo.consumer.conftest import Site, bodies, collect, until
 
 SOON = 0.05
@@ -113,6 +114,19 @@ async def test_many_queues_are_read_together(site: Site) -> None:
     await site.send(queues[7], 1)
     await site.send(queues[110], 1)
     assert len(await collect(consumer, 2)) == 2
+
+
+async def test_whoever_may_read_but_not_list_names_his_queues(site: Site) -> None:
+    """Queues of others are looked up one by one; with a pattern that cannot be done."""
+    public = await site.queue(partitions=2, type="public")
+    stranger = site.reach(key="")
+    await site.send(public, 2)
+    absent = site.named(public.name + "x")
+    consumer = await site.consumer(public, absent, client=stranger)
+    assert bodies(await collect(consumer, 2)) == [1, 2]
+    assert consumer.assignment == {Partition(public, 1), Partition(public, 2)}
+    with pytest.raises(NotAllowed):
+        await site.consumer(client=stranger, patterns=["*"], group="another")
 
 
 async def test_who_wants_no_queue_is_refused(site: Site) -> None:

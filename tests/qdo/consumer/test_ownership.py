@@ -51,7 +51,7 @@ class Scene:
         held = {one: Held(one, Offset(message_id(1)), 1) for one in partitions}
         await self.owner.assigned(held)
 
-    async def _leaving(self) -> None:
+    async def _leaving(self, partitions: frozenset[Partition]) -> None:
         self.calls.append("leaving")
 
     def _callback(self, name: str) -> Any:  # noqa: ANN401 - a callback

@@ -99,6 +99,19 @@ async def test_no_more_is_held_than_the_settings_allow(site: Site) -> None:
     assert all(bodies(found, partition) == list(range(1, 1001)) for partition in range(1, 5))
 
 
+async def test_the_next_page_is_asked_for_before_one_is_handed_out(site: Site) -> None:
+    """So it is read while this one is handled, even by a program that awaits nothing meanwhile."""
+    queue = await site.queue()
+    await site.send(queue, 30)
+    consumer = await site.consumer(queue, page=10)
+    await until(lambda: consumer._shelf.count == 10)
+    for page in (1, 2):
+        assert len(site.gate.reads) == page
+        assert len(flat(await consumer.poll(10))) == 10
+        assert len(site.gate.reads) == page + 1
+        await until(lambda: consumer._shelf.count == 10)
+
+
 async def test_a_partition_that_is_not_finished_starves_no_other(site: Site) -> None:
     """Its messages may fill all that can be held; those of others come nevertheless."""
     queue = await site.queue(partitions=2)
