@@ -211,6 +211,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     discover: Annotated[
         float, _meta(RUNNING, "Time between two looks for new queues and partitions.", ge=0.01, le=3600)
     ] = 30.0
+    revoke_timeout: Annotated[
+        float,
+        _meta(
+            RUNNING,
+            "How long a partition that is to move waits for its message in hand; what takes longer is handled again by "
+            "the next owner.",
+            ge=0.1,
+            le=86_400,
+        ),
+    ] = 30.0
     drain: Annotated[float, _meta(RUNNING, "How long a stop may wait for messages in hand.", ge=0, le=86_400)] = 30.0
     metrics: Annotated[
         str | None,

@@ -34,7 +34,7 @@ log = logging.getLogger("qdo.cli")
 
 _SHARED = ("by", "parallel", "on_failure", "time_limit", "dead_queue", "commit_messages", "commit_seconds", "drain")
 _COUNTS = ("threads", "tasks", "processes")
-_CONSUMER = ("start", "grace", "discover", "mirror", "prefetch_messages", "prefetch_bytes")
+_CONSUMER = ("start", "grace", "discover", "mirror", "prefetch_messages", "prefetch_bytes", "revoke_timeout")
 
 
 @app.command()

@@ -4,155 +4,25 @@ from __future__ import annotations
 
 import json
 import logging
-import queue as queues
 import re
 import signal
-import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
 
 import pytest
 
 from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.workers import Hire, Working, wait_until_behind_nothing
 from tests.served import Served, environment
-
-SECONDS = 60.0
-
-HANDLERS = '''
-"""Handlers of these tests; they say on standard output what they do."""
-
-import asyncio
-import os
-import threading
-
-from qdo.worker import StopWorker
-
-def say(*words):
-    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
-
-def handle(message, context):
-    say("handled", message.partition, message.body)
-
-def fail(message, context):
-    raise ValueError(f"cannot bear {message.body}")
-
-def enough(message, context):
-    if message.body == "enough":
-        raise StopWorker
-    handle(message, context)
-
-def never(message, context):
-    say("begun", message.body)
-    threading.Event().wait()
-
-async def slow(message, context):
-    say("begun", message.body)
-    await asyncio.sleep(60)
-
-def counted(message, context):
-    context.append(message.body)
-    say("count", len(context))
-
-def context():
-    say("entered")
-    return []
-
-def broken():
-    raise OSError("no database")
-
-def one_argument(message):
-    pass
-'''
-
-
-class Working:
-    """A worker in a process.
-
-    Args:
-        command: What follows ``qdo work``.
-        directory: Where it runs.
-        variables: Its environment.
-    """
-
-    def __init__(self, command: list[str], directory: Path, variables: dict[str, str]) -> None:
-        self.log: list[str] = []
-        self._said: queues.Queue[str | None] = queues.Queue()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "qdo", "work", *command],
-            cwd=directory,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._readers = [threading.Thread(target=self._read_out), threading.Thread(target=self._read_log)]
-        for reader in self._readers:
-            reader.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.process.kill()
-        self.ended()
-
-    def said(self, count: int) -> list[str]:
-        """Waits for so many lines of standard output."""
-        lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
-        assert None not in lines, "".join(self.log)
-        return [str(line) for line in lines]
-
-    def ended(self) -> int:
-        """Waits for its end and returns the exit code."""
-        code = self.process.wait(SECONDS)
-        for reader in self._readers:
-            reader.join(SECONDS)
-        return code
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """Sends a signal and waits for the end."""
-        self.process.send_signal(number)
-        return self.ended()
-
-    def _read_out(self) -> None:
-        assert self.process.stdout is not None
-        with self.process.stdout as lines:
-            for line in lines:
-                self._said.put(line.strip())
-        self._said.put(None)
-
-    def _read_log(self) -> None:
-        assert self.process.stderr is not None
-        with self.process.stderr as lines:
-            self.log.extend(lines)
-
-
-class Hire:
-    """Starts workers for a test, in a directory with the module ``handlers``."""
-
-    def __init__(self, directory: Path, variables: dict[str, str]) -> None:
-        self.directory = directory
-        self.variables = variables
-
-    def __call__(self, *command: str) -> Working:
-        """Starts one."""
-        return Working(list(command), self.directory, self.variables)
 
 
 @pytest.fixture
 def hire(served: Served, place: Place, tmp_path: Path) -> Hire:
     """Starts workers that belong to the test's group."""
-    (tmp_path / "handlers.py").write_text(HANDLERS)
     variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
     return Hire(tmp_path, environment(**variables))
 
@@ -213,13 +83,6 @@ def test_failures_become_dead_letters(hire: Hire, run: Run, place: Place, queue:
     assert len(letters) == 9
     assert {(letter["cause"]["attempts"], letter["cause"]["error"]) for letter in letters} == {(2, "ValueError")}
     assert place.offsets() == {(queue, number): sent[number - 1] for number in (1, 2, 3)}
-
-
-def wait_until_behind_nothing(run: Run) -> None:
-    """Waits until every partition of the group has an owner and nothing is behind its offset."""
-    found: dict[str, Any] = {"lag": None, "partitions": []}
-    while not found["partitions"] or found["lag"] != 0 or not all(line["offset"] for line in found["partitions"]):
-        found = run("status", "--json").json
 
 
 @pytest.mark.parametrize(
@@ -362,5 +225,5 @@ def test_workers_share_and_hand_over(
         client.send(queue, f"{number}", partition=number)
     wait_until_behind_nothing(run)
     assert two[1].end() == 0
-    handled = [line for worker in two for line in iter(worker._said.get, None)]
+    handled = [line for worker in two for line in worker.rest()]
     assert sorted(handled) == sorted(f"handled {number} {number}" for number in (1, 1, 2, 2, 3, 3))

@@ -1,0 +1,56 @@
+"""The commands where a group meets on ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client
+from tests.commands import Run
+from tests.qdo.cli.conftest import GROUP, Place
+from tests.qdo.cli.workers import Hire, wait_until_behind_nothing
+from tests.served import Served, environment
+from tests.servers import ZooKeeper, unique_name
+
+
+@pytest.fixture
+def place(zookeeper: ZooKeeper, served: Served) -> Place:
+    """A chroot of the test's own."""
+    return Place(f"zookeeper://{zookeeper.connect_string}/{unique_name('cli')}", f"127.0.0.1:{served.port}")
+
+
+def test_from_first_message_to_forgotten_group(
+    served: Served, place: Place, run: Run, client: Client, queue: str, tmp_path: Path
+) -> None:
+    """Two workers share a queue; one is killed and the other has it all; then the group is moved, and forgotten."""
+    variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url, "QDO_GROUP": GROUP}
+    hire = Hire(tmp_path, environment(**variables, QDO_SESSION_TIMEOUT="4"))
+    with hire("handlers:handle", "--queue", queue) as one, hire("handlers:handle", "--queue", queue) as other:
+        while len({line["owner"] for line in run("status", "--json", "--no-lag").json["partitions"]} - {None}) < 2:
+            assert {one.process.poll(), other.process.poll()} == {None}
+        first = [client.send(queue, "first", partition=number) for number in (1, 2, 3)]
+        wait_until_behind_nothing(run)
+        one.process.kill()
+        second = [client.send(queue, "second", partition=number) for number in (1, 2, 3)]
+        wait_until_behind_nothing(run)
+        assert len(run("status", "--json").json["members"]) == 1
+        assert run("offsets", "reset", "latest").code == 1
+        assert other.end() == 0
+        one.ended()
+        handled = [*one.rest(), *other.rest()]
+    assert sorted({line for line in handled if "first" in line}) == [f"handled {number} first" for number in (1, 2, 3)]
+    assert sorted(line for line in handled if "second" in line) == [f"handled {number} second" for number in (1, 2, 3)]
+    assert place.offsets() == {(queue, number): second[number - 1].id for number in (1, 2, 3)}
+    assert run("offsets", "seek", "--to", first[0].id, "--partition", "1").code == 0
+    assert place.offsets()[queue, 1] == first[0].id
+    assert run("groups", "--json").json == {"group": GROUP, "members": 0, "partitions": 3}
+    assert run("offsets", "forget", "--yes").code == 0
+    assert run("groups", "--json").out == b""
+
+
+def test_an_ensemble_that_does_not_answer(run: Run) -> None:
+    """Where nobody listens there is one line and 1."""
+    nowhere = "zookeeper://127.0.0.1:9/x?connect_timeout=0.5"
+    ended = run("status", "--coordination", nowhere)
+    assert (ended.code, len(ended.err.splitlines())) == (1, 1), ended.err

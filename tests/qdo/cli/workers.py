@@ -1,0 +1,156 @@
+"""``qdo work`` in processes, with handlers that say what they do."""
+
+from __future__ import annotations
+
+import queue as queues
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.commands import Run
+
+SECONDS = 60.0
+
+HANDLERS = '''
+"""Handlers of these tests; they say on standard output what they do."""
+
+import asyncio
+import os
+import threading
+
+from qdo.worker import StopWorker
+
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
+def handle(message, context):
+    say("handled", message.partition, message.body)
+
+def fail(message, context):
+    raise ValueError(f"cannot bear {message.body}")
+
+def enough(message, context):
+    if message.body == "enough":
+        raise StopWorker
+    handle(message, context)
+
+def never(message, context):
+    say("begun", message.body)
+    threading.Event().wait()
+
+async def slow(message, context):
+    say("begun", message.body)
+    await asyncio.sleep(60)
+
+def counted(message, context):
+    context.append(message.body)
+    say("count", len(context))
+
+def context():
+    say("entered")
+    return []
+
+def broken():
+    raise OSError("no database")
+
+def one_argument(message):
+    pass
+'''
+
+
+class Working:
+    """A worker in a process.
+
+    Args:
+        command: What follows ``qdo work``.
+        directory: Where it runs.
+        variables: Its environment.
+    """
+
+    def __init__(self, command: list[str], directory: Path, variables: dict[str, str]) -> None:
+        self.log: list[str] = []
+        self._said: queues.Queue[str | None] = queues.Queue()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "qdo", "work", *command],
+            cwd=directory,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._readers = [threading.Thread(target=self._read_out), threading.Thread(target=self._read_log)]
+        for reader in self._readers:
+            reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.ended()
+
+    def said(self, count: int) -> list[str]:
+        """Waits for so many lines of standard output."""
+        lines = [self._said.get(timeout=SECONDS) for _ in range(count)]
+        assert None not in lines, "".join(self.log)
+        return [str(line) for line in lines]
+
+    def rest(self) -> list[str]:
+        """Returns the lines of standard output that nobody has asked for, once it has ended."""
+        return [str(line) for line in iter(self._said.get, None)]
+
+    def ended(self) -> int:
+        """Waits for its end and returns the exit code."""
+        code = self.process.wait(SECONDS)
+        for reader in self._readers:
+            reader.join(SECONDS)
+        return code
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Sends a signal and waits for the end."""
+        self.process.send_signal(number)
+        return self.ended()
+
+    def _read_out(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self._said.put(line.strip())
+        self._said.put(None)
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as lines:
+            self.log.extend(lines)
+
+
+class Hire:
+    """Starts workers for a test, in a directory with the module ``handlers``.
+
+    Args:
+        directory: Where they run; the module is put there.
+        variables: Their environment.
+    """
+
+    def __init__(self, directory: Path, variables: dict[str, str]) -> None:
+        (directory / "handlers.py").write_text(HANDLERS)
+        self.directory = directory
+        self.variables = variables
+
+    def __call__(self, *command: str) -> Working:
+        """Starts one."""
+        return Working(list(command), self.directory, self.variables)
+
+
+def wait_until_behind_nothing(run: Run) -> None:
+    """Waits until every partition of the group has an owner and nothing is behind its offset."""
+    found: dict[str, Any] = {"lag": None, "partitions": []}
+    while not found["partitions"] or found["lag"] != 0 or not all(line["offset"] for line in found["partitions"]):
+        found = run("status", "--json").json
