@@ -293,7 +293,7 @@ def _hit(fault: Fault, first: Handled, again: Handled, limits: Limits) -> bool:
 
 
 def _shaken(history: History, limits: Limits) -> Iterator[Violation]:
-    leaving = {fault.worker: fault.start for fault in history.faults if fault.kind == "leave"}
+    leaving = _leaving(history)
     for heard in history.heard:
         if (
             heard.event != "connected"
@@ -327,7 +327,7 @@ def _excused(history: History, worker: str, kinds: frozenset[FaultKind], at: flo
 def _moved(history: History, limits: Limits) -> Iterator[Violation]:
     calm = not any(fault.kind in FAILURES for fault in history.faults)
     came = [joined.at for joined in history.joined]
-    leaving = {fault.worker: fault.start for fault in history.faults if fault.kind == "leave"}
+    leaving = _leaving(history)
     for place, stays in history.stays.items():
         for stay, after in pairwise(stays):
             if stay.how != "revoked" or leaving.get(stay.worker, NEVER) < stay.end:
@@ -335,8 +335,13 @@ def _moved(history: History, limits: Limits) -> Iterator[Violation]:
             since = stay.start - limits.settling
             if calm:
                 came = [joined.at for joined in history.joined if joined.worker == after.worker != stay.worker]
-            if not any(since < at < stay.end for at in came):
+            if not any(since < at < stay.end + limits.settling for at in came):
                 yield Violation("moved", f"{place} went from {stay.worker} to {after.worker} at {stay.end:.3f}")
+
+
+def _leaving(history: History) -> dict[str, float]:
+    """Returns when workers were told to leave."""
+    return {ended.worker: ended.told for ended in history.ended if ended.told is not None}
 
 
 def _end(history: History, limits: Limits) -> Iterator[Violation]:
@@ -347,8 +352,8 @@ def _end(history: History, limits: Limits) -> Iterator[Violation]:
             and fault.start <= ended.at <= fault.end + limits.recovery + 30
             for fault in history.faults
         )
-        if ended.code != 0 and (ended.asked or not shaken):
-            yield Violation("end", f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, asked: {ended.asked}")
+        if ended.code != 0 and (ended.told or not shaken):
+            yield Violation("end", f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, told at {ended.told}")
     last = history.observed[-1].offsets if history.observed else {}
     for place, messages in history.contents.items():
         if messages and last.get(place) != messages[-1][0]:

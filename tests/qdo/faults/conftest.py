@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+
+from tests.qdo.faults.services import LocalService, Service
 
 PROPERTY = "group experiment"
 """Under which a test records the counts of its run."""
@@ -14,3 +18,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, value in report.user_properties:
             if name == PROPERTY:
                 terminalreporter.write_line(f"{report.nodeid}: {value}")
+
+
+@pytest.fixture(params=["local", pytest.param("zookeeper", marks=pytest.mark.slow)])
+def service(request: pytest.FixtureRequest, tmp_path: Path) -> Service:
+    """Each coordination service in turn, with nothing in it."""
+    if request.param == "local":
+        return LocalService(tmp_path / "coordination.sqlite3")
+    from tests.qdo.faults.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+
+    return ZooKeeperService(request.getfixturevalue("zookeeper_nodes"))

@@ -132,12 +132,12 @@ class Crew:
         """Tells the worker in a slot to leave, and waits until it has."""
         process = self._slots[slot]
         process.told = True
-        asked = process.code is None
+        told = None if process.code is not None else now()
         process.signal(signal.SIGTERM)
         code = process.wait(LEAVE_SECONDS)
         if code is None:
             process.signal(signal.SIGABRT)
-        self._journal.add(Ended(now(), process.job.worker, asked, code))
+        self._journal.add(Ended(now(), process.job.worker, told, code))
 
     def fallen(self) -> list[str]:
         """Returns the slots whose workers have ended by themselves, each once."""
@@ -145,7 +145,7 @@ class Crew:
         for slot, process in list(self._slots.items()):
             if not process.told and process.code is not None:
                 process.told = True
-                self._journal.add(Ended(now(), process.job.worker, False, process.code))  # noqa: FBT003 - a record
+                self._journal.add(Ended(now(), process.job.worker, None, process.code))
                 found.append(slot)
         return found
 

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tests.faults.history import now
 from tests.qdo.faults.checker import Limits, Violation, check
@@ -16,10 +16,12 @@ from tests.qdo.faults.history import History
 from tests.qdo.faults.job import Job
 from tests.qdo.faults.member import watch
 from tests.qdo.faults.nemesis import Event, Nemesis
-from tests.qdo.faults.records import Follower, Handled, Journal
+from tests.qdo.faults.records import Assigned, Fault, FaultKind, Follower, Handled, Journal
 from tests.qdo.faults.services import Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues, posting
 from tests.served import Served
+
+T = TypeVar("T")
 
 HOST = "service"
 GROUP = "crew"
@@ -75,7 +77,7 @@ class Experiment:
         self._records.mkdir()
         self.journal = Journal(self._records / "experiment.jsonl")
         self._follower = Follower(self._records)
-        self._handled: set[tuple[str, str]] = set()
+        self._seen: dict[type, list[Any]] = {}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[tuple[Crew, Queues]]:
@@ -114,12 +116,31 @@ class Experiment:
             self.finish(crew)
         return self.judge()
 
+    @contextlib.contextmanager
+    def doing(self, kind: FaultKind, worker: str = "") -> Iterator[None]:
+        """Writes down that something is done."""
+        start = now()
+        yield
+        self.journal.add(Fault(start, now(), kind, worker))
+
+    def load(self, queues: Queues, count: int) -> None:
+        """Posts so many messages to each partition."""
+        producer = Producer("load", queues, self.journal, self._seed, 0.0)
+        for name, partitions in queues.counts.items():
+            for number in range(1, partitions + 1):
+                producer.post(count, f"{name}/{number}")
+
+    def staff(self, crew: Crew, slots: Sequence[str]) -> None:
+        """Starts workers and waits until each of them has partitions."""
+        workers = {crew.start(slot) for slot in slots}
+        assert self.until(lambda: workers <= {each.worker for each in self.seen(Assigned)})
+
     def settle(self, queues: Queues) -> None:
         """Waits until everything that is there was handled, or for long enough; writes down what is there."""
         threading.Event().wait(1.0)
         contents = list(queues.content())
         wanted = {(content.place, identifier) for content in contents for identifier, _ in content.messages}
-        self.until(lambda: wanted <= self.handled())
+        self.until(lambda: wanted <= {(each.place, each.id) for each in self.seen(Handled)})
         for content in contents:
             self.journal.add(content)
 
@@ -144,12 +165,11 @@ class Experiment:
             clock.wait(LOOK_SECONDS)
         return True
 
-    def handled(self) -> set[tuple[str, str]]:
-        """Returns the places and ids of all messages that were handled so far."""
+    def seen(self, kind: type[T]) -> list[T]:
+        """Returns the records of a kind that were written so far."""
         for record in self._follower.new():
-            if isinstance(record, Handled):
-                self._handled.add((record.place, record.id))
-        return self._handled
+            self._seen.setdefault(type(record), []).append(record)
+        return self._seen.get(kind, [])
 
     @contextlib.contextmanager
     def _mended(self, crew: Crew) -> Iterator[None]:

@@ -131,13 +131,13 @@ class Ended(Struct, frozen=True, tag="ended"):
     """A worker's process has ended.
 
     Attributes:
-        asked: By SIGTERM; otherwise by itself.
+        told: When it was told to leave, by SIGTERM; None: it ended by itself.
         code: Negative: by a signal. None: it did not end in time.
     """
 
     at: float
     worker: str
-    asked: bool
+    told: float | None
     code: int | None
 
 

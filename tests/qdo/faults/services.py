@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 from qdo.coordination import Session
-
-if TYPE_CHECKING:
-    pass
-
-LOOK_SECONDS = 0.05
 
 
 def name_of(session: Session) -> str:
@@ -92,7 +87,7 @@ class LocalService:
         """Nothing is broken."""
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[object]:
+    def _locked(self) -> Iterator[Callable[..., Any]]:
         from qdo.coordination.local.database import Database  # noqa: PLC0415 - see name_of
 
         database = Database(self._path, patience=30)

@@ -49,10 +49,6 @@ class Queues:
             for number, messages in found.items():
                 yield Content(f"{name}/{number}", messages)
 
-    def size(self) -> int:
-        """Returns how many messages there are."""
-        return sum(self.client.info(name).messages for name in self.counts)
-
 
 class Producer(threading.Thread):
     """Posts messages with bodies that nobody else posts.

@@ -1,0 +1,79 @@
+"""One of several workers leaves, and nothing is broken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.qdo.faults.conftest import PROPERTY
+from tests.qdo.faults.experiment import Experiment, explain
+from tests.qdo.faults.history import History, Stay
+from tests.qdo.faults.records import Handled
+from tests.qdo.faults.services import Service
+
+Tell = Callable[[str, object], None]
+
+QUEUES = {"crew-a": 6, "crew-b": 6}
+LEAVER = "w4.1"
+SLOW, QUICK = 0.4, 0.01
+"""Seconds that a handler takes, of the one who leaves and of the others."""
+
+
+def settings(slot: str, worker: str) -> dict[str, object]:
+    """The one who leaves has a message in hand for a while."""
+    return {"rest": SLOW if worker == LEAVER else QUICK, "runs": "tasks" if slot == "w2" else "threads"}
+
+
+def longest(times: list[float]) -> float:
+    """Returns the longest time between two of them."""
+    return max(after - before for before, after in pairwise(times))
+
+
+@pytest.mark.timeout(200)
+def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell) -> None:
+    """The others' partitions go on meanwhile, each in one stay; those that move are handed over without a duplicate."""
+    experiment = Experiment(tmp_path, service, queues=QUEUES, settings=settings)
+    with experiment.running() as (crew, queues):
+        experiment.staff(crew, ["w1", "w2", "w3", "w4"])
+        experiment.load(queues, 400)
+        assert experiment.until(lambda: len({each.place for each in experiment.seen(Handled)}) == 12)
+        with experiment.doing("leave", LEAVER):
+            crew.leave("w4")
+        experiment.settle(queues)
+        experiment.finish(crew)
+    verdict = experiment.judge()
+    assert verdict.violations == [], explain(verdict)
+    assert verdict.counts.twice == {}
+    assert verdict.counts.lost == 0
+    (leave,) = (fault for fault in verdict.history.faults if fault.kind == "leave")
+    staying = _present(verdict.history, leave.start)
+    moving = [stay for stay in staying if stay.worker == LEAVER]
+    assert len(moving) == 3
+    pauses = []
+    for stay in (stay for stay in staying if stay.worker != LEAVER):
+        assert stay.end > leave.end, f"{stay.place} was interrupted"
+        during = [each.at for each in stay.handled if leave.start <= each.at <= leave.end]
+        assert len(during) > 1, f"{stay.place} stood still while another worker left"
+        pauses.append(longest(during))
+    record_property(
+        PROPERTY,
+        f"one of 4 left within {leave.end - leave.start:.2f} s: {len(pauses)} partitions stayed, paused for "
+        f"{max(pauses) * 1000:.0f} ms at most (a handler takes {QUICK * 1000:.0f}); {len(moving)} moved, paused for "
+        f"{max(_handover(verdict.history, stay) for stay in moving) * 1000:.0f} ms; none of "
+        f"{verdict.counts.messages} messages was handled twice",
+    )
+
+
+def _present(history: History, at: float) -> list[Stay]:
+    """Returns the stays that go on at an instant."""
+    return [stay for stays in history.stays.values() for stay in stays if stay.start <= at < stay.end]
+
+
+def _handover(history: History, stay: Stay) -> float:
+    """Returns the seconds from the last message of a stay to the first of the next one."""
+    stays = history.stays[stay.place]
+    after = stays[stays.index(stay) + 1]
+    return after.handled[0].at - stay.handled[-1].at

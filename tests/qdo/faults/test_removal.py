@@ -1,0 +1,109 @@
+"""The checker sees when a mechanism is missing on which the promises stand, and sees nothing when it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.qdo.faults.experiment import Experiment, Verdict, explain
+from tests.qdo.faults.history import History
+from tests.qdo.faults.records import Answered, Asked, Joined
+from tests.qdo.faults.services import Service
+
+Play = Callable[[Experiment, Service], Verdict]
+
+QUEUES = {"crew-a": 3, "crew-b": 3}
+STOP_AT = 6
+
+
+def stopped_at_a_commit(experiment: Experiment, service: Service) -> Verdict:
+    """A worker is stopped in the instant of a commit, until another has done all its work; then it goes on."""
+    with experiment.running() as (crew, queues):
+        experiment.load(queues, 300)
+        crew.start("w1")
+        assert experiment.until(lambda: crew.stopped("w1"))
+        crew.start("w2")
+        experiment.settle(queues)
+        crew.resume("w1")
+        commits = [asked.call for asked in experiment.seen(Asked) if asked.what == "commit" and asked.worker == "w1.1"]
+        stopped = "w1.1", commits[STOP_AT - 1]
+        assert experiment.until(
+            lambda: (
+                stopped in {(each.worker, each.call) for each in experiment.seen(Answered)}
+                and any(each.life > 1 for each in experiment.seen(Joined))
+            )
+        )
+        experiment.finish(crew)
+    return experiment.judge()
+
+
+def a_short_cut(experiment: Experiment, service: Service) -> Verdict:
+    """The coordination service does not answer for a while, but for less than a session."""
+    with experiment.running() as (crew, queues):
+        experiment.staff(crew, ["w1", "w2"])
+        experiment.load(queues, 250)
+        with experiment.doing("cut"):
+            service.cut(0.87 * service.session_timeout)
+        experiment.settle(queues)
+        experiment.finish(crew)
+    return experiment.judge()
+
+
+def one_comes_and_goes(experiment: Experiment, service: Service) -> Verdict:
+    """Three have shared the partitions out when a fourth joins them, and leaves again."""
+    with experiment.running() as (crew, queues):
+        experiment.staff(crew, ["w1", "w2", "w3"])
+        experiment.load(queues, 100)
+        experiment.staff(crew, ["w4"])
+        experiment.load(queues, 100)
+        with experiment.doing("leave", "w4.1"):
+            crew.leave("w4")
+        experiment.settle(queues)
+        experiment.finish(crew)
+    return experiment.judge()
+
+
+def heard(history: History, event: str) -> set[str]:
+    """Returns the workers whose sessions told of something."""
+    return {each.worker for each in history.heard if each.event == event}
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("mechanism", "play", "rules"),
+    [
+        ("fencing", stopped_at_a_commit, {"fenced", "back"}),
+        ("stickiness", one_comes_and_goes, {"moved"}),
+        ("halt", a_short_cut, {"halted"}),
+    ],
+)
+def test_what_is_missing_is_noticed(
+    tmp_path: Path, service: Service, mechanism: str, play: Play, rules: set[str]
+) -> None:
+    """The same story without the mechanism breaks the rules that it is there for."""
+
+    def settings(slot: str, worker: str) -> dict[str, object]:
+        stop_at = STOP_AT if worker == "w1.1" and mechanism == "fencing" else 0
+        return {"without": mechanism, "stop_at": stop_at, "rest": 0.02}
+
+    verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=settings), service)
+    assert rules <= {violation.rule for violation in verdict.violations}, explain(verdict)
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(
+    ("play", "event"), [(stopped_at_a_commit, "lost"), (one_comes_and_goes, ""), (a_short_cut, "suspended")]
+)
+def test_nothing_is_noticed_with_all_mechanisms(tmp_path: Path, service: Service, play: Play, event: str) -> None:
+    """The same stories with complete workers break no rule."""
+
+    def settings(slot: str, worker: str) -> dict[str, object]:
+        stop_at = STOP_AT if worker == "w1.1" and play is stopped_at_a_commit else 0
+        return {"stop_at": stop_at, "rest": 0.02}
+
+    verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=settings), service)
+    assert verdict.violations == [], explain(verdict)
+    assert not event or heard(verdict.history, event), f"nobody was {event}"
+    assert event or not verdict.counts.twice, "there was no failure"
