@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from qdo.coordination import Held
+from qdo.errors import SessionLost
 from qdo.partitions import Partition
 
 log = logging.getLogger(__name__)
@@ -20,7 +21,8 @@ class Owner(Protocol):
     """Who works on partitions. Everything is called in the loop of the group.
 
     A partition is assigned, then revoked or lost; calls for one partition do not overlap, but that ``lost`` cancels the
-    others where it waits for them in vain. What a call raises is logged and changes nothing.
+    others where it waits for them in vain. What a call raises is logged; an owner that fails to give a partition up is
+    told that it is lost.
     """
 
     async def assigned(self, held: Mapping[Partition, Held]) -> None:
@@ -74,7 +76,8 @@ class Handover:
         """Tells the owner to give a partition up, and waits until it did.
 
         Returns:
-            False: It took too long; the call was cancelled, and the owner is told that the partition is lost.
+            False: It took too long; the call was cancelled, and the owner is told that the partition is lost. It is
+            also told so when it failed.
         """
         only = frozenset([partition])
         loop = asyncio.get_running_loop()
@@ -85,13 +88,7 @@ class Handover:
             return False
 
         async def tell() -> None:
-            try:
-                await self._owner.revoke(only)
-            except asyncio.CancelledError:
-                raise
-            except Exception:
-                self._told -= only
-                raise
+            await self._owner.revoke(only)
             self._told -= only
 
         revoking = _start("revoke", tell, self._calls)
@@ -99,9 +96,8 @@ class Handover:
             in_time = await _ends(revoking, max(0.0, deadline - loop.time()))
         finally:
             revoking.cancel()
-        if in_time:
-            self._assigning.pop(partition, None)
-        else:
+        self._assigning.pop(partition, None)
+        if partition in self._told:
             self._lose(only, revoking)
         return in_time
 
@@ -142,6 +138,8 @@ def _start(
     async def guarded() -> None:
         try:
             await call()
+        except SessionLost as error:
+            log.debug("the owner did not come to an end in %s: %s", what, error)
         except Exception:
             log.exception("the owner failed in %s", what)
 

@@ -347,14 +347,10 @@ class Diary:
             self.wrong.append(f"{partitions} revoked, but not had")
         for partition in partitions & self.slow.keys():
             await self._wait("revoke", self.slow[partition])
-        try:
-            if self.on_revoke is not None:
-                result = self.on_revoke(partitions)
-                if asyncio.iscoroutine(result):
-                    await result
-        except Exception:
-            self.have -= partitions
-            raise
+        if self.on_revoke is not None:
+            result = self.on_revoke(partitions)
+            if asyncio.iscoroutine(result):
+                await result
         self.have -= partitions
 
     async def lost(self, partitions: frozenset[Partition]) -> None:

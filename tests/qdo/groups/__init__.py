@@ -1,0 +1,1 @@
+"""Groups of members on real coordination services, several in one loop."""
