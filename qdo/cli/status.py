@@ -15,7 +15,7 @@ from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
 from qdo.cli.output import Json
 from qdo.cli.selection import chosen
 from qdo.cli.settings import Settings
-from qdo.partitions import Partition
+from qdo.partitions import Partition, Queue
 from queuey.client import ClientError, GroupOffset, instants
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 _CLEAR = "\x1b[2J\x1b[H"
+AT_A_TIME = 8
+"""Queues that the service is asked about at the same time."""
 
 
 class Line(NamedTuple):
@@ -124,18 +126,25 @@ async def _measured(group: str, lines: Mapping[Partition, Line], settings: Setti
     from qdo.cli.lag import lags
     from queuey.client import QueueNotFound
 
-    found = dict(lines)
     async with open_client(settings) as client:
         ours = (host_of(client, settings), client.application)
-        for queue in sorted({partition.queue for partition in lines if partition.queue[:2] == ours}):
-            mine = {partition: line for partition, line in lines.items() if partition.queue == queue}
+        slots = asyncio.Semaphore(AT_A_TIME)
+
+        async def measured(queue: Queue, mine: Mapping[Partition, Line]) -> dict[Partition, Line]:
             offsets = {place.number: None if line.offset is None else line.offset.id for place, line in mine.items()}
             try:
-                behind = await lags(client, queue.name, group, offsets)
+                async with slots:
+                    behind = await lags(client, queue.name, group, offsets)
             except QueueNotFound:
-                continue
-            found |= {place: line._replace(behind=behind.get(place.number)) for place, line in mine.items()}
-    return found
+                return {}
+            return {place: line._replace(behind=behind.get(place.number)) for place, line in mine.items()}
+
+        by_queue: dict[Queue, dict[Partition, Line]] = {}
+        for partition, line in lines.items():
+            if partition.queue[:2] == ours:
+                by_queue.setdefault(partition.queue, {})[partition] = line
+        parts = await asyncio.gather(*(measured(queue, mine) for queue, mine in by_queue.items()))
+    return {**lines, **{place: line for part in parts for place, line in part.items()}}
 
 
 def as_json(picture: Picture) -> dict[str, Any]:
