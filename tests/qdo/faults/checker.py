@@ -54,7 +54,7 @@ class Limits(NamedTuple):
     reaction: float = 0.15
     late: float = 1.0
     recovery: float = 6.0
-    settling: float = 3.0
+    settling: float = 2.0
 
 
 class Violation(NamedTuple):

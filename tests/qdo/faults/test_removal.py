@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.qdo.faults.checker import Limits
 from tests.qdo.faults.experiment import Experiment, Verdict, explain
 from tests.qdo.faults.history import History
 from tests.qdo.faults.records import Answered, Asked, Joined
@@ -54,10 +56,10 @@ def a_short_cut(experiment: Experiment, service: Service) -> Verdict:
 def one_comes_and_goes(experiment: Experiment, service: Service) -> Verdict:
     """Three have shared the partitions out when a fourth joins them, and leaves again."""
     with experiment.running() as (crew, queues):
-        experiment.staff(crew, ["w1", "w2", "w3"])
-        experiment.load(queues, 100)
-        experiment.staff(crew, ["w4"])
-        experiment.load(queues, 100)
+        for slots in (["w1", "w2", "w3"], ["w4"]):
+            experiment.staff(crew, slots)
+            experiment.load(queues, 100)
+            threading.Event().wait(Limits().settling)  # beyond that no coming explains a move
         with experiment.doing("leave", "w4.1"):
             crew.leave("w4")
         experiment.settle(queues)
