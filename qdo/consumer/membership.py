@@ -97,7 +97,7 @@ class View(NamedTuple):
 
     Attributes:
         me: Its id.
-        members: Who is there, as it read last.
+        members: Who is there, as it read last; None: it has not looked yet, and leads nobody.
         target: The target, read before the members: so it is never set on account of older members.
         held: What it owns and works on.
         revoking: What it owns but was told to give up, until it is known to be released.
@@ -110,7 +110,7 @@ class View(NamedTuple):
     """
 
     me: str
-    members: Mapping[str, Member]
+    members: Mapping[str, Member] | None
     target: Versioned
     held: AbstractSet[Partition]
     revoking: AbstractSet[Partition]
@@ -166,7 +166,7 @@ def leads(me: str, members: Mapping[str, Member]) -> bool:
 
 def _lead(view: View) -> tuple[Target | None, float | None, Planned | None]:
     """Returns the target to set, when to look again, and what was computed."""
-    if not leads(view.me, view.members):
+    if view.members is None or not leads(view.me, view.members):
         return None, None, None
     if view.planned is not None and view.planned.covers(view.members, view.target.target, view.now):
         return None, _until(view.planned.look_again, view.now), view.planned

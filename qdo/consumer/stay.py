@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from qdo.consumer.handover import Handover, Owner
 from qdo.consumer.holdings import Holdings
 from qdo.consumer.membership import Planned, View, decide
-from qdo.coordination import Event, Held, Member, Session
+from qdo.coordination import Event, Held, Member, Session, Versioned
 from qdo.errors import CoordinationError, CoordinationIncompatible, CoordinationLost, SessionLost
 from qdo.partitions import Partition, Queue
 from queuey.client import RetryPolicy
@@ -237,30 +237,32 @@ class Stay:
             await self._session.update(seen)
             self._published = seen
         target = await self._session.target()
-        members = await self._session.members()
-        decision = decide(
-            View(
-                me=self._me,
-                members=members,
-                target=target,
-                held=self._holdings.held.keys() - self._revocations.keys(),
-                revoking=self._revocations.keys(),
-                unsure=self._holdings.unsure,
-                planned=self._planned,
-                now=self._terms.now(),
-                age=self._age(members),
-                settle=self._terms.settle,
-                grace=self._terms.grace,
-            )
-        )
-        self._planned = decision.planned
+        # What the target says can be done before it is known who is there.
+        decision = decide(self._view(target, None))
         self._revoke(decision.revoke)
         self._take(decision.take, decision.release)
+        decision = decide(self._view(target, await self._session.members()))
+        self._planned = decision.planned
         if decision.target is not None:
             await self._session.set_target(decision.target, target.version)
             # Set or not: what there is now is to be read.
             self._signals.changed.set()
         return decision.wait
+
+    def _view(self, target: Versioned, members: Mapping[str, Member] | None) -> View:
+        return View(
+            me=self._me,
+            members=members,
+            target=target,
+            held=self._holdings.held.keys() - self._revocations.keys(),
+            revoking=self._revocations.keys(),
+            unsure=self._holdings.unsure,
+            planned=self._planned,
+            now=self._terms.now(),
+            age=0.0 if members is None else self._age(members),
+            settle=self._terms.settle,
+            grace=self._terms.grace,
+        )
 
     def _age(self, members: Mapping[str, Member]) -> float:
         """Returns the seconds since members began to change; what comes within the settling counts as one change."""

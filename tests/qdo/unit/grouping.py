@@ -87,7 +87,7 @@ class Play:
     def expire(self, name: str, _: int) -> None:
         """The session of a member ends, and the member does not know."""
         if name in self.nodes:
-            _, session = self.nodes.pop(name)
+            session = self.nodes.pop(name)[1]
             self.owners = {partition: owner for partition, owner in self.owners.items() if owner != session}
             self._snap()
 
