@@ -114,7 +114,7 @@ class Handover:
         if self._told:
             self._lose(frozenset(self._told), *calls)
         if self._last_words:
-            await asyncio.wait(self._last_words, timeout=self._timeout)
+            await asyncio.wait(self._last_words, timeout=max(self._timeout, LAST_WORD))
 
     def _lose(self, partitions: frozenset[Partition], *before: asyncio.Task[None]) -> None:
         """Begins to tell the owner that partitions are lost, when some calls have ended or had time to."""
