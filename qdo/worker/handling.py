@@ -28,7 +28,7 @@ from qdo.worker.reporting import report
 from qdo.worker.running import Runner
 from qdo.worker.settings import WorkerSettings
 from qdo.worker.stays import Stay
-from queuey.client import AsyncClient, ClientError, Message
+from queuey.client import AsyncClient, Message
 
 logger = logging.getLogger("qdo.worker")
 
@@ -95,7 +95,7 @@ class Handling:
         """Takes messages that come after those taken before."""
         stay = self._stays.get(partition)
         if stay is None:
-            stay = self._stays[partition] = Stay(partition, self._new_lane())
+            stay = self._stays[partition] = Stay(partition, self._new_lane(), self._ghost_ended)
         stay.lane.add(messages)
         self._held += len(messages)
         self._queue(stay)
@@ -195,6 +195,13 @@ class Handling:
                 self._ghosts[stay] = None
                 self.busy.add(stay.partition)
 
+    def _ghost_ended(self, stay: Stay) -> None:
+        """Its partition may get messages again, if it is ours again."""
+        if stay in self._ghosts:
+            del self._ghosts[stay]
+            self.busy.discard(stay.partition)
+            self._changed()
+
     def _new_lane(self) -> Lane:
         if self._key is None:
             return OrderedLane()
@@ -221,18 +228,21 @@ class Handling:
         future.add_done_callback(partial(self._ended, stay, run, control))
 
     def _ended(self, stay: Stay, run: Run, control: Control, future: asyncio.Future[Ran]) -> None:
-        """A run has ended."""
+        """A run has ended; nobody but the worker's log would hear of an error here."""
+        try:
+            self._take_back(stay, run, control, _outcome(future))
+        except Exception as error:
+            logger.critical("ends by an error of its own", exc_info=error)
+            self._end(End("error"), Failure.of(error))
+
+    def _take_back(self, stay: Stay, run: Run, control: Control, ran: Ran) -> None:
         self._running -= 1
         self._metrics.in_flight = self._running
-        ran = _outcome(future)
         self._metrics.ran(stay.partition.queue.name, ran)
         self._pace.ran(ran.handled, ran.seconds + sum(ran.slow))
         if not stay.void:
             self._settle(stay, run, ran)
         stay.ended(control)
-        if stay in self._ghosts and stay.quiet:
-            del self._ghosts[stay]
-            self.busy.discard(stay.partition)
         self.dispatch()
         self._changed()
 
@@ -308,7 +318,7 @@ class Handling:
                 target = await deadletters.bury(
                     self._client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
                 )
-            except ClientError as error:
+            except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
                 self._metrics.note("dead_letter_failures")
                 pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(doublings, 10))
                 text = "its dead letter could not be stored (%s), next attempt in %g s: %s"

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from qdo.errors import CoordinationError, CoordinationLost, NotOwner
+from qdo.errors import CoordinationLost, NotOwner, QdoError
 from qdo.partitions import Partition
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.settings import WorkerSettings
@@ -116,10 +116,10 @@ class Progress:
                 self._metrics.note("commit_failures")
                 logger.warning("progress was not recorded, another attempt follows: %s", error)
                 return False
-            except CoordinationError as error:
+            except QdoError as error:
                 self._metrics.note("commit_failures")
                 self.forget(offsets)
-                logger.warning("progress was not recorded: %s", error)
+                logger.error("progress was not recorded: %s", error)  # noqa: TRY400 - says it all
                 return True
             self._metrics.note("commits")
             for partition, end in offsets.items():

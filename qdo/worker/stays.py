@@ -12,6 +12,7 @@ thread, but what comes of it counts for nothing, and the partition takes no othe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from qdo.partitions import Partition
 from qdo.worker.lanes import Lane, Run
@@ -24,6 +25,7 @@ class Stay:
     Args:
         partition: The partition.
         lane: Its messages.
+        ended: Called when it is void and nothing of it is in hand any more.
 
     Attributes:
         closed: Nothing new begins.
@@ -31,7 +33,7 @@ class Stay:
         queued: It is in the line of those that have something to do.
     """
 
-    def __init__(self, partition: Partition, lane: Lane) -> None:
+    def __init__(self, partition: Partition, lane: Lane, ended: Callable[[Stay], None]) -> None:
         self.partition = partition
         self.lane = lane
         self.closed = False
@@ -41,6 +43,7 @@ class Stay:
         """The lane's end when it was last noted."""
         self.runs: dict[Control, Run] = {}
         """What is running."""
+        self._ended = ended
         self._timers: set[asyncio.TimerHandle] = set()
         self._burials: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
@@ -117,3 +120,5 @@ class Stay:
     def _settle(self) -> None:
         if not self.runs and not self._burials:
             self._quiet.set()
+            if self.void:
+                self._ended(self)

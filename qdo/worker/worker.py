@@ -21,7 +21,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
@@ -119,8 +119,9 @@ class Worker:
         consumer.attach(Callbacks(self._assigned, self._revoked, self._lost, self._suspended, self._resumed))
         self._lag_shown = registry is not None
         self._changed = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
-        self._served = False
         self._code = exits.ENDED
 
     def run(self) -> int:
@@ -143,9 +144,11 @@ class Worker:
             QdoError: The group cannot be joined.
             ClientError: The service refuses to say which queues there are.
         """
-        if self._served:
+        if self._loop is not None:
             raise InvalidArgument("a worker serves once")
-        self._served = True
+        self._loop = asyncio.get_running_loop()
+        if self._stopping:
+            self._asked.set()
         with _Signals(self._signalled) if signals else nullcontext():
             try:
                 await self._runner.open()
@@ -159,27 +162,51 @@ class Worker:
         return self._code
 
     def stop(self) -> None:
-        """Lets it drain and end; returns at once. Of the loop's thread only; others use ``call_soon_threadsafe``."""
+        """Lets it drain and end; returns at once. May be called from any thread, before it serves and afterwards."""
+        loop = self._loop
+        if loop is None:
+            self._stopping = True
+            return
+        with suppress(RuntimeError):  # the loop is closed: it has ended
+            loop.call_soon_threadsafe(self._stop)
+
+    def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
             self._handling.halt()
+            self._asked.set()
             self._wake()
 
     # -- the central loop
 
     async def _belong(self) -> None:
-        """Works as a member of the group."""
-        member = self.consumer.member
-        async with self.consumer:
-            logger.info("joined the group as %s", member, extra={"member": member})
+        """Works as a member of the group, unless it is stopped before it is one."""
+        try:
+            if not await self._joined():
+                return
+            logger.info("joined the group", extra={"member": self.consumer.member})
             self._hooks.call("started", self)
-            try:
-                async with self._beside():
-                    await self._work()
-            finally:
-                await self.consumer.close()
-                logger.info("left the group", extra={"member": member})
-                self._hooks.call("stopped", self)
+            async with self._beside():
+                await self._work()
+        finally:
+            await self.consumer.close()
+        logger.info("left the group", extra={"member": self.consumer.member})
+        self._hooks.call("stopped", self)
+
+    async def _joined(self) -> bool:
+        """Joins, however long that takes; returns False if it was stopped before."""
+        loop = asyncio.get_running_loop()
+        joining, asked = loop.create_task(self.consumer.start()), loop.create_task(self._asked.wait())
+        try:
+            await asyncio.wait({joining, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if not joining.done():
+                return False
+            joining.result()
+            return True
+        finally:
+            joining.cancel()
+            asked.cancel()
+            await asyncio.gather(joining, asked, return_exceptions=True)
 
     async def _work(self) -> None:
         patience = 0.0
@@ -207,7 +234,7 @@ class Worker:
         for partition, messages in batches:
             self._handling.feed(partition, messages)
         if self.consumer.closing:
-            self.stop()
+            self._stop()
 
     async def _drain(self, patience: float) -> None:
         """Finishes what is in hand, within so many seconds, and records it."""
@@ -227,12 +254,20 @@ class Worker:
         tasks = [loop.create_task(self._progress.run()), loop.create_task(self._glance())]
         if self._lag_shown:
             tasks.append(loop.create_task(self._measure_lag()))
+        for task in tasks:
+            task.add_done_callback(self._beside_ended)
         try:
             yield
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _beside_ended(self, task: asyncio.Task[None]) -> None:
+        """What runs beside the loop never ends by itself; without it nothing would be recorded any more."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("ends by an error of its own", exc_info=error)
+            self._end(End("error"), Failure.of(error))
 
     async def _glance(self) -> None:
         while True:
@@ -258,17 +293,15 @@ class Worker:
         """A handler's end is the worker's."""
         logger.info("ends: %s", "a handler asks for it" if end.why == "asked" else failure)
         self._code = self._code or _CODES[end.why]
-        self.stop()
+        self._stop()
 
     def _signalled(self, number: int) -> None:
         if not self._stopping:
             logger.info("%s: drains", signal.Signals(number).name)
-            self.stop()
+            self._stop()
             return
-        logger.warning("%s again: ends at once", signal.Signals(number).name)
         self._runner.give_up()
-        sys.stdout.flush()
-        logging.shutdown()
+        logger.warning("%s again: ends at once", signal.Signals(number).name)
         os._exit(exits.FAILED)
 
     def _assigned(self, partitions: frozenset[Partition]) -> None:
@@ -303,6 +336,8 @@ class Worker:
         logger.info("%d partitions %s", len(names), how, extra={"partitions": names})
         self.metrics.moved(how, len(partitions))
         self.metrics.owned = len(self.consumer.assignment)
+        if how != "assigned":
+            self.metrics.lag = {one: lag for one, lag in self.metrics.lag.items() if one not in partitions}
 
 
 class _Signals:

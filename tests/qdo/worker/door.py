@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import httpx2
@@ -14,11 +15,14 @@ class Door(httpx2.AsyncBaseTransport):
 
     Attributes:
         answer: Answers in the service's place, unless it gives None; may raise.
+        shut: Requests of this method wait until it is opened.
         methods: What was asked, in order.
     """
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
+        self.shut: str | None = None
+        self._opened = asyncio.Event()
         self.methods: list[str] = []
         self._inner = httpx2.AsyncHTTPTransport()
 
@@ -26,9 +30,16 @@ class Door(httpx2.AsyncBaseTransport):
         """Passes it on."""
         await request.aread()
         self.methods.append(request.method)
+        if self.shut == request.method:
+            await self._opened.wait()
         if self.answer is not None and (answer := self.answer(request)) is not None:
             return answer
         return await self._inner.handle_async_request(request)
+
+    def open(self) -> None:
+        """Lets everything through."""
+        self.shut = None
+        self._opened.set()
 
     async def aclose(self) -> None:
         """Closes the connections."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 
 from qdo.consumer.ownership import Callbacks
 from qdo.worker import exits
-from queuey.client import Message
+from queuey.client import AsyncClient, Message, RetryPolicy
 from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.worker.door import Door
 
 
 async def test_a_clean_hand_over_handles_nothing_twice(floor: Floor) -> None:
@@ -239,3 +241,59 @@ async def test_a_lost_session_abandons_what_is_in_hand(floor: Floor) -> None:
     go_on.set()
     await floor.recorded(ids[2])
     assert floor.seen[2:] == ["1:2", "1:3"]
+
+
+async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothing(floor: Floor) -> None:
+    """It is given up with the partition, and the partition goes on when it is this worker's again."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 2)
+    door = Door()
+    door.shut = "PUT"
+    bad = {"1:1"}
+
+    def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if message.body in bad:
+            raise ValueError
+
+    async with AsyncClient(floor.site.profile.url, key=floor.site.profile.key, transport=door) as client:
+        worker = await floor.worker(handle, queue, client=client)
+        task = floor.start(worker)
+        await until(lambda: "PUT" in door.methods)
+        bad.clear()
+        await floor.site.service.expire(worker.consumer._group._stay._session)  # type: ignore[union-attr]
+        await floor.recorded(ids[1])
+        worker.stop()
+        assert await task == exits.ENDED
+    assert floor.seen == ["1:1"] * 4 + ["1:2"]
+
+
+async def test_a_worker_can_be_stopped_before_it_has_joined(floor: Floor) -> None:
+    """A service that is away, so that nobody knows which queues there are, does not keep it from ending."""
+    away = AsyncClient("http://127.0.0.1:1/v1/nobody", key="", retry=RetryPolicy(rounds=1))
+    worker = await floor.worker(floor.note, floor.site.named("orders"), client=away)
+    task = floor.start(worker)
+    async with asyncio.timeout(30), away:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(task), 0.2)
+        worker.stop()
+        assert await task == exits.ENDED
+    early = await floor.worker(floor.note, floor.site.named("orders"))
+    early.stop()
+    assert await early.serve() == exits.ENDED
+
+
+async def test_any_thread_can_stop_it(floor: Floor) -> None:
+    """A handler in its thread says when it is enough; that message still counts."""
+    queue = await floor.site.queue()
+    ids = await floor.site.send(queue, 3)
+
+    def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if message.body == "1:3":
+            worker.stop()
+
+    worker = await floor.worker(handle, queue)
+    assert await floor.start(worker) == exits.ENDED
+    assert (await floor.offsets())[1] == ids[2]
+    worker.stop()

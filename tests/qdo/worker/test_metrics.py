@@ -1,0 +1,45 @@
+"""What a worker's metrics show while it works."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry
+
+from qdo.worker import Retry, exits
+from queuey.client import Message
+from tests.qdo.worker.conftest import Floor, quick, until
+
+
+async def test_the_metrics_tell_what_was_done(floor: Floor) -> None:
+    """Handled, failed, retried and dead messages, commits, partitions, seconds and lag all add up."""
+    queue = await floor.site.queue(partitions=2)
+    for number in (1, 2):
+        await floor.site.send(queue, 3, number)
+    registry = CollectorRegistry()
+    failing = {"1:1": 1, "2:2": 9}
+
+    def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        if failing.get(message.body, 0):
+            failing[message.body] -= 1
+            raise ValueError
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, {"queue": queue.name, **labels})
+
+    settings = quick(retry=Retry(attempts=2, base=0, cap=0), lag_seconds=0.1)
+    worker = await floor.worker(handle, queue, settings=settings, registry=registry)
+    task = floor.start(worker)
+    await until(lambda: value("qdo_messages_handled_total") == 5)
+    await until(lambda: value("qdo_lag_messages", partition="1") == 0)
+    await until(lambda: value("qdo_lag_messages", partition="2") == 0)
+    assert value("qdo_messages_failed_total") == 3
+    assert value("qdo_messages_retried_total") == 2
+    assert value("qdo_messages_dead_total") == 1
+    assert value("qdo_handler_seconds_count") == 5
+    assert registry.get_sample_value("qdo_messages_in_flight") == 0
+    assert registry.get_sample_value("qdo_partitions_owned") == 2
+    assert (registry.get_sample_value("qdo_commits_total") or 0) >= 2
+    assert registry.get_sample_value("qdo_rebalanced_partitions_total", {"how": "assigned"}) == 2
+    worker.stop()
+    assert await task == exits.ENDED
+    assert registry.get_sample_value("qdo_commits_total") is None
