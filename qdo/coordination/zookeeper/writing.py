@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from qdo.coordination.zookeeper import changes
-from qdo.coordination.zookeeper.changes import Change, Create, Outcome, Refusal, Refused
+from qdo.coordination.zookeeper.changes import Change, Create, Done, Outcome, Refusal, Refused
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.tree import parent
+from qdo.errors import CoordinationLost, SessionLost
 
 Key = TypeVar("Key")
 DEEPEST = 64
@@ -31,7 +32,13 @@ async def apply_each(link: Link, wanted: Mapping[Key, Change]) -> dict[Key, Outc
     for bundle, outcome in zip(bundles, tried, strict=True):
         outcomes += _told(bundle, outcome)
     again = [index for index, outcome in enumerate(outcomes) if outcome is None]
-    for index, outcome in zip(again, await link.apply(each[index] for index in again), strict=True):
+    try:
+        later = await link.apply([each[index] for index in again])
+    except SessionLost as error:
+        if any(isinstance(outcome, Done) for outcome in outcomes):
+            raise CoordinationLost("the session ended when some of it was done") from error
+        raise
+    for index, outcome in zip(again, later, strict=True):
         outcomes[index] = outcome
     return {key: outcome for key, outcome in zip(wanted, outcomes, strict=True) if outcome is not None}
 

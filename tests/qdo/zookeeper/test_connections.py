@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,14 @@ from qdo.coordination import Held, Member, Session
 from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.driver.handler import Handler
+from qdo.coordination.zookeeper.driver.link import MOST_FLYING
 from qdo.coordination.zookeeper.lease import Lease
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import PATIENCE, Heard, eventually
+from tests.qdo.contract.processes import ROOT
 from tests.qdo.contract.samples import ONE, some
 from tests.qdo.contract.zookeeper import ZooKeeperService, plain, until
 
@@ -291,3 +294,45 @@ async def test_many_partitions_take_few_requests(join: Join) -> None:
     assert counted["read"] == 1000
     assert counted["apply"] < 60
     assert counted["rounds"] < 15
+
+
+async def test_a_commit_does_not_wait_for_a_thousand_takings(join: Join) -> None:
+    """Requests of one member take turns: the commit is there while the taking is still under way."""
+    session, _ = await join("a")
+    held = (await session.take([ONE]))[ONE]
+    taking = asyncio.ensure_future(session.take(some(2000)))
+    link = link_of(session)
+    await until(lambda: link._flying == MOST_FLYING)
+    assert (await session.commit([(held, "1")]))[ONE]
+    assert not taking.done()
+    assert len(await taking) == 2000
+
+
+FORGETFUL = """
+import asyncio, atexit, os, sys
+from qdo.coordination import Member
+from qdo.coordination.opening import open_coordinator
+
+async def main():
+    coordinator = open_coordinator(sys.argv[1], "group")
+    await coordinator.open()
+    await coordinator.join(Member("a"), lambda _: None)
+    child = os.fork()
+    if not child:
+        atexit._run_exitfuncs()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(sorted(await coordinator.members()))
+
+asyncio.run(main())
+"""
+
+
+async def test_a_program_that_ends_leaves(service: ZooKeeperService, coordinator: ZooKeeperCoordinator) -> None:
+    """It is gone when its process is, and not only when its time is over; a child of it ends nothing."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", FORGETFUL, service.url, cwd=ROOT, stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    assert said == b"['a']\n"
+    assert await coordinator.members() == {}

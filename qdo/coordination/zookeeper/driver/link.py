@@ -17,6 +17,7 @@ that its nodes do not stay for longer than they must.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
@@ -60,9 +61,10 @@ log.setLevel(logging.INFO)
 class Batch:
     """Requests of one caller that are answered together."""
 
-    def __init__(self, size: int, future: asyncio.Future[None]) -> None:
-        self.answers: list[Any] = [None] * size
-        self.left = size
+    def __init__(self, calls: Sequence[Call], future: asyncio.Future[None]) -> None:
+        self.answers: list[Any] = [None] * len(calls)
+        self.left = len(calls)
+        self.waiting = enumerate(calls)
         self.future = future
 
     def fail(self, error: CoordinationError) -> None:
@@ -103,7 +105,7 @@ class Link:
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._batches: set[Batch] = set()
-        self._waiting: deque[tuple[Batch, int, Call]] = deque()
+        self._waiting: deque[Batch] = deque()
         self._flying = 0
 
     def _make(self) -> Any:  # noqa: ANN401 - kazoo has no types
@@ -153,6 +155,7 @@ class Link:
             CoordinationLost: Not within the time allowed.
             CoordinationRefused: The servers do not accept the credentials.
         """
+        atexit.register(self._leave_at_exit)
         self._client.start_async()
         try:
             async with asyncio.timeout(self._access.connect_timeout):
@@ -282,13 +285,22 @@ class Link:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._stopped), CLOSING + 1)
 
-    def _stop_client(self, stopped: asyncio.Future[None]) -> None:
-        """Runs in a thread of its own: kazoo waits for the one that reads the connection."""
+    def _leave_at_exit(self) -> None:
+        """Ends the session of a program that ends without closing; not in processes that were forked from it."""
+        if os.getpid() == self._process:
+            self._end_client()
+
+    def _end_client(self) -> None:
         for step in (self._client.stop, self._client.close):
             try:
                 step()
             except Exception as error:  # noqa: BLE001 - whatever it is, nothing else can be done about it
                 log.info("closing: %r", error)
+
+    def _stop_client(self, stopped: asyncio.Future[None]) -> None:
+        """Runs in a thread of its own: kazoo waits for the one that reads the connection."""
+        self._end_client()
+        atexit.unregister(self._leave_at_exit)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(stopped.set_result, None)
 
@@ -362,10 +374,10 @@ class Link:
         self._require()
         if not calls:
             return []
-        batch = Batch(len(calls), self._loop.create_future())
+        batch = Batch(calls, self._loop.create_future())
         self._batches.add(batch)
         try:
-            self._waiting.extend((batch, index, call) for index, call in enumerate(calls))
+            self._waiting.append(batch)
             self._fill()
             await batch.future
         finally:
@@ -384,12 +396,15 @@ class Link:
             raise CoordinationLost("ZooKeeper cannot be reached now")
 
     def _fill(self) -> None:
+        """Sends what may fly, a request of each caller in turn: a commit does not wait for a thousand takings."""
         while self._flying < MOST_FLYING and self._waiting:
-            batch, index, call = self._waiting.popleft()
-            if batch.future.done():
-                continue
-            self._flying += 1
-            call().rawlink(partial(self._note, batch, index))
+            batch = self._waiting.popleft()
+            following = None if batch.future.done() else next(batch.waiting, None)
+            if following is not None:
+                index, call = following
+                self._waiting.append(batch)
+                self._flying += 1
+                call().rawlink(partial(self._note, batch, index))
 
     def _note(self, batch: Batch, index: int, answer: Answer) -> None:
         """Hears of an answer, in kazoo's thread."""
