@@ -336,3 +336,18 @@ async def test_a_program_that_ends_leaves(service: ZooKeeperService, coordinator
     said, _ = await process.communicate()
     assert said == b"['a']\n"
     assert await coordinator.members() == {}
+
+
+async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: ZooKeeperCoordinator) -> None:
+    """Whatever it had taken when it was cancelled is given up with the rest, although nobody was told of it."""
+    session, _ = await join("a")
+    partitions = some(300)
+    await session.take(partitions)
+    await session.release(partitions)
+    for pause in (0.0, 0.01, 0.02, 0.04, 0.06, 0.08):
+        taking = asyncio.ensure_future(session.take(partitions))
+        await asyncio.sleep(pause)
+        taking.cancel()
+        await asyncio.wait({taking})
+        await session.release(partitions)
+        assert await coordinator.owners() == {}
