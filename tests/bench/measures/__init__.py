@@ -1,6 +1,7 @@
 """The measures, in the order in which they run."""
 
 from tests.bench.measures import (
+    assignment,
     cpu,
     over_cassandra,
     over_http,
@@ -11,4 +12,14 @@ from tests.bench.measures import (
     scale_on_cassandra,
 )
 
-__all__ = ["cpu", "over_cassandra", "over_http", "peers", "process", "qdo_throughput", "scale", "scale_on_cassandra"]
+__all__ = [
+    "assignment",
+    "cpu",
+    "over_cassandra",
+    "over_http",
+    "peers",
+    "process",
+    "qdo_throughput",
+    "scale",
+    "scale_on_cassandra",
+]
