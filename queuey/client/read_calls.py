@@ -66,7 +66,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     merge: bool = False
 
 
-class _Wire(msgspec.Struct, frozen=True):
+class _Wire(msgspec.Struct, frozen=True, gc=False):
     """A message as the server writes it."""
 
     message_id: str
