@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.bench import service
+from tests.bench import handlers, service
 from tests.bench.harness import Void
 from tests.bench.processes import Process, free_port, start
 from tests.bench.traffic import KEY
@@ -19,6 +19,8 @@ from tests.bench.traffic import KEY
 QUEUE = "bench"
 HANDLERS = {"plain": "tests.bench.handlers:plain", "async": "tests.bench.handlers:awaited"}
 HANDLED = re.compile(rf'^qdo_messages_handled_total{{queue="{QUEUE}"}} (\S+)$', re.MULTILINE)
+OPEN = "open"
+"""The file that opens the gate of all workers of a directory."""
 LOOK_SECONDS = 0.1
 """Between two looks at the counts; a look costs a worker about a millisecond."""
 STALLED_SECONDS = 60.0
@@ -68,10 +70,8 @@ class Look:
         )
 
 
-def worker(
-    server: Process, directory: Path, *, handler: str, coordination: str
-) -> contextlib.AbstractContextManager[Process]:
-    """Runs a worker of the group ``bench`` with its default settings; its port is that of its metrics."""
+def worker(server: Process, directory: Path, *, handler: str) -> contextlib.AbstractContextManager[Process]:
+    """Runs a worker with its default settings, which joins when the gate is open; its port is that of its metrics."""
     port = free_port()
     options = {
         "--url": f"http://127.0.0.1:{server.port}",
@@ -79,13 +79,14 @@ def worker(
         "--key": KEY,
         "--queue": QUEUE,
         "--group": "bench",
-        "--coordination": coordination,
+        "--coordination": f"local://{directory / 'group.sqlite3'}",
+        "--context": "tests.bench.handlers:gate",
         "--metrics": f"127.0.0.1:{port}",
         "--log-level": "warning",
     }
     command = [sys.executable, "-m", "qdo", "work", HANDLERS[handler]]
     command += [text for pair in options.items() for text in pair]
-    return start(f"worker-{port}", command, port, directory)
+    return start(f"worker-{port}", command, port, directory, {handlers.GATE: str(directory / OPEN)})
 
 
 def handle(server: Process, directory: Path, messages: int, *, handler: str = "plain", count: int = 1) -> Pace:
@@ -101,12 +102,9 @@ def handle(server: Process, directory: Path, messages: int, *, handler: str = "p
     Raises:
         Void: They stopped on the way, or handled more than there is.
     """
-    coordination = f"local://{directory / 'group.sqlite3'}"
     with contextlib.ExitStack() as stack:
-        running = [
-            stack.enter_context(worker(server, directory, handler=handler, coordination=coordination))
-            for _ in range(count)
-        ]
+        running = [stack.enter_context(worker(server, directory, handler=handler)) for _ in range(count)]
+        (directory / OPEN).touch()
         first = last = look = Look(counts(running), running, server)
         moved = look.instant
         while look.handled < messages:
