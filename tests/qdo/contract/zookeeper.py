@@ -13,10 +13,12 @@ from kazoo.client import KazooClient
 from qdo.coordination import Coordinator, Held, Offset, Session
 from qdo.coordination.encoding import encode_offset
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.changes import ANY, Done, Set
+from qdo.coordination.zookeeper import Access, administration
+from qdo.coordination.zookeeper.changes import ANY, Delete, Done, Set
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.coordination.zookeeper.tree import Tree
+from qdo.coordination.zookeeper.writing import apply_each
 from qdo.partitions import Partition
 from tests.qdo.contract.backends import LONG
 from tests.qdo.zookeeper.proxy import Proxy
@@ -86,15 +88,14 @@ class ZooKeeperService:
     async def close(self) -> None:
         """Removes the chroot and the network."""
         await asyncio.to_thread(self.proxy.close)
-        await asyncio.to_thread(self._remove)
+        link = Link(Access(self._direct))
+        await link.open()
+        await apply_each(link, {path: (Delete(path),) for path in await administration._below(link, self.root)})
+        await link.close()
 
     def _write(self, path: str, data: bytes) -> None:
         with plain(self._direct) as client:
             client.set(path, data)
-
-    def _remove(self) -> None:
-        with plain(self._direct) as client:
-            client.delete(self.root, recursive=True)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from unittest import mock
 import pytest
 
 from qdo.coordination import Held, Member, Session
+from qdo.coordination.opening import open_coordinator
 from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.driver.handler import Handler
@@ -243,7 +244,7 @@ async def test_a_forked_process_uses_nothing_of_it(join: Join) -> None:
 async def test_connecting_gives_up_in_time(service: ZooKeeperService) -> None:
     """And says why."""
     await service.cut()
-    coordinator = service.coordinator()
+    coordinator = open_coordinator(service.url, "group", connect_timeout=1.0)
     with pytest.raises(CoordinationLost, match="refused"):
         await coordinator.open()
     await coordinator.close()
