@@ -215,15 +215,15 @@ def open_files() -> int:
 
 async def test_nothing_is_left_behind(service: ZooKeeperService, open_one: Open) -> None:
     """After closing there is no thread and no open file of it."""
-    before, files = threading.active_count(), open_files()
+    before, files = set(threading.enumerate()), open_files()
     coordinator = await open_one()
     for name in "abc":
         await coordinator.join(Member(name), Heard())
-    assert threading.active_count() == before + 3
+    assert len(set(threading.enumerate()) - before) == 3
     await coordinator.close()
-    assert threading.active_count() == before
+    await until(lambda: set(threading.enumerate()) <= before)
     await until(lambda: service.proxy.connections == 0)
-    assert open_files() == files
+    await until(lambda: open_files() == files)
 
 
 async def test_the_timeout_is_what_the_servers_grant(service: ZooKeeperService, open_one: Open) -> None:
