@@ -99,6 +99,7 @@ class Track:
         """Goes on after another position. What was read must have been dropped."""
         self.place(position)
         self.more = None
+        self.rest_until = 0.0
         self.sought = True
 
     def clear(self) -> None:

@@ -205,7 +205,9 @@ def test_what_an_interrupted_poll_found_is_found_again(make: Make, client: Clien
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals for threads here")
 def test_ctrl_c_ends_a_poll_and_nothing_else(make: Make, client: Client, queue: str) -> None:
     """The consumer goes on as if it had not been asked."""
-    with make() as consumer:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what runs in the background
+    with contextlib.ExitStack() as restored, make() as consumer:
+        restored.callback(signal.signal, signal.SIGINT, before)
         main = threading.get_ident()
         for first in (1, 2, 3):
             timer = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))

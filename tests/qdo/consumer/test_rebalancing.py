@@ -98,6 +98,7 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(site: Site) -> 
     (moved,) = gone
     (kept,) = places(queue, 1, 2) - gone
     assert first.assignment == {kept}
+    assert first._shelf.count == 90
     assert first.position(moved) == [one.id for one in before if one.partition == moved.number][-1]
     with pytest.raises(NotOwner):
         await first.seek(moved, "earliest")
