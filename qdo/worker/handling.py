@@ -105,7 +105,7 @@ class Handling:
         while self._line and self._running < self._runner.slots and not self._halted:
             stay = self._line.popleft()
             stay.queued = False
-            run = None if stay.closed else stay.lane.take(self._pace.messages)
+            run = stay.lane.take(self._pace.messages) if stay.open else None
             if run is not None:
                 self._begin(stay, run)
                 self._queue(stay)
@@ -150,13 +150,11 @@ class Handling:
             self.busy.add(stay.partition)
         try:
             async with asyncio.timeout_at(deadline):
-                for stay in stays:
-                    await stay.until_quiet()
+                await asyncio.gather(*(self._finish(stay) for stay in stays))
         except TimeoutError:
-            late = [str(stay.partition) for stay in stays if not stay.quiet]
-            logger.warning(
-                "messages in hand were not finished in time: %s", ", ".join(late), extra={"partitions": late}
-            )
+            if late := [str(stay.partition) for stay in stays if not stay.quiet]:
+                text = "messages in hand were not finished in time: %s"
+                logger.warning(text, ", ".join(late), extra={"partitions": late})
         unfinished = [stay for stay in stays if not stay.quiet and not stay.void]
         for stay in unfinished:
             self._settle_begun(stay)
@@ -173,6 +171,14 @@ class Handling:
     def void(self, partitions: Collection[Partition]) -> None:
         """Lets nothing count any more that is in hand of some partitions."""
         self._remove([stay for stay in self._stays.values() if stay.partition in partitions])
+
+    async def _finish(self, stay: Stay) -> None:
+        """Waits for what is in hand, then has the gaps filled that it has left."""
+        await stay.until_quiet()
+        if not self._halted and stay.fill():
+            self._queue(stay)
+            self.dispatch()
+            await stay.until_quiet()
 
     def _settle_begun(self, stay: Stay) -> None:
         """Counts what runs have handled that did not end in time."""
@@ -209,12 +215,10 @@ class Handling:
 
     def _queue(self, stay: Stay) -> None:
         """Puts a partition in the line, and says whether it wants more messages."""
-        if stay.closed:
-            return
-        if not stay.queued:
+        if stay.open and not stay.queued:
             stay.queued = True
             self._line.append(stay)
-        if stay.lane.full:
+        if stay.closed or stay.lane.full:
             self.busy.add(stay.partition)
         else:
             self.busy.discard(stay.partition)

@@ -61,6 +61,10 @@ class Lane(Protocol):
         """Whether nothing of it is running."""
 
     @property
+    def waiting(self) -> bool:
+        """Whether there is anything that may be handled, now or after what is running."""
+
+    @property
     def full(self) -> bool:
         """Whether no more messages are to be added now."""
 
@@ -88,6 +92,12 @@ class Lane(Protocol):
     def finish(self, held: Held) -> None:
         """Marks a held message as done."""
 
+    def narrow(self) -> bool:
+        """Drops whatever waits, but for what keeps messages that are done from being recorded.
+
+        To be called when nothing is running. From then on only that is given; returns whether there is any.
+        """
+
 
 class OrderedLane:
     """One message after another."""
@@ -109,6 +119,11 @@ class OrderedLane:
     def idle(self) -> bool:
         """Whether nothing is running."""
         return not self._running
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is anything behind what is done."""
+        return self._at < len(self._messages)
 
     @property
     def full(self) -> bool:
@@ -151,6 +166,11 @@ class OrderedLane:
         self._held = False
         self._advance(1)
 
+    def narrow(self) -> bool:
+        """Drops everything: what is done lies before it."""
+        self._messages = self._messages[: self._at]
+        return False
+
     def _advance(self, count: int) -> None:
         self._at += count
         self._attempt = 1
@@ -177,8 +197,10 @@ class KeyedLane:
         """Keys of which nothing is running or held, in the order in which they are to be served."""
         self._attempts: dict[Hashable, int] = {}
         """The attempt that the first message of a key is at, if it is not the first."""
+        self._held: set[str] = set()
         self._waiting = 0
         self._running = 0
+        self._narrow = False
 
     @property
     def end(self) -> str | None:
@@ -194,6 +216,11 @@ class KeyedLane:
     def idle(self) -> bool:
         """Whether nothing is running."""
         return not self._running
+
+    @property
+    def waiting(self) -> bool:
+        """Whether any message is neither done, nor running, nor held."""
+        return self._waiting > 0
 
     @property
     def full(self) -> bool:
@@ -237,6 +264,7 @@ class KeyedLane:
         rest = run.messages[handled:]
         if failed:
             held, rest = Held(rest[0], run.attempt, self._key(rest[0])), rest[1:]
+            self._held.add(held.message.id)
         elif handled and run.attempt > 1:
             self._attempts.pop(run.keys[0], None)
         for message in reversed(rest):
@@ -245,10 +273,13 @@ class KeyedLane:
         for key in run.keys:
             if held is None or key != held.key:
                 self._freed(key)
+        if held is not None and self._narrow:
+            self.narrow()
         return held
 
     def again(self, held: Held) -> None:
         """Lets a held message be tried again, before all others that wait."""
+        self._held.discard(held.message.id)
         self._chains[held.key].appendleft(held.message)
         self._waiting += 1
         self._attempts[held.key] = held.attempt + 1
@@ -256,9 +287,21 @@ class KeyedLane:
 
     def finish(self, held: Held) -> None:
         """Marks a held message as done."""
+        self._held.discard(held.message.id)
         self._prefix.done(held.message.id)
         self._attempts.pop(held.key, None)
         self._freed(held.key)
+
+    def narrow(self) -> bool:
+        """Drops what fills no gap; see :class:`Lane`. What lies behind a held message fills none."""
+        self._narrow = True
+        gaps = self._prefix.gaps(self._held)
+        self._waiting = 0
+        for key, chain in self._chains.items():
+            self._chains[key] = deque(message for message in chain if message.id in gaps)
+            self._waiting += len(self._chains[key])
+        self._ready = deque(key for key in self._ready if self._chains[key])
+        return bool(self._ready)
 
     def _gather(self, most: int) -> tuple[list[Message], list[Hashable]]:
         """Takes the waiting messages of one key after another, at least one message."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class Prefix:
@@ -41,3 +41,23 @@ class Prefix:
         while order and order[0] in done:
             self.end = order.popleft()
             done.remove(self.end)
+
+    def gaps(self, barriers: Collection[str]) -> set[str]:
+        """Returns the unfinished messages that keep finished ones from being recorded.
+
+        Args:
+            barriers: Messages that will not be finished; whatever lies behind the first of them cannot be recorded.
+        """
+        left = len(self._done)
+        found: set[str] = set()
+        between: list[str] = []
+        for identifier in self._order:
+            if not left or identifier in barriers:
+                break
+            if identifier in self._done:
+                left -= 1
+                found.update(between)
+                between.clear()
+            else:
+                between.append(identifier)
+        return found

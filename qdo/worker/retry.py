@@ -8,7 +8,7 @@ import msgspec
 
 from qdo.errors import InvalidArgument
 
-_MOST_DOUBLINGS = 60
+_MOST_DOUBLINGS = 1000
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,8 +5,9 @@
     open ──close (handed back, drained)──► closed ──void (lost, out of time)──► void
       └────────────────────void───────────────────────────────────────────────────▲
 
-Closed: nothing new begins; what is in hand is finished and counts. Void: it may still run, for nobody can stop a
-thread, but what comes of it counts for nothing, and the partition takes no other messages here until it has ended.
+Closed: what is in hand is finished and counts; then only what lies before something that is done, so that this need
+not be done again elsewhere. Void: it may still run, for nobody can stop a thread, but what comes of it counts for
+nothing, and the partition takes no other messages here until it has ended.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Stay:
         ended: Called when it is void and nothing of it is in hand any more.
 
     Attributes:
-        closed: Nothing new begins.
+        closed: Nothing new begins, but for what fills gaps.
+        filling: Before messages that are done there are some that are not, and those are handled yet.
         void: Nothing counts.
         queued: It is in the line of those that have something to do.
     """
@@ -37,6 +39,7 @@ class Stay:
         self.partition = partition
         self.lane = lane
         self.closed = False
+        self.filling = False
         self.void = False
         self.queued = False
         self.recorded: str | None = None
@@ -49,6 +52,11 @@ class Stay:
         self._closing = asyncio.Event()
         self._quiet = asyncio.Event()
         self._quiet.set()
+
+    @property
+    def open(self) -> bool:
+        """Whether anything of it may begin."""
+        return not self.void and (self.filling or not self.closed)
 
     @property
     def quiet(self) -> bool:
@@ -93,12 +101,20 @@ class Stay:
         self._timers.clear()
         self.halt()
 
+    def fill(self) -> bool:
+        """Lets the gaps be filled, if there are any; until then it is not quiet."""
+        self.filling = self.quiet and not self.void and self.lane.narrow()
+        if self.filling:
+            self._quiet.clear()
+        return self.filling
+
     def cancel(self) -> None:
         """Nothing counts from now on."""
         self.close()
         self.void = True
         for task in self._burials:
             task.cancel()
+        self._settle()
 
     async def until_quiet(self) -> None:
         """Waits until nothing is in hand."""
@@ -118,6 +134,8 @@ class Stay:
         self._settle()
 
     def _settle(self) -> None:
+        if self.filling and not self.void and self.lane.waiting:
+            return
         if not self.runs and not self._burials:
             self._quiet.set()
             if self.void:

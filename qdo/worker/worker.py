@@ -173,7 +173,6 @@ class Worker:
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
-            self._handling.halt()
             self._asked.set()
             self._wake()
 
@@ -184,7 +183,8 @@ class Worker:
         try:
             if not await self._joined():
                 return
-            logger.info("joined the group", extra={"member": self.consumer.member})
+            member = self.consumer.member
+            logger.info("joined the group as %s", member, extra={"member": member})
             self._hooks.call("started", self)
             async with self._beside():
                 await self._work()
@@ -229,7 +229,8 @@ class Worker:
             batches = await self.consumer.poll(most, None, skip=self._handling.busy)
         except ClientError as error:
             logger.error("the service refuses reads, another attempt follows: %s", error)  # noqa: TRY400 - says it all
-            await asyncio.sleep(_REFUSED_PAUSE)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._asked.wait(), _REFUSED_PAUSE)
             return
         for partition, messages in batches:
             self._handling.feed(partition, messages)

@@ -10,7 +10,7 @@ import pytest
 
 from qdo.consumer.ownership import Callbacks
 from qdo.worker import exits
-from queuey.client import AsyncClient, Message, RetryPolicy
+from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.door import Door
 
@@ -41,6 +41,30 @@ async def test_a_clean_hand_over_handles_nothing_twice(floor: Floor) -> None:
     for number in range(1, 5):
         mine = [body for body in floor.seen if body.startswith(f"{number}:")]
         assert mine == [f"{number}:{at}" for at in range(1, 301)]
+
+
+async def test_a_clean_hand_over_fills_the_gaps_between_keys(floor: Floor) -> None:
+    """What one key is ahead of another is recorded at the end, so that nobody handles it again."""
+    queue = await floor.site.queue()
+    go_on = asyncio.Event()
+
+    async def handle(message: Message, context: object) -> None:
+        if message.body == 1:
+            await go_on.wait()
+        floor.note(message, context)
+
+    sent = [Outgoing(json=at, headers={"key": "slow" if at % 10 == 1 else f"{at % 10}"}) for at in range(100)]
+    await floor.site.client.send_many(queue.name, sent)
+    settings = quick(by="header:key", parallel=2)
+    worker = await floor.worker(handle, queue, settings=settings)
+    task = floor.start(worker)
+    await until(lambda: len(floor.seen) == 90)
+    worker.stop()
+    go_on.set()
+    assert await task == exits.ENDED
+    assert len(floor.seen) == 100
+    await floor.serve_until(await floor.worker(handle, queue, settings=settings), 100)
+    assert sorted(floor.seen) == list(range(100))
 
 
 async def test_the_message_in_hand_is_finished_before_its_partition_goes(floor: Floor) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from random import Random
 from typing import Any
 
+from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
@@ -238,3 +240,52 @@ def test_no_more_is_wanted_than_the_window() -> None:
     assert lane.full
     lane.settle(run, 1)
     assert not lane.full
+
+
+@given(some.lists(some.sampled_from("abcd"), min_size=1, max_size=30), some.randoms(use_true_random=False))
+def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[str], choice: Random) -> None:
+    """What was done is recorded at the end, and nothing behind it has been handled in vain."""
+    lane = KeyedLane(key_by("header:key"), 3, 100)
+    messages = fed(lane, "".join(keys))
+    order = {one.id: at for at, one in enumerate(messages)}
+    done: set[int] = set()
+    runs = []
+    for _ in range(choice.randrange(12)):
+        if (run := lane.take(choice.randrange(1, 5))) is not None:
+            runs.append(run)
+        if runs and choice.random() < 0.6:
+            _settle(lane, runs.pop(choice.randrange(len(runs))), choice, order, done)
+    for run in runs:
+        _settle(lane, run, choice, order, done)
+    last = max(done, default=-1)
+    more = lane.narrow()
+    while (run := lane.take(choice.randrange(1, 5))) is not None:
+        assert more
+        _settle(lane, run, None, order, done)
+    assert max(done, default=-1) == last
+    assert lane.end == (messages[last].id if last >= 0 else None)
+    assert not lane.waiting
+
+
+def _settle(lane: Lane, run: Run, choice: Random | None, order: dict[str, int], done: set[int]) -> None:
+    """Handles a run, or a part of it."""
+    handled = len(run.messages) if choice is None else choice.randrange(len(run.messages) + 1)
+    done |= {order[one.id] for one in run.messages[:handled]}
+    lane.settle(run, handled)
+
+
+def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
+    """Behind a held message nothing is handled any more, for it would be handled again elsewhere."""
+    lane = KeyedLane(key_by("header:key"), 1, 100)
+    messages = fed(lane, "abcd")
+    for key in "abcd":
+        run = lane.take(1)
+        assert run is not None
+        assert run.keys == (key,)
+        lane.settle(run, 1 if key == "d" else 0)
+    assert lane.narrow()
+    run = lane.take(1)
+    assert run == Run([messages[0]], 1, ("a",))
+    assert lane.settle(run, 0, failed=True) is not None
+    assert lane.take(3) is None
+    assert not lane.waiting

@@ -21,3 +21,18 @@ def test_the_end_is_what_lies_before_the_first_unfinished_one(order: list[int]) 
         assert prefix.end == (str(first - 1) if first else None)
         assert prefix.unfinished == len(order) - len(done)
         assert len(prefix) == len(order) - first
+
+
+@given(some.lists(some.sampled_from(["done", "waiting", "held"]), max_size=20))
+def test_gaps_are_what_keeps_finished_messages_from_being_recorded(states: list[str]) -> None:
+    """Every unfinished message before a finished one counts, none behind the last of those or behind a held one."""
+    prefix = Prefix()
+    prefix.add(str(at) for at in range(len(states)))
+    for at, state in enumerate(states):
+        if state == "done":
+            prefix.done(str(at))
+    held = {str(at) for at, state in enumerate(states) if state == "held"}
+    until = states.index("held") if held else len(states)
+    last = max((at for at in range(until) if states[at] == "done"), default=0)
+    expected = {str(at) for at in range(last) if states[at] == "waiting"}
+    assert prefix.gaps(held) == expected
