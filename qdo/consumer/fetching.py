@@ -124,12 +124,11 @@ def plan(wants: Iterable[Want], room: Room, flights: Flights, now: float, *, pag
     for want in wants:
         if not want.held or (room.low and want.held < page):
             (sure if want.more else unknown if want.more is None else dry).append(want)
-    asks: list[Ask] = []
-    reads = READS - flights.reads
-    if sure and reads > 0:
-        asks.append(_much_of_few(sure, room, page))
-    if unknown:
-        asks += _some_of_all(unknown, room, page, 0.0)[: max(0, reads - len(asks))]
+    reads = max(0, READS - flights.reads)
+    # Those first that wait for their first read: whoever has more always has, and would keep them waiting for ever.
+    asks = _some_of_all(unknown, room, page, 0.0)[:reads]
+    if sure:
+        asks += _much_of_few(sure, room, page, reads - len(asks))
     if not dry:
         return Plan(asks)
     polls, look_again = _polls(dry, room, flights, now, page=page, wait=wait, reads=reads - len(asks))
@@ -152,16 +151,23 @@ def _polls(
     return _some_of_all(dry, room, page, wait)[:places], None
 
 
-def _much_of_few(wants: list[Want], room: Room, page: int) -> Ask:
-    """Reads as many partitions as there is room for worthwhile reads; without room, a little of all that hold none."""
+def _much_of_few(wants: list[Want], room: Room, page: int, reads: int) -> list[Ask]:
+    """Reads as many partitions as there is room for worthwhile reads; without room, a little of all that hold none.
+
+    When nothing is under way they are divided between two calls: the service works on one while the answer to the
+    other is taken in, and from then on they take turns.
+    """
     if not room.free:
-        return Ask(next(_calls(wants)), min(page, room.reserve))
-    chosen = next(_calls(wants[: max(1, room.free // min(SLICE, page))]))
-    return Ask(chosen, min(page, max(SLICE, room.free // len(chosen))))
+        return [Ask(next(_calls(wants)), min(page, room.reserve))][:reads]
+    chosen = wants[: max(1, room.free // min(SLICE, page))]
+    limit = min(page, max(SLICE, room.free // len(chosen)))
+    first = -(-len(chosen) // max(1, reads))
+    parts = [chosen[start : start + first] for start in range(0, len(chosen), first)]
+    return [Ask(next(_calls(part)), limit) for part in parts][:reads]
 
 
 def _some_of_all(wants: list[Want], room: Room, page: int, wait: float) -> list[Ask]:
-    limit = min(page, max(room.reserve, room.free // len(wants)))
+    limit = min(page, max(room.reserve, room.free // max(1, len(wants))))
     return [Ask(call, limit, wait) for call in _calls(sorted(wants))]
 
 

@@ -77,11 +77,29 @@ def test_reads_are_few_at_a_time() -> None:
 
 def test_room_is_shared_by_those_who_have_more() -> None:
     """Each gets its part of what may be held; and when the parts would get too small, fewer are asked."""
-    (ask,) = planned(*(want(number, more=True) for number in range(1, 6))).asks
+    other = Flights(1, (), 4)
+    (ask,) = planned(*(want(number, more=True) for number in range(1, 6)), flights=other).asks
     assert (len(ask.wants), ask.limit) == (5, 750)
-    (ask,) = planned(*(want(number, more=True) for number in range(1, 1001))).asks
+    (ask,) = planned(*(want(number, more=True) for number in range(1, 1001)), flights=other).asks
     assert [one.partition.number for one in ask.wants] == list(range(1, 38))
     assert ask.limit == 101
+
+
+def test_two_calls_take_turns() -> None:
+    """With nothing under way those who have more are divided, so that one call is answered while another is made."""
+    asks = planned(*(want(number, more=True) for number in range(1, 6))).asks
+    assert [[one.partition.number for one in ask.wants] for ask in asks] == [[1, 2, 3], [4, 5]]
+    assert {ask.limit for ask in asks} == {750}
+    (ask,) = planned(want(1, more=True)).asks
+    assert ask.limit == PAGE
+
+
+def test_whoever_was_not_looked_at_comes_first() -> None:
+    """Those who always have more would keep it waiting for ever if they came before it."""
+    full, new = want(1, more=True), want(2, more=None)
+    (ask,) = planned(full, new, flights=Flights(READS - 1, (), 4)).asks
+    assert ask.wants == (new,)
+    assert {ask.wants for ask in planned(full, new).asks} == {(full,), (new,)}
 
 
 def test_what_is_held_is_used_up_first() -> None:
