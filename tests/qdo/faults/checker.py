@@ -38,7 +38,7 @@ SERVICE: frozenset[FaultKind] = frozenset({"cut", "leader", "hush"})
 STOPS: frozenset[FaultKind] = frozenset({"pause", "stall"})
 SILENT: frozenset[FaultKind] = STOPS | {"expire"}
 """After which a worker goes on for a moment although its session is over."""
-FAILURES: frozenset[FaultKind] = SERVICE | SILENT | {"kill"}
+FAILURES: frozenset[FaultKind] = SERVICE | SILENT | {"kill", "silence"}
 
 
 class Limits(NamedTuple):

@@ -100,9 +100,9 @@ class Crew:
             self._all.append(process)
             return job.worker
 
-    def worker(self, slot: str) -> str:
-        """Returns the name of the worker in a slot."""
-        return self._slots[slot].job.worker
+    def worker(self, slot: str, *, start: bool = False) -> str:
+        """Returns the name of the worker in a slot, which may have to be started."""
+        return self.start(slot) if start else self._slots[slot].job.worker
 
     def session(self, slot: str) -> str:
         """Returns how the service knows the session of the worker in a slot."""

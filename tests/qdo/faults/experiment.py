@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,9 +18,9 @@ from tests.qdo.faults.crew import Crew
 from tests.qdo.faults.history import History
 from tests.qdo.faults.job import Job
 from tests.qdo.faults.member import watch
-from tests.qdo.faults.nemesis import Event, Nemesis
+from tests.qdo.faults.nemesis import LEAST, WORKERS, Nemesis, draw
 from tests.qdo.faults.records import Assigned, Fault, FaultKind, Follower, Handled, Journal
-from tests.qdo.faults.services import Service
+from tests.qdo.faults.services import Deed, Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues, posting
 from tests.served import Served
 
@@ -78,6 +81,7 @@ class Experiment:
         self.journal = Journal(self._records / "experiment.jsonl")
         self._follower = Follower(self._records)
         self._seen: dict[type, list[Any]] = {}
+        self._deeds: dict[FaultKind, Deed] = {}
 
     @contextlib.contextmanager
     def running(self) -> Iterator[tuple[Crew, Queues]]:
@@ -88,29 +92,33 @@ class Experiment:
             served = undo.enter_context(Served(place))
             client = undo.enter_context(served.client())
             queues = Queues(client, self._counts)
+            self._deeds = {**self._service.deeds, "grow": queues.grow, "mute": partial(_mute, served)}
             self._profile = served.profile
             crew = Crew(self._records, self._job, self.journal)
             undo.callback(crew.end)
-            undo.enter_context(Observer(self._service.url, GROUP, self.journal).watching())
+            undo.enter_context(Observer(self._service.url(), GROUP, self.journal).watching())
             watch(self.journal, "")
             yield crew, queues
 
-    def run(self, slots: Sequence[str], events: Iterable[Event], *, producers: int = 3, pause: float = 0.05) -> Verdict:
-        """Does what was drawn while messages are posted, waits until all are handled, ends everything, and judges.
+    def run(self, slots: Sequence[str], count: int, *, producers: int = 3, pause: float = 0.05) -> Verdict:
+        """Draws events and performs them while messages are posted, waits until all are handled, and judges.
 
         Args:
-            slots: Of the workers that are there from the beginning.
-            events: What is done.
+            slots: For workers.
+            count: Events.
             producers: How many.
             pause: Seconds between two posts of one.
         """
         with self.running() as (crew, queues):
-            for slot in slots:
+            kinds: set[FaultKind] = {*WORKERS, *self._deeds}
+            service = self._service
+            events = draw(self._seed, count, slots, service.session_timeout, kinds, apart=service.apart)
+            for slot in slots[:LEAST]:
                 crew.start(slot)
             names = [f"p{number}" for number in range(1, producers + 1)]
             with self._mended(crew):
                 with posting([Producer(name, queues, self.journal, self._seed, pause) for name in names]):
-                    Nemesis(crew, self._service, queues.grow, self.journal).perform(events)
+                    Nemesis(crew, self._service.expire, self._deeds, self.journal).perform(events)
                     self._service.restore()
                 self.settle(queues)
             self.finish(crew)
@@ -148,7 +156,7 @@ class Experiment:
         """Has all workers leave, one after another, and looks at the offsets."""
         for slot in crew.alive():
             crew.leave(slot)
-        Observer(self._service.url, GROUP, self.journal).look()
+        Observer(self._service.url(), GROUP, self.journal).look()
 
     def judge(self) -> Verdict:
         """Judges what was recorded."""
@@ -192,7 +200,7 @@ class Experiment:
     def _job(self, slot: str, worker: str) -> Job:
         fields: dict[str, object] = {
             "worker": worker,
-            "coordination": self._service.url,
+            "coordination": self._service.url(slot),
             "group": GROUP,
             "session_timeout": self._service.session_timeout,
             "service": self._profile.url,
@@ -203,6 +211,13 @@ class Experiment:
             "journal": "",
         }
         return Job(**(fields | dict(self._settings(slot, worker))))  # type: ignore[arg-type] # checked by nobody
+
+
+def _mute(served: Served, slot: str, seconds: float) -> None:
+    """Stops the queues' service where it is for a while."""
+    os.killpg(served.process.pid, signal.SIGSTOP)
+    threading.Event().wait(seconds)
+    os.killpg(served.process.pid, signal.SIGCONT)
 
 
 def explain(verdict: Verdict) -> str:

@@ -8,12 +8,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from qdo.worker import delivery
 from queuey.client import Message
 from tests.faults.history import now
 from tests.qdo.faults.job import from_environment
 from tests.qdo.faults.records import Handled, Journal, place_of
+
+UNLUCKY = 97
+"""One message in so many fails at the first attempt."""
+
+
+class Unlucky(Exception):
+    """A first attempt that fails."""
 
 
 class Notes(NamedTuple):
@@ -24,7 +32,13 @@ class Notes(NamedTuple):
     rest: float
 
     def take(self, message: Message) -> None:
-        """Writes down that a message is being handled."""
+        """Writes down that a message is being handled; some fail before that when they are tried first.
+
+        Raises:
+            Unlucky: The message is one of those.
+        """
+        if delivery().attempt == 1 and not crc32(message.body.encode()) % UNLUCKY:
+            raise Unlucky
         place = place_of(delivery().partition)
         self.journal.add(Handled(now(), self.worker, place, message.id, message.body))
 

@@ -14,7 +14,7 @@ from qdo.consumer import AsyncConsumer, ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition
-from qdo.worker import Worker, WorkerSettings
+from qdo.worker import Retry, Worker, WorkerSettings
 from queuey.client import AsyncClient
 from tests.faults.history import now
 from tests.qdo.faults.job import Job, from_environment
@@ -94,6 +94,7 @@ def make(job: Job, client: AsyncClient, coordinator: Recording, journal: Journal
         commit_messages=200,
         commit_seconds=0.2,
         drain=10.0,
+        retry=Retry(base=0.05, cap=0.1),
     )
     handler = "waiting" if job.runs == "tasks" else "plain"
     place = "tests.qdo.faults.handlers"

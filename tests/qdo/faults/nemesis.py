@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from tests.faults.history import now
 from tests.qdo.faults.crew import Crew
 from tests.qdo.faults.records import Fault, FaultKind, Journal
-from tests.qdo.faults.services import Service
+from tests.qdo.faults.services import Deed
 
 LEAST = 2
 """Workers that are there and run, by the plan, whatever else happens."""
@@ -27,13 +27,16 @@ WEIGHTS: Mapping[FaultKind, float] = {
     "kill": 4,
     "pause": 4,
     "expire": 3,
+    "silence": 3,
     "cut": 1,
     "leader": 1.5,
     "hush": 1,
     "grow": 0.3,
+    "mute": 0.6,
 }
-SERVICE: frozenset[FaultKind] = frozenset({"cut", "leader", "hush"})
-EVERYBODY = "service"
+WORKERS: frozenset[FaultKind] = frozenset({"join", "leave", "kill", "pause", "expire"})
+OF_ALL: frozenset[FaultKind] = frozenset({"cut", "leader", "hush", "grow", "mute"})
+EVERYBODY = "all"
 
 
 class Event(NamedTuple):
@@ -41,7 +44,7 @@ class Event(NamedTuple):
 
     Attributes:
         at: Seconds from the beginning.
-        target: The slot of a worker; of what is done to all: ``service``.
+        target: The slot of a worker, or ``all``.
         seconds: How long it lasts.
     """
 
@@ -59,13 +62,22 @@ class Plan:
         slots: For workers; all but the first ``LEAST`` are empty in the beginning.
         session: Seconds of a session.
         kinds: What may happen.
+        apart: The slots that have a network of their own.
     """
 
-    def __init__(self, rng: random.Random, slots: Sequence[str], session: float, kinds: Iterable[FaultKind]) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        slots: Sequence[str],
+        session: float,
+        kinds: Iterable[FaultKind],
+        apart: Collection[str],
+    ) -> None:
         self._rng = rng
         self._slots = slots
         self._session = session
         self._kinds = sorted(kinds)
+        self._apart = apart
         self._there = set(slots[:LEAST])
         self._busy = dict.fromkeys(slots[:LEAST], START_SECONDS)
 
@@ -85,7 +97,7 @@ class Plan:
     def _one(self, at: float) -> Event | None:
         kind = self._rng.choices(self._kinds, [WEIGHTS[kind] for kind in self._kinds])[0]
         free = [slot for slot in [*self._slots, EVERYBODY] if self._busy.get(slot, 0.0) <= at]
-        if kind in SERVICE or kind == "grow":
+        if kind in OF_ALL:
             return self._of_all(at, kind) if EVERYBODY in free else None
         running = sorted(self._there.intersection(free))
         if kind == "join":
@@ -93,10 +105,14 @@ class Plan:
             return self._of(at, kind, self._rng.choice(empty), START_SECONDS) if empty else None
         if not running or (kind != "expire" and len(running) <= LEAST):
             return None
+        if kind == "silence":
+            running = sorted(set(running).intersection(self._apart))
+            if not running:
+                return None
         return self._of(at, kind, self._rng.choice(running), self._seconds(kind))
 
     def _seconds(self, kind: FaultKind) -> float:
-        if kind == "pause":
+        if kind in {"pause", "silence"}:
             return self._session * self._rng.choice((0.2, 0.5, 0.9, 1.1, 1.5, 2.0)) * self._rng.uniform(0.9, 1.1)
         return 0.0
 
@@ -114,15 +130,25 @@ class Plan:
         seconds = 0.0
         if kind == "leader":
             seconds = self._rng.uniform(1.0, 4.0)
+        elif kind == "mute":
+            seconds = self._rng.uniform(0.5, 3.0)
         elif kind != "grow":
             seconds = self._session * self._rng.choice((0.3, 0.8, 1.2, 1.6))
         self._busy[EVERYBODY] = at + seconds + (0.0 if kind == "grow" else RECOVERY)
         return Event(at, kind, EVERYBODY, seconds)
 
 
-def draw(seed: int, count: int, slots: Sequence[str], session: float, kinds: Iterable[FaultKind]) -> list[Event]:
+def draw(
+    seed: int,
+    count: int,
+    slots: Sequence[str],
+    session: float,
+    kinds: Iterable[FaultKind],
+    *,
+    apart: Collection[str] = (),
+) -> list[Event]:
     """Draws so many events, the same for a seed."""
-    return Plan(random.Random(seed), slots, session, kinds).draw(count)
+    return Plan(random.Random(seed), slots, session, kinds, apart).draw(count)
 
 
 class Nemesis:
@@ -130,15 +156,17 @@ class Nemesis:
 
     Args:
         crew: The workers.
-        service: Their coordination.
-        grow: Gives a queue more partitions.
+        expire: Ends a session.
+        deeds: What is done to others than workers.
         journal: Where it is written down.
     """
 
-    def __init__(self, crew: Crew, service: Service, grow: Callable[[], None], journal: Journal) -> None:
+    def __init__(
+        self, crew: Crew, expire: Callable[[str], None], deeds: Mapping[FaultKind, Deed], journal: Journal
+    ) -> None:
         self._crew = crew
-        self._service = service
-        self._grow = grow
+        self._expire = expire
+        self._deeds = deeds
         self._journal = journal
 
     def perform(self, events: Iterable[Event]) -> None:
@@ -154,38 +182,28 @@ class Nemesis:
             done.result()
 
     def _do(self, event: Event) -> None:
-        start = now()
-        worker = "" if event.target == EVERYBODY else self._hit(event)
-        if event.target == EVERYBODY:
-            self._break(event)
+        start, slot = now(), event.target
+        worker = (
+            "" if slot == EVERYBODY else self._crew.start(slot) if event.kind == "join" else self._crew.worker(slot)
+        )
+        if event.kind in self._deeds:
+            self._deeds[event.kind](slot, event.seconds)
+        else:
+            self._hit(event.kind, slot, event.seconds)
         self._journal.add(Fault(start, now(), event.kind, worker))
 
-    def _break(self, event: Event) -> None:
-        match event.kind:
-            case "cut":
-                self._service.cut(event.seconds)
-            case "leader":
-                self._service.kill_leader(event.seconds)
-            case "hush":
-                self._service.hush_leader(event.seconds)
-            case _:
-                self._grow()
-
-    def _hit(self, event: Event) -> str:
-        slot = event.target
-        if event.kind == "join":
-            return self._crew.start(slot)
-        worker = self._crew.worker(slot)
-        match event.kind:
+    def _hit(self, kind: FaultKind, slot: str, seconds: float) -> None:
+        match kind:
             case "kill":
                 self._crew.kill(slot)
             case "leave":
                 self._crew.leave(slot)
             case "pause":
                 self._crew.pause(slot)
-                threading.Event().wait(event.seconds)
+                threading.Event().wait(seconds)
                 self._crew.resume(slot)
-            case _:
+            case "expire":
                 if session := self._crew.session(slot):
-                    self._service.expire(session)
-        return worker
+                    self._expire(session)
+            case _:
+                assert kind == "join", kind

@@ -19,9 +19,14 @@ from qdo.coordination import Event
 from qdo.partitions import Partition
 
 What = Literal["take", "commit", "release"]
-FaultKind = Literal["join", "leave", "kill", "pause", "expire", "cut", "leader", "hush", "grow", "stall"]
-"""``cut``: the coordination service is out of reach for all. ``leader``: its leader is killed. ``hush``: its leader is
-stopped and goes on. ``grow``: a queue gets more partitions. ``stall``: a worker's threads were kept from running."""
+FaultKind = Literal[
+    "join", "leave", "kill", "pause", "expire", "silence", "cut", "leader", "hush", "grow", "mute", "stall"
+]
+"""Of one worker: ``join``, ``leave``, ``kill``, ``pause`` (its process is stopped and goes on), ``expire`` (its session
+is ended), ``silence`` (nothing passes between it and its coordination), ``stall`` (its threads were kept from running,
+nobody knows by what). Of the coordination service: ``cut`` (nobody can reach it), ``leader`` (its leader is killed),
+``hush`` (its leader is stopped and goes on). Of the queues: ``grow`` (one gets more partitions), ``mute`` (their
+service is stopped and goes on)."""
 
 
 class Handled(Struct, frozen=True, tag="handled", gc=False):

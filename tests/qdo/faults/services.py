@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from qdo.coordination import Session
+from tests.qdo.faults.records import FaultKind
+
+Deed = Callable[[str, float], None]
+"""Does something to a slot, or to all, for so many seconds; returns when it is undone."""
 
 
 def name_of(session: Session) -> str:
@@ -28,10 +32,6 @@ class Service(Protocol):
     """A coordination service with nothing in it."""
 
     @property
-    def url(self) -> str:
-        """What ``open_coordinator`` takes."""
-
-    @property
     def session_timeout(self) -> float:
         """Seconds of a worker's session."""
 
@@ -39,17 +39,19 @@ class Service(Protocol):
     def recovery(self) -> float:
         """Seconds after a fault until its effects are over."""
 
+    @property
+    def apart(self) -> Collection[str]:
+        """The slots whose workers reach it by a network of their own."""
+
+    @property
+    def deeds(self) -> Mapping[FaultKind, Deed]:
+        """What can be done to it, and to how it is reached."""
+
+    def url(self, slot: str = "") -> str:
+        """Returns what ``open_coordinator`` takes, in a slot or elsewhere."""
+
     def expire(self, session: str) -> None:
         """Ends a session."""
-
-    def cut(self, seconds: float) -> None:
-        """Has it answer nobody for so long."""
-
-    def kill_leader(self, seconds: float) -> None:
-        """Kills the leading server and brings it back after so long; returns when it serves."""
-
-    def hush_leader(self, seconds: float) -> None:
-        """Stops the leading server where it is for so long."""
 
     def restore(self) -> None:
         """Waits until everything is as in the beginning."""
@@ -59,32 +61,29 @@ class LocalService:
     """A file."""
 
     recovery = 2.0
+    apart = ()
 
     def __init__(self, path: Path, session_timeout: float = 1.5) -> None:
         self.session_timeout = session_timeout
-        self.url = f"local://{path}"
+        self.deeds: Mapping[FaultKind, Deed] = {"cut": self._cut}
         self._path = path
+
+    def url(self, slot: str = "") -> str:
+        """See the protocol."""
+        return f"local://{self._path}"
 
     def expire(self, session: str) -> None:
         """Lets its time be over."""
         with self._locked() as execute:
             execute("UPDATE sessions SET expires = 0 WHERE id = ?", (int(session),))
 
-    def cut(self, seconds: float) -> None:
+    def restore(self) -> None:
+        """Nothing is broken."""
+
+    def _cut(self, slot: str, seconds: float) -> None:
         """Holds the lock of those who write, as a process does that is stopped in the middle of a transaction."""
         with self._locked():
             threading.Event().wait(seconds)
-
-    def kill_leader(self, seconds: float) -> None:
-        """There is none."""
-        raise NotImplementedError
-
-    def hush_leader(self, seconds: float) -> None:
-        """There is none."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Nothing is broken."""
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[Callable[..., Any]]:

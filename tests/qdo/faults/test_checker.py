@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from tests.qdo.faults.checker import check
 from tests.qdo.faults.counts import count, vacuous
 from tests.qdo.faults.history import History
-from tests.qdo.faults.nemesis import LEAST, SERVICE, WEIGHTS, draw
+from tests.qdo.faults.nemesis import EVERYBODY, LEAST, WEIGHTS, draw
 from tests.qdo.faults.simulated import MESSAGES, good_records
 from tests.qdo.faults.spoiled import SPOILS
 
 SEEDS = st.integers(0, 1 << 16)
 SLOTS = ["w1", "w2", "w3", "w4"]
+APART = ["w2", "w3"]
 
 
 @given(seed=SEEDS)
@@ -54,8 +55,8 @@ def test_what_is_counted() -> None:
 @given(seed=SEEDS)
 def test_plans(seed: int) -> None:
     """A plan has as many events as asked for, is the same for a seed, and always leaves somebody to work."""
-    events = draw(seed, 100, SLOTS, 2.0, WEIGHTS)
-    assert events == draw(seed, 100, SLOTS, 2.0, WEIGHTS)
+    events = draw(seed, 100, SLOTS, 2.0, WEIGHTS, apart=APART)
+    assert events == draw(seed, 100, SLOTS, 2.0, WEIGHTS, apart=APART)
     assert [event.at for event in events] == sorted(event.at for event in events)
     there = set(SLOTS[:LEAST])
     for event in events:
@@ -65,5 +66,6 @@ def test_plans(seed: int) -> None:
         elif event.kind in {"kill", "leave"}:
             there.remove(event.target)
         assert len(there) >= LEAST
-    breaks = [event for event in events if event.kind in SERVICE]
+        assert event.target in (APART if event.kind == "silence" else [*SLOTS, EVERYBODY])
+    breaks = [event for event in events if event.target == EVERYBODY and event.seconds]
     assert all(after.at > before.at + before.seconds for before, after in pairwise(breaks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,8 +12,6 @@ import pytest
 from tests.qdo.faults.conftest import PROPERTY
 from tests.qdo.faults.counts import vacuous
 from tests.qdo.faults.experiment import Experiment, explain
-from tests.qdo.faults.nemesis import LEAST, draw
-from tests.qdo.faults.records import FaultKind
 from tests.qdo.faults.services import LocalService
 
 if TYPE_CHECKING:
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
 Tell = Callable[[str, object], None]
 
 SLOTS = ["w1", "w2", "w3", "w4", "w5"]
-WORKERS: tuple[FaultKind, ...] = ("join", "leave", "kill", "pause", "expire", "grow")
-EVENTS = 25
+SEED, EVENTS = 1, 25
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
@@ -35,8 +33,7 @@ def settings(slot: str, worker: str) -> dict[str, object]:
 def test_local(tmp_path: Path, record_property: Tell) -> None:
     """Workers of one machine that coordinate by a file."""
     service = LocalService(tmp_path / "coordination.sqlite3")
-    events = draw(1, EVENTS, SLOTS, service.session_timeout, [*WORKERS, "cut"])
-    verdict = Experiment(tmp_path, service, settings=settings).run(SLOTS[:LEAST], events)
+    verdict = Experiment(tmp_path, service, SEED, settings=settings).run(SLOTS, EVENTS)
     record_property(PROPERTY, str(verdict.counts))
     assert verdict.violations == [], explain(verdict)
     assert vacuous(verdict.counts, events=EVENTS, messages=500, kill=2, pause=2, twice=1) == []
@@ -47,9 +44,8 @@ def test_zookeeper(tmp_path: Path, record_property: Tell, zookeeper_nodes: ZooKe
     """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too."""
     from tests.qdo.faults.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
 
-    service = ZooKeeperService(zookeeper_nodes)
-    events = draw(1, EVENTS, SLOTS, service.session_timeout, [*WORKERS, "cut", "leader", "hush"])
-    verdict = Experiment(tmp_path, service, settings=settings).run(SLOTS[:LEAST], events)
+    with contextlib.closing(ZooKeeperService(zookeeper_nodes, apart=SLOTS[1:3])) as service:
+        verdict = Experiment(tmp_path, service, SEED, settings=settings).run(SLOTS, EVENTS)
     record_property(PROPERTY, str(verdict.counts))
     assert verdict.violations == [], explain(verdict)
     assert vacuous(verdict.counts, events=EVENTS, messages=500, kill=2, pause=2, twice=1) == []

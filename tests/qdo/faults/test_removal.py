@@ -47,7 +47,7 @@ def a_short_cut(experiment: Experiment, service: Service) -> Verdict:
         experiment.staff(crew, ["w1", "w2"])
         experiment.load(queues, 250)
         with experiment.doing("cut"):
-            service.cut(0.87 * service.session_timeout)
+            service.deeds["cut"]("", 0.87 * service.session_timeout)
         experiment.settle(queues)
         experiment.finish(crew)
     return experiment.judge()

@@ -33,8 +33,8 @@ class Queues:
         for name, count in counts.items():
             client.create_queue(name, partitions=count)
 
-    def grow(self) -> None:
-        """Gives the smallest queue more partitions."""
+    def grow(self, slot: str = "", seconds: float = 0.0) -> None:
+        """Gives the smallest queue more partitions; a deed as others are."""
         name = min(self.counts, key=lambda each: (self.counts[each], each))
         count = self.counts[name] + MORE
         self.client.update_queue(name, partitions=count)
