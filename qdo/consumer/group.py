@@ -40,7 +40,7 @@ class Group:
         member: Its id, the same after a lost session.
         owner: Who works on the partitions.
         static: The id was chosen, and its partitions are kept for a while when it is gone.
-        settle: Seconds that it waits for more changes before it sets the target, when it leads.
+        settle: Seconds for which changes gather before it sets the target, when it leads.
         grace: Seconds for which absent static members keep their partitions, when it leads.
         revoke_timeout: Seconds after which a partition is released even if its owner is not done.
         patience: Seconds for which a commit is tried again while the service does not answer, and for which the end

@@ -104,8 +104,8 @@ class View(NamedTuple):
         unsure: What it may own or not.
         planned: What it computed last as the leader.
         now: Seconds since 1970.
-        age: Seconds since members began to change.
-        settle: Seconds from then on in which a leader waits for more changes.
+        age: Seconds for which members have been changing.
+        settle: Seconds for which a leader lets changes gather.
         grace: Seconds for which absent static members keep what they have.
     """
 

@@ -30,7 +30,8 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
         prefetch_bytes: Bytes of bodies that may be held in the same sense; every partition may hold one message.
         wait: Seconds that the service may hold a read open, up to 20.
         discover: Seconds between looks for new queues and partitions.
-        settle: Seconds that the member who shares out waits for more changes to come.
+        settle: Seconds for which the member who shares out gathers changes that follow one another; the first in a
+            group at work does not wait.
         grace: Seconds for which a static member that is gone keeps its partitions.
         revoke_timeout: Seconds that ``on_revoke`` may take before a partition is given up all the same.
         commit_every: Seconds between commits of their own accord; None: only when asked. What was handed out counts

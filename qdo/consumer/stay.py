@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from qdo.consumer.handover import Handover, Owner
 from qdo.consumer.holdings import Holdings
 from qdo.consumer.membership import Planned, View, decide
+from qdo.consumer.settling import Settling
 from qdo.coordination import Event, Held, Member, Session, Versioned
 from qdo.errors import CoordinationError, CoordinationIncompatible, CoordinationLost, SessionLost
 from qdo.partitions import Partition, Queue
@@ -27,7 +28,7 @@ class Terms(NamedTuple):
     """How a member behaves.
 
     Attributes:
-        settle: Seconds that it waits for more changes before it sets the target, when it leads.
+        settle: Seconds for which changes gather before it sets the target, when it leads; see :mod:`.settling`.
         grace: Seconds for which absent static members keep their partitions.
         revoke_timeout: Seconds after which a partition is released even if its owner is not done.
         patience: Seconds for which a commit is tried again while the service does not answer, and for which the end
@@ -126,8 +127,7 @@ class Stay:
         self._taking: asyncio.Task[None] | None = None
         self._take_again = False
         self._failed_takes = 0
-        self._members: Mapping[str, Member] | None = None
-        self._changing_since = 0.0
+        self._settling = Settling(terms.settle)
         self._planned: Planned | None = None
 
     @property
@@ -259,18 +259,14 @@ class Stay:
             unsure=self._holdings.unsure,
             planned=self._planned,
             now=self._terms.now(),
-            age=0.0 if members is None else self._age(members),
+            age=0.0 if members is None else self._age(members, target),
             settle=self._terms.settle,
             grace=self._terms.grace,
         )
 
-    def _age(self, members: Mapping[str, Member]) -> float:
-        """Returns the seconds since members began to change; what comes within the settling counts as one change."""
+    def _age(self, members: Mapping[str, Member], target: Versioned) -> float:
         now = asyncio.get_running_loop().time()
-        if members != self._members and (self._members is None or now - self._changing_since >= self._terms.settle):
-            self._changing_since = now
-        self._members = members
-        return now - self._changing_since
+        return self._settling.age(members, now, at_work=target.target is not None)
 
     def _revoke(self, partitions: Iterable[Partition]) -> None:
         """Begins to give partitions back, each for itself, where that has not begun."""
