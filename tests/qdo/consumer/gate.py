@@ -83,3 +83,8 @@ class Gate(httpx2.AsyncBaseTransport):
 def asked_waits(gate: Gate) -> list[float]:
     """Gives the seconds that each read asked the service to wait."""
     return [read.get("wait", 0) for read in gate.reads]
+
+
+def polling(gate: Gate) -> bool:
+    """Tells whether the last read is one that waits."""
+    return bool(gate.reads) and asked_waits(gate)[-1] > 0

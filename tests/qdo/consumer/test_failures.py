@@ -15,7 +15,7 @@ from queuey.client import AsyncClient, NotAuthenticated, RetryPolicy
 from queuey.client.profile import read_profile
 from tests.client.live import served
 from tests.qdo.consumer.conftest import Site, bodies, collect, flat, until
-from tests.qdo.consumer.gate import asked_waits
+from tests.qdo.consumer.gate import polling
 
 
 def refusal(status: int, code: str) -> httpx2.Response:
@@ -138,16 +138,16 @@ async def test_without_a_place_to_wait_it_looks_now_and_then(site: Site) -> None
     queue = await site.queue()
 
     def crowded(request: httpx2.Request) -> httpx2.Response | None:
-        return refusal(503, "TooManyWaiters") if asked_waits(site.gate)[-1] else None
+        return refusal(503, "TooManyWaiters") if polling(site.gate) else None
 
     site.gate.fail = crowded
     consumer = await site.consumer(queue)
-    await site.gate.until(lambda: asked_waits(site.gate)[-1] > 0)
-    await site.gate.until(lambda: asked_waits(site.gate)[-1] == 0)
+    await site.gate.until(lambda: polling(site.gate))
+    await site.gate.until(lambda: not polling(site.gate))
     await site.send(queue, 1)
     assert bodies(await collect(consumer, 1)) == [1]
     consumer._fetcher._crowded_until = 0
-    await site.gate.until(lambda: asked_waits(site.gate)[-1] > 0)
+    await site.gate.until(lambda: polling(site.gate))
 
 
 async def test_reads_that_are_broken_off_leave_no_connection_behind(site: Site) -> None:
@@ -172,7 +172,8 @@ async def test_the_client_outlives_the_consumer(site: Site) -> None:
     queue = await site.queue()
     client = site.reach(retry=RetryPolicy())
     for _ in range(3):
+        site.gate.reads.clear()
         consumer = await site.consumer(queue, client=client, wait=20.0)
-        await site.gate.until(lambda: asked_waits(site.gate)[-1] > 0)
+        await site.gate.until(lambda: polling(site.gate))
         await consumer.close()
     assert (await client.info(queue.name)).count == 0

@@ -10,7 +10,7 @@ import pytest
 from qdo.partitions import Partition
 from queuey.client import Outgoing
 from tests.qdo.consumer.conftest import Site, bodies, collect, flat, until
-from tests.qdo.consumer.gate import asked_waits
+from tests.qdo.consumer.gate import asked_waits, polling
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ async def test_what_comes_later_is_handed_out_too(site: Site) -> None:
     queue, other = await site.queue(partitions=2), await site.queue()
     consumer = await site.consumer(queue, other)
     for place, partition in ((queue, 2), (other, 1), (queue, 1), (queue, 2)):
-        await site.gate.until(lambda: asked_waits(site.gate)[-1] > 0)
+        await site.gate.until(lambda: polling(site.gate))
         waiting = asyncio.create_task(consumer.poll(timeout=None))
         (sent,) = await site.send(place, 1, partition)
         (batch,) = await waiting

@@ -268,6 +268,40 @@ async def test_whoever_is_suspended_hands_nothing_out(site: Site) -> None:
     await consumer.commit()
 
 
+async def test_nothing_is_handed_out_once_the_session_is_lost(site: Site) -> None:
+    """Not even before the owner of the partitions has been told of each."""
+    queue = await site.queue()
+    await site.send(queue, 3)
+    consumer = await site.consumer(queue)
+    await until(lambda: consumer._shelf.count == 3)
+    assert consumer._group._signals is not None
+    consumer._group._signals("lost")
+    assert await consumer.poll(timeout=0) == []
+    assert bodies(await collect(consumer, 3)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("how", ["suspended", "closing"])
+async def test_a_poll_that_is_handing_out_stops_too(site: Site, how: str) -> None:
+    """What it has taken, but not handed out, stays where it was."""
+    queue = await site.queue()
+    await site.send(queue, 3)
+    consumer = await site.consumer(queue)
+    await until(lambda: consumer._shelf.count == 3)
+    polling = asyncio.create_task(consumer.poll(timeout=0))
+    await asyncio.sleep(0)
+    assert consumer._shelf.count == 0
+    if how == "suspended":
+        consumer._ownership.suspended()
+        assert await polling == []
+        consumer._ownership.resumed()
+        assert bodies(await collect(consumer, 3)) == [1, 2, 3]
+    else:
+        closing = asyncio.create_task(consumer.close())
+        assert await polling == []
+        await closing
+    assert consumer._shelf.count == 0
+
+
 async def _commit_impatiently(consumer: AsyncConsumer) -> None:
     assert consumer._group._stay is not None
     consumer._group._stay._terms = consumer._group._terms._replace(patience=0.2)
