@@ -102,10 +102,14 @@ class Stay:
         self.halt()
 
     def fill(self) -> bool:
-        """Lets the gaps be filled, if there are any; until then it is not quiet."""
-        self.filling = self.quiet and not self.void and self.lane.narrow()
-        if self.filling:
-            self._quiet.clear()
+        """Lets the gaps be filled, if there are any; until then it is not quiet.
+
+        To be called when it was quiet; somebody else who waited for that may have called it since.
+        """
+        if self.quiet:
+            self.filling = not self.void and self.lane.narrow()
+            if self.filling:
+                self._quiet.clear()
         return self.filling
 
     def cancel(self) -> None:
