@@ -1,8 +1,8 @@
 """Who is in the group, and the target, as one session sees them: read again only where something is another.
 
-The servers tell of a change before they answer anything that is asked later on the same connection. So what is kept
-here is asked for first (who is there, which version it has), and when the answer comes it is known what else to read:
-of a thousand members those that came or said something new.
+The servers tell once of the next change of what was read, before they answer anything that is asked later on the same
+connection. So nothing is asked for until that is heard: of a thousand members those are read that came or said
+something new. When the connection was broken everything is forgotten, as changes may have been missed.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ class Roster:
     def __init__(self, link: Link, tree: Tree) -> None:
         self._link = link
         self._tree = tree
+        self._nodes: list[str] | None = None
+        self._heard = 0
         self._known: dict[str, Member] = {}
         self._reading: set[str] = set()
         self._lock = asyncio.Lock()
@@ -34,11 +36,14 @@ class Roster:
     def hear(self, paths: Iterable[str]) -> None:
         """Forgets what changed."""
         for path in paths:
+            if path == self._tree.members:
+                self._forget_nodes()
             self._known.pop(path, None)
             self._reading.discard(path)
 
     def forget(self) -> None:
         """Forgets everything: nobody told of changes for a while."""
+        self._forget_nodes()
         self._known.clear()
         self._reading.clear()
 
@@ -49,14 +54,27 @@ class Roster:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
         async with self._lock:
-            (nodes,) = await self._link.children([self._tree.members], watch=True)
-            paths = {decode(node): f"{self._tree.members}/{node}" for node in nodes or ()}
+            paths = {decode(node): f"{self._tree.members}/{node}" for node in await self._present()}
             present = set(paths.values())
             for path in self._known.keys() - present:
                 del self._known[path]
             members = dict(self._known)
             members |= await self._read(present - self._known.keys())
         return {member: members[path] for member, path in sorted(paths.items()) if path in members}
+
+    async def _present(self) -> list[str]:
+        """Returns the names of the members' nodes."""
+        if self._nodes is not None and self._link.state == "connected":
+            return self._nodes
+        heard = self._heard
+        (nodes,) = await self._link.children([self._tree.members], watch=True)
+        if heard == self._heard:
+            self._nodes = nodes
+        return nodes or []
+
+    def _forget_nodes(self) -> None:
+        self._nodes = None
+        self._heard += 1
 
     async def _read(self, paths: set[str]) -> dict[str, Member]:
         """Reads members; what changes before it is kept is returned and not kept."""
@@ -79,7 +97,18 @@ class Aim:
     def __init__(self, link: Link, path: str) -> None:
         self._link = link
         self._path = path
-        self._known: tuple[int, Versioned] | None = None
+        self._heard = 0
+        self._known: Versioned | None = None
+
+    def hear(self, paths: Iterable[str]) -> None:
+        """Forgets the target if it changed."""
+        if self._path in paths:
+            self.forget()
+
+    def forget(self) -> None:
+        """Forgets the target."""
+        self._known = None
+        self._heard += 1
 
     async def read(self) -> Versioned:
         """Returns the target, and has the next change told.
@@ -87,14 +116,16 @@ class Aim:
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
+        if self._known is not None and self._link.state == "connected":
+            return self._known
         while True:
-            (found,) = await self._link.look([self._path], watch=True)
-            if found is None:
-                return Versioned(None, -1)
-            if self._known is not None and self._known[0] == found.changed:
-                return self._known[1]
-            (node,) = await self._link.read([self._path])
+            heard = self._heard
+            (node,) = await self._link.read([self._path], watch=True)
             if node is not None:
                 target = Versioned(decode_target(node.data), node.version)
-                self._known = node.changed, target
+                if heard == self._heard:
+                    self._known = target
                 return target
+            (node,) = await self._link.look([self._path], watch=True)
+            if node is None:
+                return Versioned(None, -1)

@@ -131,11 +131,13 @@ class ZooKeeperSession(Session):
         if state == "connected":
             # What was watched is watched no more.
             self._roster.forget()
+            self._aim.forget()
             self._ownership.forget()
             self._tell("changed")
 
     def _on_watch(self, paths: list[str]) -> None:
         self._roster.hear(paths)
+        self._aim.hear(paths)
         self._ownership.hear(paths)
         self._tell("changed")
 
