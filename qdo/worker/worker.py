@@ -71,7 +71,7 @@ class Worker:
     Args:
         handler: ``handle(message, context)``, plain or async, or its name, ``module:function``. Returning means done.
         consumer: Not started yet, and without ``commit_every``; the worker starts and closes it. Client and
-            coordinator are its maker's to close.
+            coordinator are its maker's to close, except after :meth:`run`.
         context: Factory of the second argument, or its name: gives a context manager, plain or async, which is
             entered before the first message and left after the last; or a value. Processes enter one each. None: an
             empty dict.
@@ -125,8 +125,18 @@ class Worker:
         self._code = exits.ENDED
 
     def run(self) -> int:
-        """Serves in an event loop of its own; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once."""
-        return asyncio.run(self.serve(signals=True))
+        """Serves in an event loop of its own; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
+
+        Client and coordinator are closed then as well, for they belong to that loop. Of the main thread only.
+        """
+        return asyncio.run(self._serve_alone())
+
+    async def _serve_alone(self) -> int:
+        try:
+            return await self.serve(signals=True)
+        finally:
+            await self.consumer.coordinator.close()
+            await self.consumer.client.close()
 
     async def serve(self, *, signals: bool = False) -> int:
         """Joins the group and handles messages until it is stopped. Can be called once.

@@ -16,7 +16,10 @@ from typing import Any
 
 import pytest
 
-from qdo.worker import exits
+from qdo.consumer import AsyncConsumer
+from qdo.coordination.opening import open_coordinator
+from qdo.worker import StopWorker, Worker, exits
+from queuey.client import AsyncClient, Client, Message
 from tests.qdo.worker.conftest import Floor, until
 from tests.qdo.worker.test_processes import living
 from tests.served import Served, environment
@@ -166,3 +169,23 @@ def _children(parent: int) -> Iterator[int]:
         with contextlib.suppress(OSError):
             if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
                 yield int(stat.parent.name)
+
+
+def test_a_worker_runs_without_a_loop_of_the_callers(running: Served, tmp_path: Path) -> None:
+    """``run`` makes one, serves, closes what belongs to it, and gives the code; signals are as they were before."""
+    profile = running.profile
+    with Client(profile.url, key=profile.key) as client:
+        queue = client.create_queue().name
+        client.send(queue, "one")
+    seen = []
+
+    def handle(message: Message, context: object) -> None:
+        seen.append(message.body)
+        raise StopWorker
+
+    before = signal.getsignal(signal.SIGTERM)
+    coordinator = open_coordinator(f"local://{tmp_path}/coordination", "group")
+    consumer = AsyncConsumer(AsyncClient(profile.url, key=profile.key), coordinator, queues=[queue])
+    assert Worker(handle, consumer).run() == exits.ENDED
+    assert seen == ["one"]
+    assert signal.getsignal(signal.SIGTERM) == before
