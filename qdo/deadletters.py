@@ -268,7 +268,10 @@ def _carried(kind: str | None) -> bool:
 
 
 def _ascii(text: str) -> str:
-    return quote(text.encode("utf-8", "backslashreplace"), safe=_PRINTABLE).strip()
+    """Returns text as a header's value; HTTP would drop spaces at its ends."""
+    inner = quote(text.encode("utf-8", "backslashreplace"), safe=_PRINTABLE)
+    start, end = len(inner) - len(inner.lstrip()), len(inner) - len(inner.rstrip())
+    return "%20" * len(inner) if start == len(inner) else "%20" * start + inner.strip() + "%20" * end
 
 
 # -- reading
