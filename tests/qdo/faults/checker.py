@@ -46,13 +46,16 @@ class Limits(NamedTuple):
 
     Attributes:
         reaction: From the moment when a worker hears that it is to stop until it begins nothing any more.
-        late: After a stop of a process, or after its session was ended behind its back, until it knows.
+        late: After a stop of a process until it knows that its session has ended.
+        unaware: After a session was ended behind its worker's back until the worker knows. Nobody may tell it, and
+            then it is the silence that does.
         recovery: After a fault of the coordination service, until its effects are over.
         settling: Within which changes of membership count as one.
     """
 
     reaction: float = 0.15
     late: float = 1.0
+    unaware: float = 1.0
     recovery: float = 6.0
     settling: float = 2.0
 
@@ -146,7 +149,8 @@ def _alone(history: History, limits: Limits) -> Iterator[Violation]:
         since = min(others, default=NEVER)
         late = [each for each in stay.handled if each.at > since]
         for each in late:
-            if not _excused(history, stay.worker, SILENT | {"kill"}, each.at, limits.late):
+            known = _excused(history, stay.worker, STOPS | {"kill"}, each.at, limits.late)
+            if not known and not _excused(history, stay.worker, frozenset({"expire"}), each.at, limits.unaware):
                 yield Violation("alone", f"{each.at - since:.3f} s after another took it: {_told(each)}")
 
 
@@ -289,7 +293,8 @@ def _hit(fault: Fault, first: Handled, again: Handled, limits: Limits) -> bool:
     if fault.kind in SERVICE or (fault.kind in STOPS and not fault.worker):
         return fault.end + limits.recovery >= first.at
     kinds = FAILURES if fault.worker == first.worker else SILENT if fault.worker == again.worker else frozenset()
-    return fault.kind in kinds and fault.end + limits.late >= first.at
+    late = limits.unaware if fault.kind == "expire" else limits.late
+    return fault.kind in kinds and fault.end + late >= first.at
 
 
 def _shaken(history: History, limits: Limits) -> Iterator[Violation]:

@@ -160,7 +160,7 @@ class Experiment:
 
     def judge(self) -> Verdict:
         """Judges what was recorded."""
-        limits = Limits(recovery=self._service.recovery)
+        limits = Limits(recovery=self._service.recovery, unaware=self._service.session_timeout)
         history = History(record for record in Follower(self._records).new())
         return Verdict(check(history, limits), count(history, limits), history)
 
