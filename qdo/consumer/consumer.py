@@ -160,8 +160,7 @@ class AsyncConsumer:
         if self._tasks or self.closing:
             raise InvalidArgument("a consumer is started once")
         try:
-            await self.coordinator.open()
-            await self._lookout.look()
+            await self._reach()
             await self._group.start()
         except BaseException:
             await self.close()
@@ -333,6 +332,13 @@ class AsyncConsumer:
     def recall(self) -> None:
         """Takes back what the last poll handed out, as it did not reach whoever asked for it."""
         self._shelf.recall()
+
+    async def _reach(self) -> None:
+        """Opens the group and looks for the queues, side by side: these are two services."""
+        both = await asyncio.gather(self.coordinator.open(), self._lookout.look(), return_exceptions=True)
+        for failure in both:
+            if failure is not None:
+                raise failure
 
     async def _close(self) -> None:
         for task in self._tasks:
