@@ -28,6 +28,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from signal import SIGTERM
 from typing import NamedTuple
 
 from queuey.client import order_of
@@ -39,6 +40,9 @@ STOPS: frozenset[FaultKind] = frozenset({"pause", "stall"})
 SILENT: frozenset[FaultKind] = STOPS | {"expire"}
 """After which a worker goes on for a moment although its session is over."""
 FAILURES: frozenset[FaultKind] = SERVICE | SILENT | {"kill", "silence"}
+
+GIVING_UP = 30.0
+"""Seconds after which a worker at the latest ends that cannot join its group."""
 
 
 class Limits(NamedTuple):
@@ -350,14 +354,19 @@ def _leaving(history: History) -> dict[str, float]:
 
 
 def _end(history: History, limits: Limits) -> Iterator[Violation]:
+    joined = {each.worker for each in history.joined}
     for ended in history.ended:
-        shaken = any(
-            fault.kind in FAILURES
-            and (not fault.worker or fault.worker == ended.worker)
-            and fault.start <= ended.at <= fault.end + limits.recovery + 30
-            for fault in history.faults
-        )
-        if ended.code != 0 and (ended.told or not shaken):
+        if ended.told is None:
+            well = any(
+                fault.kind in FAILURES
+                and (not fault.worker or fault.worker == ended.worker)
+                and fault.start <= ended.at <= fault.end + limits.recovery + GIVING_UP
+                for fault in history.faults
+            )
+        else:
+            # Who was told before it listened to signals ends as every process does.
+            well = ended.code == 0 or (ended.code == -SIGTERM and ended.worker not in joined)
+        if not well:
             yield Violation("end", f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, told at {ended.told}")
     last = history.observed[-1].offsets if history.observed else {}
     for place, messages in history.contents.items():

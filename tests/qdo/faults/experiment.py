@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -29,8 +29,12 @@ T = TypeVar("T")
 HOST = "service"
 GROUP = "crew"
 QUEUES = {"crew-a": 5, "crew-b": 4, "crew-c": 1}
-PATIENCE = 90.0
-"""Seconds for everything to be handled once nothing is broken any more."""
+PATIENCE = 28.0
+"""Seconds for everything to be handled once nothing is broken any more. Less than those after which a member looks
+again although nobody told it to, so that news which does not arrive is noticed."""
+PRODUCERS = ("p1", "p2", "p3")
+PAUSE = 0.05
+"""Seconds between two posts of one of them, on average."""
 LOOK_SECONDS = 0.2
 SHOWN = 12
 """Violations told when a run fails; the records are all kept."""
@@ -100,24 +104,23 @@ class Experiment:
             watch(self.journal, "")
             yield crew, queues
 
-    def run(self, slots: Sequence[str], count: int, *, producers: int = 3, pause: float = 0.05) -> Verdict:
+    def run(self, slots: Sequence[str], count: int, kinds: Iterable[FaultKind] | None = None) -> Verdict:
         """Draws events and performs them while messages are posted, waits until all are handled, and judges.
 
         Args:
             slots: For workers.
             count: Events.
-            producers: How many.
-            pause: Seconds between two posts of one.
+            kinds: What may happen; None: whatever can.
         """
         with self.running() as (crew, queues):
-            kinds: set[FaultKind] = {*WORKERS, *self._deeds}
             service = self._service
-            events = draw(self._seed, count, slots, service.session_timeout, kinds, apart=service.apart)
+            possible = {*WORKERS, *self._deeds} if kinds is None else kinds
+            events = draw(self._seed, count, slots, service.session_timeout, possible, apart=service.apart)
             for slot in slots[:LEAST]:
                 crew.start(slot)
-            names = [f"p{number}" for number in range(1, producers + 1)]
+            producers = [Producer(name, queues, self.journal, self._seed, PAUSE) for name in PRODUCERS]
             with self._mended(crew):
-                with posting([Producer(name, queues, self.journal, self._seed, pause) for name in names]):
+                with posting(producers):
                     Nemesis(crew, self._service.expire, self._deeds, self.journal).perform(events)
                     self._service.restore()
                 self.settle(queues)

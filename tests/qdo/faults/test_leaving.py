@@ -1,4 +1,4 @@
-"""One of several workers leaves, and nothing is broken."""
+"""Workers come and leave, and nothing is broken."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.qdo.faults.conftest import PROPERTY
+from tests.qdo.faults.counts import vacuous
 from tests.qdo.faults.experiment import Experiment, explain
 from tests.qdo.faults.history import History, Stay
 from tests.qdo.faults.records import Handled
@@ -18,6 +19,7 @@ Tell = Callable[[str, object], None]
 
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
+SEED, EVENTS = 1, 16
 SLOW, QUICK = 0.4, 0.01
 """Seconds that a handler takes, of the one who leaves and of the others."""
 
@@ -65,6 +67,19 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
         f"{max(_handover(verdict.history, stay) for stay in moving) * 1000:.0f} ms; none of "
         f"{verdict.counts.messages} messages was handled twice",
     )
+
+
+@pytest.mark.timeout(200)
+def test_workers_come_and_leave(tmp_path: Path, service: Service, record_property: Tell) -> None:
+    """However they do, and while queues get more partitions, nothing is handled twice and nothing is lost."""
+    experiment = Experiment(tmp_path, service, SEED)
+    verdict = experiment.run(["w1", "w2", "w3", "w4", "w5"], EVENTS, ["join", "leave", "grow"])
+    record_property(PROPERTY, str(verdict.counts))
+    assert verdict.violations == [], explain(verdict)
+    # What else runs on the machine may keep a worker from running for longer than its session.
+    assert verdict.counts.twice.keys() <= {"stall"}
+    assert verdict.counts.stalls or not verdict.counts.lost
+    assert vacuous(verdict.counts, join=3, leave=3, stays=30, messages=500) == []
 
 
 def _present(history: History, at: float) -> list[Stay]:
