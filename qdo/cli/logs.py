@@ -17,6 +17,8 @@ _STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "
 class LineFormatter(logging.Formatter):
     """``2026-02-03T04:05:06.789Z INFO qdo.worker: message``, a traceback on the lines below.
 
+    What is about a message of a queue ends with its place: ``(queue/partition id)``.
+
     As JSON ``{"time", "level", "logger", "process", "message"}``, then what the record has beside that, and
     ``exception`` when there is one.
 
@@ -33,7 +35,7 @@ class LineFormatter(logging.Formatter):
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
         if not self._json:
-            text = f"{moment} {record.levelname} {record.name}: {record.getMessage()}"
+            text = f"{moment} {record.levelname} {record.name}: {record.getMessage()}{_place(record)}"
             return text if trace is None else f"{text}\n{trace}"
         fields: dict[str, Any] = {
             "time": moment,
@@ -46,6 +48,13 @@ class LineFormatter(logging.Formatter):
         if trace is not None:
             fields["exception"] = trace
         return msgspec.json.encode(fields, enc_hook=str).decode()
+
+
+def _place(record: logging.LogRecord) -> str:
+    fields = vars(record)
+    if "message_id" not in fields:
+        return ""
+    return f" ({fields.get('queue')}/{fields.get('partition')} {fields['message_id']})"
 
 
 def configure(level: str, form: str) -> None:

@@ -95,7 +95,9 @@ async def look(coordinator: Coordinator, settings: Settings, *, lag: bool) -> Pi
     """
     members = await coordinator.members()
     target = await coordinator.target()
-    wanted = {} if target is None else target.owners
+    # Whoever has left for good is to have nothing any more; the next member to come will say so.
+    there = {*members, *(target.absent if target is not None else ())}
+    wanted = {each: name for each, name in (target.owners if target is not None else {}).items() if name in there}
     owners = await coordinator.owners()
     offsets = await coordinator.offsets()
     seen = (

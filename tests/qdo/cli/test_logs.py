@@ -26,6 +26,13 @@ def test_lines_for_people() -> None:
     assert (lines[0].endswith("failed"), lines[-1]) == (True, "ValueError: x")
 
 
+def test_lines_for_people_name_the_message() -> None:
+    """What is said of a message can be looked up by its queue, partition and id."""
+    failed = record("attempt 1 failed", queue="crashes", partition=3, message_id="07f0fd9ee4db11f1b372138788ad4202")
+    line = LineFormatter("text").format(failed)
+    assert line.endswith("attempt 1 failed (crashes/3 07f0fd9ee4db11f1b372138788ad4202)")
+
+
 def test_lines_for_programs() -> None:
     """One object a line, with everything that the record has, whatever it is, and the traceback as text."""
     found = json.loads(LineFormatter("json").format(record("a\nb", partitions=["a/1"], place=Path("x"), code=3)))
