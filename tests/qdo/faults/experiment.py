@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.qdo.faults.history import History
 from tests.qdo.faults.job import Job
 from tests.qdo.faults.member import watch
 from tests.qdo.faults.nemesis import LEAST, WORKERS, Nemesis, draw
-from tests.qdo.faults.records import Assigned, Fault, FaultKind, Follower, Handled, Journal
+from tests.qdo.faults.records import Assigned, Fault, FaultKind, Follower, Gone, Handled, Journal
 from tests.qdo.faults.services import Deed, Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues, posting
 from tests.served import Served
@@ -141,10 +142,31 @@ class Experiment:
             for number in range(1, partitions + 1):
                 producer.post(count, f"{name}/{number}")
 
-    def staff(self, crew: Crew, slots: Sequence[str]) -> None:
-        """Starts workers and waits until each of them has partitions."""
-        workers = {crew.start(slot) for slot in slots}
-        assert self.until(lambda: workers <= {each.worker for each in self.seen(Assigned)})
+    def staff(self, crew: Crew, queues: Queues, slots: Sequence[str]) -> None:
+        """Starts workers and waits until all that are there have shared out all partitions evenly."""
+        for slot in slots:
+            crew.start(slot)
+        workers = {crew.worker(slot) for slot in crew.alive()}
+
+        def even() -> bool:
+            shares = Counter(self._owners().values())
+            fair = sum(queues.counts.values()) / len(workers)
+            return shares.keys() == workers and all(abs(share - fair) < 1 for share in shares.values())
+
+        assert self.until(even), "the partitions were not shared out"
+
+    def _owners(self) -> dict[str, str]:
+        """Returns which worker has each place now."""
+        owners: dict[str, str] = {}
+        records: list[Assigned | Gone] = [*self.seen(Assigned), *self.seen(Gone)]
+        for record in sorted(records, key=lambda each: each.at):
+            if isinstance(record, Assigned):
+                owners |= dict.fromkeys(record.offsets, record.worker)
+            else:
+                for place in record.places:
+                    if owners.get(place) == record.worker:
+                        del owners[place]
+        return owners
 
     def settle(self, queues: Queues) -> None:
         """Waits until everything that is there was handled, or for long enough; writes down what is there."""

@@ -29,11 +29,13 @@ def name_of(session: Session) -> str:
 
 
 class Service(Protocol):
-    """A coordination service with nothing in it."""
+    """A coordination service with nothing in it.
 
-    @property
-    def session_timeout(self) -> float:
-        """Seconds of a worker's session."""
+    Attributes:
+        session_timeout: Seconds of a worker's session.
+    """
+
+    session_timeout: float
 
     @property
     def recovery(self) -> float:

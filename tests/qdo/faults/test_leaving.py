@@ -19,7 +19,9 @@ Tell = Callable[[str, object], None]
 
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
-SEED, EVENTS = 1, 16
+SEED, EVENTS = 1, 12
+SESSION = 8.0
+"""Seconds: a worker that something else keeps from running for a while does not lose it."""
 SLOW, QUICK = 0.4, 0.01
 """Seconds that a handler takes, of the one who leaves and of the others."""
 
@@ -37,9 +39,10 @@ def longest(times: list[float]) -> float:
 @pytest.mark.timeout(200)
 def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell) -> None:
     """The others' partitions go on meanwhile, each in one stay; those that move are handed over without a duplicate."""
+    service.session_timeout = SESSION
     experiment = Experiment(tmp_path, service, queues=QUEUES, settings=settings)
     with experiment.running() as (crew, queues):
-        experiment.staff(crew, ["w1", "w2", "w3", "w4"])
+        experiment.staff(crew, queues, ["w1", "w2", "w3", "w4"])
         experiment.load(queues, 400)
         assert experiment.until(lambda: len({each.place for each in experiment.seen(Handled)}) == 12)
         with experiment.doing("leave", LEAVER):
@@ -48,8 +51,7 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
         experiment.finish(crew)
     verdict = experiment.judge()
     assert verdict.violations == [], explain(verdict)
-    assert verdict.counts.twice == {}
-    assert verdict.counts.lost == 0
+    assert (verdict.counts.twice, verdict.counts.lost) == ({}, 0)
     (leave,) = (fault for fault in verdict.history.faults if fault.kind == "leave")
     staying = _present(verdict.history, leave.start)
     moving = [stay for stay in staying if stay.worker == LEAVER]
@@ -72,14 +74,13 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
 @pytest.mark.timeout(200)
 def test_workers_come_and_leave(tmp_path: Path, service: Service, record_property: Tell) -> None:
     """However they do, and while queues get more partitions, nothing is handled twice and nothing is lost."""
+    service.session_timeout = SESSION
     experiment = Experiment(tmp_path, service, SEED)
     verdict = experiment.run(["w1", "w2", "w3", "w4", "w5"], EVENTS, ["join", "leave", "grow"])
     record_property(PROPERTY, str(verdict.counts))
     assert verdict.violations == [], explain(verdict)
-    # What else runs on the machine may keep a worker from running for longer than its session.
-    assert verdict.counts.twice.keys() <= {"stall"}
-    assert verdict.counts.stalls or not verdict.counts.lost
-    assert vacuous(verdict.counts, join=3, leave=3, stays=30, messages=500) == []
+    assert (verdict.counts.twice, verdict.counts.lost) == ({}, 0)
+    assert vacuous(verdict.counts, join=3, leave=2, stays=30, messages=500) == []
 
 
 def _present(history: History, at: float) -> list[Stay]:

@@ -23,7 +23,7 @@ STOP_AT = 6
 def stopped_at_a_commit(experiment: Experiment, service: Service) -> Verdict:
     """A worker is stopped in the instant of a commit, until another has done all its work; then it goes on."""
     with experiment.running() as (crew, queues):
-        experiment.load(queues, 300)
+        experiment.load(queues, 100)
         crew.start("w1")
         assert experiment.until(lambda: crew.stopped("w1"))
         crew.start("w2")
@@ -44,8 +44,8 @@ def stopped_at_a_commit(experiment: Experiment, service: Service) -> Verdict:
 def a_short_cut(experiment: Experiment, service: Service) -> Verdict:
     """The coordination service does not answer for a while, but for less than a session."""
     with experiment.running() as (crew, queues):
-        experiment.staff(crew, ["w1", "w2"])
-        experiment.load(queues, 250)
+        experiment.staff(crew, queues, ["w1", "w2"])
+        experiment.load(queues, 150)
         with experiment.doing("cut"):
             service.deeds["cut"]("", 0.87 * service.session_timeout)
         experiment.settle(queues)
@@ -57,7 +57,7 @@ def one_comes_and_goes(experiment: Experiment, service: Service) -> Verdict:
     """Three have shared the partitions out when a fourth joins them, and leaves again."""
     with experiment.running() as (crew, queues):
         for slots in (["w1", "w2", "w3"], ["w4"]):
-            experiment.staff(crew, slots)
+            experiment.staff(crew, queues, slots)
             experiment.load(queues, 100)
             threading.Event().wait(Limits().settling)  # beyond that no coming explains a move
         with experiment.doing("leave", "w4.1"):
