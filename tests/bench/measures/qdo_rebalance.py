@@ -148,7 +148,7 @@ def report(
     ]
     beyond = f"Members poll so that each partition has a turn every {1000 * INTERVAL:.0f} ms; a longer wait is a pause."
     terms = (
-        f"The leader waits 50 ms for more changes; commits every {member.COMMIT_SECONDS:.0f} s and before a revocation."
+        f"Default settings otherwise; commits every {member.COMMIT_SECONDS:.0f} s and before a partition is given up."
     )
     return Report("", "", rows, verdicts, [beyond, terms])
 

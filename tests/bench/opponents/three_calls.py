@@ -52,6 +52,10 @@ class Loop:
         self._put()
         return True
 
+    def close(self) -> None:
+        """Closes the connection."""
+        self._connection.close()
+
     def _put(self) -> None:
         value = {"partition": f"{self._queue}-1", "processed": self.processed, "last_worker": "bench"}
         self._call("PUT", self._status, json.dumps(value))
