@@ -89,7 +89,7 @@ class Plan:
             at += 0.0 if self._rng.random() < 0.25 else self._rng.uniform(0.1, 1.5)
             event = self._one(at)
             if event is None:
-                at += 0.5
+                at += 0.1
             else:
                 events.append(event)
         return events

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 Tell = Callable[[str, object], None]
 
 SLOTS = ["w1", "w2", "w3", "w4", "w5"]
-SEED, EVENTS = 1, 25
+SEED, EVENTS = 2407, 25
+"""This seed has something of everything that is asked for below."""
+LEAST_OF_EACH = {"join": 3, "leave": 2, "kill": 2, "pause": 2, "expire": 2, "cut": 1, "messages": 500, "twice": 1}
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
@@ -36,7 +38,7 @@ def test_local(tmp_path: Path, record_property: Tell) -> None:
     verdict = Experiment(tmp_path, service, SEED, settings=settings).run(SLOTS, EVENTS)
     record_property(PROPERTY, str(verdict.counts))
     assert verdict.violations == [], explain(verdict)
-    assert vacuous(verdict.counts, events=EVENTS, messages=500, kill=2, pause=2, twice=1) == []
+    assert vacuous(verdict.counts, events=EVENTS, **LEAST_OF_EACH) == []
 
 
 @pytest.mark.timeout(240)
@@ -48,4 +50,4 @@ def test_zookeeper(tmp_path: Path, record_property: Tell, zookeeper_nodes: ZooKe
         verdict = Experiment(tmp_path, service, SEED, settings=settings).run(SLOTS, EVENTS)
     record_property(PROPERTY, str(verdict.counts))
     assert verdict.violations == [], explain(verdict)
-    assert vacuous(verdict.counts, events=EVENTS, messages=500, kill=2, pause=2, twice=1) == []
+    assert vacuous(verdict.counts, events=EVENTS, leader=1, hush=1, silence=1, **LEAST_OF_EACH) == []
