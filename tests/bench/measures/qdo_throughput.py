@@ -46,7 +46,7 @@ def filled(bench: Bench, partitions: int, count: int, sync: str = "full") -> Ite
 @measure("qdo-worker", "One worker with an empty handler, against a bare loop over the client's batch reads")
 def one_worker(bench: Bench) -> Report:
     """The faster of the two clients counts; both sides read everything from the beginning in each run."""
-    count = bench.size(1_000_000, 100_000)
+    count = bench.size(1_000_000, 200_000)
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
         for partitions in PARTITIONS:
@@ -76,7 +76,7 @@ def one_worker(bench: Bench) -> Report:
 )
 def against_original(bench: Bench) -> Report:
     """One partition; the loop has one connection and waits for every answer, as the original did."""
-    count = bench.size(300_000, 64_000)
+    count = bench.size(1_000_000, 200_000)
     seconds = bench.pick(5, 1)
     with filled(bench, 1, count, sync="normal") as server:
         calls: dict[str, Callable[[], Pace]] = {"three calls a message": partial(three, server, seconds)}
@@ -97,7 +97,7 @@ def against_original(bench: Bench) -> Report:
 @measure("qdo-four", "Four workers against one, eight partitions, on SQLite")
 def four(bench: Bench) -> Report:
     """All on one machine, with the service."""
-    count = bench.size(800_000, 96_000)
+    count = bench.size(1_000_000, 240_000)
     with filled(bench, 8, count) as server:
         return several(bench, server, count)
 
@@ -105,7 +105,7 @@ def four(bench: Bench) -> Report:
 @measure("qdo-four-cassandra", "Four workers against one, eight partitions, on Cassandra")
 def four_on_cassandra(bench: Bench) -> Report:
     """One node, on the same processors."""
-    count = bench.size(320_000, 48_000)
+    count = bench.size(320_000, 120_000)
     with nodes.cassandra(bench) as cassandra:
         store = on_cassandra.prepare(cassandra, queues=())
         fill(store, 8, count)
