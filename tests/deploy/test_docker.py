@@ -62,11 +62,12 @@ def test_what_is_built_with_stays_behind(stages: list[Stage]) -> None:
 
 
 def test_every_version_is_pinned(stages: list[Stage]) -> None:
-    """Installing goes by the pinned versions, and takes the driver for Cassandra along."""
+    """Installing goes by the pinned versions, and takes the drivers for Cassandra and ZooKeeper along."""
     (install,) = (one for one in stages[0].all("RUN") if " install " in one.rest)
     assert "-c constraints.txt" in install.rest
-    (extra,) = re.findall(r"\.\[(\w+)\]", install.rest)
-    assert extra in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (extras,) = re.findall(r"\.\[([\w,]+)\]", install.rest)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"cassandra", "zookeeper"} <= set(extras.split(",")) <= set(known)
 
 
 def test_python_is_one_that_is_tested() -> None:
