@@ -76,7 +76,7 @@ class Record:
 
     def begin(self, statement: object, values: Sequence[Any], *, consistency: str, done: Callable[..., None]) -> None:
         """Takes a floor."""
-        assert statement is segments._FLOOR
+        assert statement is segments.FLOOR
         self.written.append(values)
         done(None if self.error else [], self.error)
 
