@@ -14,8 +14,6 @@ from queuey.client import AsyncClient, Client, Message
 from tests.commands import Run
 from tests.served import Served
 
-NOW = time.time()
-
 
 def bury(served: Served, queue: str, letters: Iterable[tuple[Message, Cause]]) -> None:
     """Makes dead letters of messages."""
@@ -36,10 +34,11 @@ def dead(served: Served, client: Client, queue: str) -> list[Message]:
         client.send(queue, body, partition=partition)
     messages = {message.body: message for message in client.read_all(queue, partitions="*")}
     found = [messages[body] for body in ("old", "new", "odd\x1b[31m")]
+    now = time.time()
     causes = [
-        Cause(attempts=5, error="ValueError", text="no such\nthing", at=NOW - 3600),
-        Cause(attempts=5, error="ValueError", text="again", at=NOW),
-        Cause(attempts=1, error="shop.OutOfStock", at=NOW),
+        Cause(attempts=5, error="ValueError", text="no such\nthing", at=now - 3600),
+        Cause(attempts=5, error="ValueError", text="again", at=now),
+        Cause(attempts=1, error="shop.OutOfStock", at=now),
     ]
     bury(served, queue, zip(found, causes, strict=True))
     return found
