@@ -26,9 +26,9 @@ LEAST_OF_EACH = {"join": 3, "leave": 2, "kill": 2, "pause": 2, "expire": 2, "cut
 
 
 def settings(slot: str, worker: str) -> dict[str, object]:
-    """Workers differ in where handlers run; some have names that they keep."""
+    """Workers differ in where handlers run; some have names that they keep, and are waited for when they are gone."""
     runs = {"w2": "tasks", "w5": "processes"}.get(slot, "threads")
-    return {"runs": runs, "member": slot if slot in {"w1", "w4"} else None}
+    return {"runs": runs, "member": slot if slot in {"w1", "w4"} else None, "grace": 1.0}
 
 
 @pytest.mark.timeout(180)
