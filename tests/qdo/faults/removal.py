@@ -15,6 +15,8 @@ from qdo.coordination.encoding import encode_offset
 from qdo.coordination.local.database import Database
 from qdo.coordination.local.session import LocalSession
 from qdo.partitions import Partition, Queue
+from qdo.worker.handling import Handling
+from qdo.worker.progress import Progress
 
 if TYPE_CHECKING:
     from qdo.coordination.zookeeper.session import ZooKeeperSession
@@ -28,7 +30,7 @@ WRITE = """UPDATE partitions SET offset = ?, version = version + 1 WHERE grp = ?
 
 @contextlib.contextmanager
 def take_out(mechanism: str) -> Iterator[None]:
-    """Does without ``fencing``, ``stickiness`` or the ``halt`` on a suspended session."""
+    """Does without one of ``MECHANISMS``."""
     with contextlib.ExitStack() as patches:
         for patch in MECHANISMS[mechanism]():
             patches.enter_context(patch)
@@ -98,4 +100,20 @@ def _halt() -> Iterator[contextlib.AbstractContextManager[object]]:
     yield mock.patch.object(Ownership, "suspended")
 
 
-MECHANISMS = {"fencing": _fencing, "stickiness": _stickiness, "halt": _halt}
+def _recording() -> Iterator[contextlib.AbstractContextManager[object]]:
+    """Partitions are handed back without recording how far they were handled."""
+    yield mock.patch.object(Progress, "flush")
+
+
+def _abandoning() -> Iterator[contextlib.AbstractContextManager[object]]:
+    """What a worker has in hand of partitions that are lost goes on."""
+    yield mock.patch.object(Handling, "void")
+
+
+MECHANISMS = {
+    "fencing": _fencing,
+    "stickiness": _stickiness,
+    "halt": _halt,
+    "recording": _recording,
+    "abandoning": _abandoning,
+}

@@ -79,6 +79,8 @@ def heard(history: History, event: str) -> set[str]:
         ("fencing", stopped_at_a_commit, {"fenced", "back"}),
         ("stickiness", one_comes_and_goes, {"moved"}),
         ("halt", a_short_cut, {"halted"}),
+        ("recording", one_comes_and_goes, {"twice"}),
+        ("abandoning", stopped_at_a_commit, {"halted"}),
     ],
 )
 def test_what_is_missing_is_noticed(
@@ -87,7 +89,7 @@ def test_what_is_missing_is_noticed(
     """The same story without the mechanism breaks the rules that it is there for."""
 
     def settings(slot: str, worker: str) -> dict[str, object]:
-        stop_at = STOP_AT if worker == "w1.1" and mechanism == "fencing" else 0
+        stop_at = STOP_AT if worker == "w1.1" and play is stopped_at_a_commit else 0
         return {"without": mechanism, "stop_at": stop_at, "rest": 0.02}
 
     verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=settings), service)
