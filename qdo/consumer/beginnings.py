@@ -74,7 +74,9 @@ async def _begin(
     client: AsyncClient, tracks: list[Track], record: Record, begin_at: Callable[[Track, str], None]
 ) -> None:
     ends = await horizons(client, [track.partition for track in tracks])
-    points = {partition: end for partition, end in ends.items() if isinstance(end, str)}
+    # Meanwhile somebody may have said where to go on, or the partition may be somebody else's.
+    open_still = {track.partition for track in tracks if track.since is None and not track.closed}
+    points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
     for partition, error in ends.items():
         if isinstance(error, ApiError):
             log.warning("cannot tell where to begin with %s, trying on: %s", partition, error)
@@ -83,6 +85,6 @@ async def _begin(
     lost = await record(points)
     for track in tracks:
         point = points.get(track.partition)
-        if point is not None and track.partition not in lost:
+        if point is not None and track.partition not in lost and track.since is None and not track.closed:
             track.committed = track.floor = point
             begin_at(track, point)

@@ -175,7 +175,10 @@ class Handling:
     async def _finish(self, stay: Stay) -> None:
         """Waits for what is in hand, then has the gaps filled that it has left."""
         await stay.until_quiet()
-        if not self._halted and stay.fill():
+        before = stay.lane.count
+        more = not self._halted and stay.fill()
+        self._held -= before - stay.lane.count  # what was dropped is held no more
+        if more:
             self._queue(stay)
             self.dispatch()
             await stay.until_quiet()

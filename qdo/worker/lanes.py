@@ -225,7 +225,7 @@ class KeyedLane:
     @property
     def full(self) -> bool:
         """Whether the window is used up, or there is as much to do as can be done at once."""
-        return len(self._prefix) >= self._window or self._waiting >= self._window // 2
+        return len(self._prefix) >= self._window or self._waiting >= max(1, self._window // 2)
 
     def add(self, messages: Sequence[Message]) -> None:
         """Appends messages; see :class:`Lane`."""

@@ -85,7 +85,14 @@ class Child:
         control.tell = lambda: writer.write(frames.frame(None))
         before, rest = control.handled, b""
         try:
-            writer.write(frames.frame(Task(tuple(messages), place)))
+            task = frames.frame(Task(tuple(messages), place))
+        except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
+            control.tell = None
+            if len(messages) > 1:
+                return await self.run(messages[:1], place, control)
+            return Ran(0, Failure.of(error))
+        try:
+            writer.write(task)
             if control.halt:
                 control.tell()
             while not rest:
@@ -107,6 +114,11 @@ class Child:
         finally:
             control.tell = None
         return ran
+
+    @property
+    def gone(self) -> bool:
+        """Whether it cannot be given anything: it was killed, or has ended by itself."""
+        return self.dead or self._process is None or self._process.returncode is not None
 
     def strike(self) -> None:
         """Has it and whatever it has started killed."""
@@ -212,7 +224,9 @@ class Processes:
         self._children.clear()
 
     async def _run(self, run: Run, place: Delivery, control: Control) -> Ran:
-        child = await self._idle.get()
+        while (child := await self._idle.get()).gone:
+            await child.kill()
+            self._drop(child, "a handler's process ended while it had nothing to do")
         if self._hooks.around:
             ran = await self._one_by_one(child, run, place, control)
         else:
@@ -220,12 +234,15 @@ class Processes:
         if not child.dead:
             self._idle.put_nowait(child)
             return ran
+        self._drop(child, ran.failure.text if ran.failure else "a handler's process is gone")
+        return ran._replace(failure=None) if self._given_up else ran
+
+    def _drop(self, child: Child, why: str) -> None:
+        """Has another child take the place of one that is gone."""
         self._children.discard(child)
-        if self._given_up:
-            return ran._replace(failure=None)
-        logger.warning("%s; another is started", ran.failure.text if ran.failure else "a handler's process is gone")
-        self._begin(self._replace())
-        return ran
+        if not self._given_up:
+            logger.warning("%s; another is started", why)
+            self._begin(self._replace())
 
     async def _one_by_one(self, child: Child, run: Run, place: Delivery, control: Control) -> Ran:
         """Calls the hooks around each message."""

@@ -93,14 +93,14 @@ class Bell:
     def _refuses(self, name: str) -> bool:
         if self.socket is None:
             return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-            probe.settimeout(0.0)
-            try:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+                probe.settimeout(0.0)
                 probe.connect(self._address(name))
-            except ConnectionRefusedError:
-                return True
-            except OSError:
-                return False
+        except ConnectionRefusedError:
+            return True
+        except OSError:  # nothing is known of it, perhaps because this process may open no more files
+            return False
         return False
 
     def _sweep(self) -> None:

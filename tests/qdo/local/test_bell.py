@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -48,6 +49,13 @@ def test_who_is_rung_wakes(bells: tuple[Bell, Bell]) -> None:
     assert is_rung(other)
     assert not other.hush()
     assert not mine.hush()
+
+
+def test_nobody_is_taken_for_dead_for_want_of_files(bells: tuple[Bell, Bell]) -> None:
+    """A process that may open no more files learns nothing of the others, and goes on."""
+    mine, other = bells
+    with mock.patch("socket.socket", side_effect=OSError(errno.EMFILE, "too many open files")):
+        assert mine.silent([other.name]) == []
 
 
 def test_only_the_dead_are_silent(bells: tuple[Bell, Bell]) -> None:

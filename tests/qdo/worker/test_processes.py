@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +225,36 @@ async def test_any_body_reaches_a_child(floor: Floor, book: Book) -> None:
     assert (first.body, first.cause.error) == (b"\xff\xfe", "TypeError")
     assert (second.json, second.cause.error) == (True, "AttributeError")
     assert second.body == f'{{"a":{2**70}}}'
+
+
+async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(floor: Floor, book: Book) -> None:
+    """Nested too deeply to be packed, it becomes a dead letter; what came with it is handled."""
+    queue = await floor.site.queue()
+    deep: Any = []
+    for _ in range(700):
+        deep = [deep]
+    await floor.site.client.send(queue.name, "fine 1")
+    await floor.site.client.send(queue.name, json=deep)
+    last = await floor.site.client.send(queue.name, "fine 2")
+    assert await serve_all(floor, await crew(floor, queue), last.id) == exits.ENDED
+    assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"]]
+    (letter,) = await letters(floor, queue)
+    assert letter.cause.error == "RecursionError"
+
+
+async def test_a_child_that_ended_while_idle_costs_no_attempt(floor: Floor, book: Book) -> None:
+    """The next message goes to another child, and is at its first attempt there."""
+    queue = await floor.site.queue()
+    await send(floor, queue, "fine 1")
+    worker = await crew(floor, queue)
+    serving = asyncio.create_task(worker.serve())
+    await until(lambda: bool(book.lines("done")))
+    for line in book.lines("entered"):
+        os.kill(int(line[1]), signal.SIGKILL)
+    await asyncio.sleep(0.2)  # its end is noticed by whoever looks after children, and nobody can be asked about that
+    await send(floor, queue, "fine 2")
+    await until(lambda: len(book.lines("done")) == 2)
+    worker.stop()
+    assert await serving == exits.ENDED
+    assert [line[-1] for line in book.lines("begun")] == ["1", "1"]
+    assert await letters(floor, queue) == []

@@ -1,0 +1,77 @@
+"""What a worker holds: what is dropped at a hand-over makes room again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+from qdo.partitions import Partition, Queue
+from qdo.worker.handling import Handling
+from qdo.worker.hooks import Hooks
+from qdo.worker.metrics import WorkerMetrics
+from qdo.worker.settings import WorkerSettings
+from qdo.worker.threads import Threads
+from queuey.client import Message
+
+QUEUE = Queue("host", "app", "q")
+
+
+class Unrecorded:
+    """Takes note of nothing."""
+
+    def note(self, *_: object) -> None:
+        """Is told how far a partition is."""
+
+
+def messages(count: int, partition: int) -> list[Message]:
+    """Messages of one partition."""
+    return [Message(f"{number:032x}", "0", partition, "x", None, {}) for number in range(count)]
+
+
+async def handling(handler: Any, **options: Any) -> Handling:  # noqa: ANN401 - a handler, and settings of any type
+    """A worker's middle, with real threads."""
+    settings, hooks = WorkerSettings(threads=2, **options), Hooks([], lambda _: None)
+    runner = Threads(handler, None, 2, 0.5, hooks)
+    await runner.open()
+    ended: list[object] = []
+    return Handling(
+        runner,
+        None,  # type: ignore[arg-type] # no dead letters here
+        Unrecorded(),  # type: ignore[arg-type]
+        settings,
+        hooks,
+        WorkerMetrics(None),
+        changed=lambda: None,
+        end=lambda *end: ended.append(end),
+    )
+
+
+async def test_partitions_that_leave_make_room() -> None:
+    """However much of them was waiting, nothing counts as held when they are gone."""
+    gate = threading.Event()
+    middle = await handling(lambda *_: gate.wait(30))
+    for number in range(1, 4):
+        partition = Partition(QUEUE, number)
+        gate.clear()
+        middle.feed(partition, messages(500, number))
+        middle.dispatch()
+        closing = asyncio.create_task(middle.close([partition], asyncio.get_running_loop().time() + 30))
+        await asyncio.sleep(0)
+        gate.set()
+        assert await closing
+    assert middle._held == 0
+
+
+async def test_the_smallest_window_lets_one_after_another_through() -> None:
+    """With room for one message by key, the partition is ready for the next when that is done."""
+    done = threading.Event()
+    middle = await handling(lambda *_: done.set(), by="header:k", window=1)
+    partition = Partition(QUEUE, 1)
+    middle.feed(partition, messages(1, 1))
+    middle.dispatch()
+    for _ in range(1000):
+        if partition not in middle.busy and done.is_set():
+            break
+        await asyncio.sleep(0.01)
+    assert partition not in middle.busy
