@@ -199,9 +199,13 @@ class Processes:
         Raises:
             HandlerError: One of them cannot use the handler or its context.
         """
+        begun = [asyncio.ensure_future(self._add()) for _ in range(self.slots)]
         try:
-            await asyncio.gather(*(self._add() for _ in range(self.slots)))
+            await asyncio.gather(*begun)
         except BaseException:
+            for each in begun:
+                each.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
             await self.close()
             raise
 

@@ -60,6 +60,25 @@ def test_any_json_value_is_shown_as_itself(owner: Caller, value: Any) -> None:  
     assert "encoding" not in read
 
 
+@pytest.mark.parametrize("kind", ["[{}]", '{{"a":{}}}'])
+def test_json_bodies_are_nested_moderately(owner: Caller, kind: str) -> None:
+    """Two hundred levels are stored, wherever they are; one more is refused with all of the batch."""
+    owner.create("q")
+
+    def nested(levels: int) -> str:
+        text = "[]"
+        for _ in range(levels - 1):
+            text = kind.format(text)
+        return f'{{"messages":[{{"body":"fine"}},{{"body":[1,{text}]}}]}}'
+
+    reply = owner("POST", "q", nested(200), headers={"Content-Type": "application/json"})
+    assert (reply.status, list(reply.errors)) == (400, ["1.body"])
+    assert owner.get("q").messages == []
+    reply = owner("POST", "q", nested(199), headers={"Content-Type": "application/json"})
+    assert reply.status == 201
+    assert len(owner.get("q").messages) == 2
+
+
 def test_json_bodies_are_kept_verbatim(owner: Caller) -> None:
     """The text of a JSON body is not rewritten: number forms, spaces, order and repeated keys stay."""
     owner.create("q")

@@ -58,6 +58,9 @@ class _LooseBatch(msgspec.Struct):
     messages: msgspec.Raw
 
 
+DEEPEST = 200
+"""Lists and objects of a JSON body that may lie inside each other: every reader, in any language, must get along."""
+
 _decode_batch = msgspec.json.Decoder(_Batch).decode
 _decode_loose_batch = msgspec.json.Decoder(_LooseBatch).decode
 _decode_items = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -263,12 +266,26 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
     return draft
 
 
+def _deeper_than(value: object, most: int) -> bool:
+    """Tells whether more lists and objects of a JSON value lie inside each other."""
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(most):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [each for several in inner for each in several if isinstance(each, dict | list)]
+        if not level:
+            return False
+    return True
+
+
 def _read_item_body(raw: bytes, encoded: bool, limits: Limits, errors: Errors) -> tuple[str | bytes, bool]:  # noqa: FBT001
     """Returns an item's body and whether it is the text of a JSON value."""
     try:
         value = decode_any(raw)
     except JSON_ERRORS:
         errors["body"] = "Is no JSON that others could read"
+        return "", False
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST and _deeper_than(value, DEEPEST):
+        errors["body"] = f"Nested deeper than {DEEPEST} levels"
         return "", False
     body: str | bytes = value if isinstance(value, str) else raw.decode()
     if encoded:

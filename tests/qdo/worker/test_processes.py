@@ -14,7 +14,8 @@ import pytest
 
 from qdo.errors import HandlerError
 from qdo.partitions import Queue
-from qdo.worker import Retry, Worker, exits
+from qdo.worker import Retry, Worker, exits, frames
+from qdo.worker.frames import Task
 from queuey.client import Message
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Floor, quick, until
@@ -227,16 +228,21 @@ async def test_any_body_reaches_a_child(floor: Floor, book: Book) -> None:
     assert second.body == f'{{"a":{2**70}}}'
 
 
-async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(floor: Floor, book: Book) -> None:
-    """Nested too deeply to be packed, it becomes a dead letter; what came with it is handled."""
+async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(
+    floor: Floor, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What cannot be packed, such as a body nested too deeply, becomes a dead letter; what came with it is handled."""
+    pack = frames.frame
+
+    def packed(value: object) -> bytes:
+        if isinstance(value, Task) and any(message.body == "deep" for message in value.messages):
+            raise RecursionError("nested too deeply")
+        return pack(value)
+
+    monkeypatch.setattr(frames, "frame", packed)
     queue = await floor.site.queue()
-    deep: Any = []
-    for _ in range(700):
-        deep = [deep]
-    await floor.site.client.send(queue.name, "fine 1")
-    await floor.site.client.send(queue.name, json=deep)
-    last = await floor.site.client.send(queue.name, "fine 2")
-    assert await serve_all(floor, await crew(floor, queue), last.id) == exits.ENDED
+    ids = await send(floor, queue, "fine 1", "deep", "fine 2")
+    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exits.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"]]
     (letter,) = await letters(floor, queue)
     assert letter.cause.error == "RecursionError"
