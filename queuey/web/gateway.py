@@ -69,7 +69,7 @@ class Gateway:
             threads: For requests that may block.
             waiters: For long polls.
             max_body: Bytes of the longest body that any view takes; longer ones are not read.
-            deadline: Seconds after which work begun at once is given up, as the store gives up other.
+            deadline: Seconds after which work begun at once is given up, as the store gives up what blocks.
         """
         self._deadline = deadline
         self._application: Application = application

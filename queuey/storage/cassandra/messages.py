@@ -204,7 +204,7 @@ class CassandraMessages(Scanning):
         now, boot = self._clock.both()
         since = self._since(queue, slices, boot)
         row = self._rows.current(queue, since=since)
-        horizons = self._horizons(queue, slices, now)
+        horizons = self._horizons(queue, [part.delayed for part in slices], now)
         uppers = [min(part.upper, (horizon, LOW_MIN)) for part, horizon in zip(slices, horizons, strict=True)]
         there = [
             number
@@ -242,7 +242,7 @@ class CassandraMessages(Scanning):
         row = self._rows.held(queue, since=since)
         if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             return False
-        [horizon] = self._horizons(queue, [part], now)
+        [horizon] = self._horizons(queue, [part.delayed], now)
         upper = min(part.upper, (horizon, LOW_MIN))
         key = (row.queue.qid, part.partition)
         known = self._segments.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
@@ -268,11 +268,11 @@ class CassandraMessages(Scanning):
         near = min((delay if part.delayed else 0.0) for part in slices) if slices else delay
         return boot - max(0.0, min(self._options.row_age, near - self._options.clock_difference))
 
-    def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
-        """Returns the horizon of each slice."""
+    def _horizons(self, queue: Queue, delayed: Sequence[bool], now: int) -> list[int]:
+        """Returns a horizon for each of several readers, who keep the read delay or not."""
         prompt = self._generator.next_time()
         delay = self._levels.delay(queue)
-        return [now - ticks(delay) if part.delayed and delay else prompt for part in slices]
+        return [now - ticks(delay) if kept and delay else prompt for kept in delayed]
 
     def _noting(self, level: InForce, now: int) -> Callable[[tuple[int, int], reading.Probe], None] | None:
         """Returns what remembers ranges without messages, where that is safe."""
@@ -387,9 +387,7 @@ class CassandraMessages(Scanning):
         row = self._rows.current(queue, since=boot)
         numbers = range(1, row.queue.partitions + 1)
         found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now)
-        delay = self._levels.delay(queue)
-        prompt = self._generator.next_time()
-        horizon = now - ticks(delay) if delay else prompt
+        [horizon] = self._horizons(queue, [True], now)
         infos = [
             PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
             for number, tally in zip(numbers, found, strict=True)
@@ -401,9 +399,7 @@ class CassandraMessages(Scanning):
         self._watch.require()
         now, boot = self._clock.both()
         row = self._rows.current(queue, since=boot)
-        delay = self._levels.delay(queue)
-        prompt = self._generator.next_time()
-        horizon = now - ticks(delay) if delay else prompt
+        [horizon] = self._horizons(queue, [True], now)
         known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
         extents = [
             (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))
