@@ -63,6 +63,15 @@ class Child:
         """
         ours, theirs = socket.socketpair()
         try:
+            await self._greet(ours, theirs)
+        except BaseException:
+            self._drop_line(ours)
+            await self.kill()
+            raise
+
+    async def _greet(self, ours: socket.socket, theirs: socket.socket) -> None:
+        """Starts it and hears whether it is ready."""
+        try:
             with theirs:
                 self._process = await _spawn(theirs)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -72,10 +81,6 @@ class Child:
             reason = str(await self._rest(b""))
         except (asyncio.IncompleteReadError, ConnectionError):
             reason = f"a process for the handler {self._hello.handler} {await self._ending()} while it started"
-        except BaseException:
-            await self.kill()
-            raise
-        await self.kill()
         raise HandlerError(reason)
 
     async def run(self, messages: Sequence[Message], place: Delivery, control: Control) -> Ran:
@@ -165,6 +170,13 @@ class Child:
             os.killpg(process.pid, signal.SIGKILL)
         await self._hang_up()
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def _drop_line(self, ours: socket.socket) -> None:
+        """Closes its socket without waiting, so that nothing stays open if the wait for its end is cancelled."""
+        if self._writer is None:
+            ours.close()
+        else:
+            self._writer.close()
 
     async def _hang_up(self) -> None:
         if self._writer is not None:

@@ -43,6 +43,11 @@ def broken() -> object:
     raise OSError("no database")
 
 
+def abrupt() -> object:
+    """A context that ends the process."""
+    os._exit(4)
+
+
 def obey(message: Message, context: Any) -> None:  # noqa: ANN401 - the book
     """Does what the body says, then writes down that it did."""
     do, _, number = message.body.partition(" ")

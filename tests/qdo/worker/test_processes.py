@@ -7,6 +7,7 @@ import contextlib
 import functools
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from qdo.errors import HandlerError
 from qdo.partitions import Queue
 from qdo.worker import Retry, Worker, exits, frames
-from qdo.worker.frames import Task
+from qdo.worker.frames import Hello, Task
+from qdo.worker.processes import Child
 from queuey.client import Message
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Floor, quick, until
@@ -55,6 +57,15 @@ def living(group: int) -> list[int]:
             if int(its_group) == group and state != "Z":
                 found.append(int(stat.parent.name))
     return found
+
+
+def sockets() -> set[str]:
+    """Gives those that this process has open."""
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(str(descriptor.readlink()))
+    return {name for name in found if name.startswith("socket:")}
 
 
 async def crew(
@@ -202,6 +213,30 @@ async def test_children_that_cannot_begin_are_told_before_the_group_is_joined(fl
     with pytest.raises(HandlerError, match="no database"):
         await worker.serve()
     assert await (await floor.site.coordinator()).members() == {}
+
+
+@pytest.mark.parametrize("context", ["broken", "abrupt"])
+async def test_a_start_that_is_called_off_leaves_no_socket_open(
+    book: Book, monkeypatch: pytest.MonkeyPatch, context: str
+) -> None:
+    """Also while the end of a child that cannot begin is awaited, as when two fail at the same time."""
+    waits = asyncio.Event()
+
+    async def wait(self: asyncio.subprocess.Process) -> int:
+        waits.set()
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio.subprocess.Process, "wait", wait)
+    child = Child(Hello(sys.path, None, f"{MODULE}:obey", f"{MODULE}:{context}", 1.0), None)
+    before = sockets()
+    start = asyncio.ensure_future(child.start())
+    await waits.wait()
+    monkeypatch.undo()
+    start.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await start
+    await until(lambda: sockets() <= before)
+    await child.kill()
 
 
 async def test_handlers_without_a_name_are_refused_for_processes(floor: Floor) -> None:
