@@ -200,6 +200,20 @@ class StoreClosed(StoreUnavailable):
     code = "StoreClosed"
 
 
+class TooLate(QueueyError):
+    """Messages were to be written at ids that some reader may have passed already.
+
+    Args:
+        written: They were written; else nothing was.
+    """
+
+    code = "TooLate"
+
+    def __init__(self, *, written: bool) -> None:
+        super().__init__("the ids of these messages lie too close to what readers may have passed")
+        self.written = written
+
+
 class StoreIncompatible(QueueyError):
     """The store's format is one that this program does not know."""
 

@@ -174,6 +174,24 @@ class PartitionInfo(msgspec.Struct, frozen=True):
     newest: Position | None
 
 
+class Measure(msgspec.Struct, frozen=True, gc=False):
+    """What one partition holds.
+
+    Attributes:
+        count: Messages alive, delayed ones included.
+        size: Bytes of their bodies.
+        exact: Both were counted; else they are estimates.
+        oldest, newest: Positions of the first and the last live message.
+    """
+
+    partition: int
+    count: int
+    size: int
+    exact: bool
+    oldest: Position
+    newest: Position
+
+
 class Offset(msgspec.Struct, frozen=True):
     """How far a consumer group has processed one partition: everything up to and including ``position``."""
 

@@ -1,9 +1,9 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` is five small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
-:class:`Bulk`, :class:`Applications` (and their keys) and :class:`Offsets`. The claim log, jobs and named messages are
-further contracts beside these; none of these needs to change for them, because a message is always named by
-``(queue.qid, partition, position)`` and every read is bounded by a horizon the store reports.
+A :class:`Store` is six small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+:class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets` and :class:`Ledger`. The claim log, jobs and
+named messages are further contracts beside these; none of these needs to change for them, because a message is always
+named by ``(queue.qid, partition, position)`` and every read is bounded by a horizon the store reports.
 
 Rules for every implementation:
 
@@ -26,12 +26,15 @@ from typing import TYPE_CHECKING
 from queuey.ids import FIRST, LAST
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
     from queuey.errors import Outcome
     from queuey.ids import Position
     from queuey.messages import (
         Acknowledgement,
         Key,
         Lag,
+        Measure,
         Message,
         NewMessage,
         Offset,
@@ -248,6 +251,43 @@ class Bulk(ABC):
         """Reads a whole slice, in lists of at most its ``limit`` messages and about ``max_bytes``."""
 
     @abstractmethod
+    def horizon(self, queue: Queue) -> int:
+        """Returns the horizon (ticks) that a read with ``delayed=True`` would have now."""
+
+    @abstractmethod
+    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+        """Reads a whole slice as Arrow record batches of the shape in :mod:`queuey.storage.columns`.
+
+        What ``scan`` would give, in its order, in batches of at most the slice's ``limit`` rows (a batch may be
+        smaller, never empty) and about its ``max_bytes``. Ascending only.
+
+        Args:
+            queue: What to scan.
+            part: The slice.
+            bodies: False leaves the columns ``body`` and ``meta`` out, and does not read them where the backend can.
+        """
+
+    @abstractmethod
+    def reach(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+        """Finds how far the first messages of an ascending slice reach, without reading bodies.
+
+        Cost: proportional to ``limit`` at most, whatever lies below or above.
+
+        Returns:
+            How many messages were found, at most ``limit``; and the position up to which the slice was considered:
+            above the last one counted, or the slice's upper bound (below the horizon) if there are fewer.
+        """
+
+    @abstractmethod
+    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
+        """Measures queues, each partition that holds anything, without moving bodies out of the store's process.
+
+        Yields:
+            The measures of one queue, by partition, in the order of ``queues``; empty for a queue that is empty, gone
+            or changed.
+        """
+
+    @abstractmethod
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """Writes messages at their own partitions and ids, with their own ends; idempotent.
 
@@ -258,6 +298,17 @@ class Bulk(ABC):
 
         Raises:
             InvalidRequest: A partition is beyond the queue's.
+        """
+
+    @abstractmethod
+    def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """Writes messages like :meth:`load`, at ids that lie above every horizon that a reader may have been given.
+
+        So no reader whose cursor is below them misses them (G1 holds for them as for minted ones).
+
+        Raises:
+            TooLate: The lowest of the ids is not certain to be unread, or was not any more when the write was
+                acknowledged; ``written`` says which. Nothing was written in the first case.
         """
 
 
@@ -350,7 +401,32 @@ class Offsets(ABC):
         """
 
 
-class Store(Catalogue, Messages, Bulk, Applications, Offsets):
+class Ledger(ABC):
+    """Notes about pieces of work that may be done again, each changed by compare-and-set. They are kept for 30 days.
+
+    A piece is named by ``work`` (any text up to 500 bytes) and ``piece`` (an integer from 0).
+    """
+
+    @abstractmethod
+    def now(self) -> int:
+        """Returns the clock that ids are compared with (ticks)."""
+
+    @abstractmethod
+    def entry(self, work: str, piece: int) -> bytes | None:
+        """Returns what stands for a piece: the newest value that was ever accepted; None: nothing."""
+
+    @abstractmethod
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+        """Sets what stands for a piece if ``expected`` stands there now (None: nothing does).
+
+        Repeating it after an error is safe.
+
+        Returns:
+            What stands there afterwards: ``value``, or what another has set.
+        """
+
+
+class Store(Catalogue, Messages, Bulk, Applications, Offsets, Ledger):
     """One backend, open."""
 
     name: str
