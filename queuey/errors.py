@@ -22,6 +22,7 @@
     │   ├── StoreBusy             locked by another process for too long
     │   ├── StoreFull             no space left
     │   └── StoreClosed           shutting down
+    ├── TooLate                   ids that were reserved may have been passed by readers
     ├── StoreIncompatible         the file or schema is newer than this program
     └── SettingsError             unknown, conflicting or malformed settings
 

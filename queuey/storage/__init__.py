@@ -423,6 +423,9 @@ class Ledger(ABC):
 
         Returns:
             What stands there afterwards: ``value``, or what another has set.
+
+        Raises:
+            Conflict: Something was expected and nothing stands there, as after 30 days.
         """
 
 

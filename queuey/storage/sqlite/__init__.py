@@ -15,9 +15,10 @@ from queuey.storage import Store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.applications import SqliteApplications
+from queuey.storage.sqlite.bulk import SqliteBulk
 from queuey.storage.sqlite.catalogue import SqliteCatalogue
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.messages import SqliteMessages
+from queuey.storage.sqlite.ledger import SqliteLedger
 from queuey.storage.sqlite.offsets import SqliteOffsets
 from queuey.storage.sqlite.options import SqliteOptions
 from queuey.storage.sqlite.sweep import Sweep
@@ -26,7 +27,7 @@ from queuey.storage.sqlite.transaction import Transaction
 __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 
 
-class SqliteStore(SqliteCatalogue, SqliteMessages, SqliteApplications, SqliteOffsets, Store):
+class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteApplications, SqliteOffsets, SqliteLedger, Store):
     """The store contract on SQLite."""
 
     name = "sqlite"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Any
 
 from queuey import ids
@@ -19,7 +18,6 @@ from queuey.storage.sqlite.reading import read_slice, to_messages
 from queuey.storage.sqlite.runs import estimate, live_runs, lowest_live
 from queuey.storage.sqlite.transaction import Append, Transaction
 
-LOADED_AT_ONCE = 1000
 COUNTED = 10_000
 """Up to so many messages are counted; more are estimated from the runs."""
 
@@ -76,29 +74,6 @@ class SqliteMessages(Scanning):
                 transaction.put(base | partition, position, lifetime, item.body, meta)
 
         self._db.writer.perform(work)
-
-    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """See the contract. Each thousand is one transaction."""
-        written = 0
-        left = iter(messages)
-        while some := list(islice(left, LOADED_AT_ONCE)):
-            for message in some:
-                items_of.check_partition(queue, message.partition)
-                items_of.check_text(message.body)
-
-            def work(transaction: Transaction, some: list[Message] = some) -> int:
-                transaction.verify(queue)
-                transaction.advance()
-                alive = [message for message in some if message.expires > transaction.now]
-                for message in alive:
-                    lifetime = message.expires - max(transaction.now, message.ticks)
-                    meta = rows.encode_meta(message.meta)
-                    qp = queue.qid << 8 | message.partition
-                    transaction.put(qp, message.position, lifetime, message.body, meta)
-                return len(alive)
-
-            written += self._db.writer.perform(work)
-        return written
 
     def fetch(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> list[Message]:
         """See the contract."""

@@ -95,9 +95,22 @@ CREATE TABLE offsets (
 ) WITHOUT ROWID;
 """
 
+LATER = """
+CREATE TABLE IF NOT EXISTS ledger (
+    work TEXT NOT NULL,
+    piece INTEGER NOT NULL,
+    value BLOB NOT NULL,
+    changed INTEGER NOT NULL,    -- ticks
+    PRIMARY KEY (work, piece)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS ledger_by_change ON ledger (changed);
+"""
+"""Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
+older versions of this program know nothing of them and can go on using the file."""
+
 
 def prepare(connection: Connection, path: Path) -> None:
-    """Creates the tables in an empty file; two processes may do so at once.
+    """Creates the tables in an empty file and those that an older one lacks; two processes may do so at once.
 
     Raises:
         StoreIncompatible: The file belongs to another program or to a newer version of this one.
@@ -113,6 +126,8 @@ def prepare(connection: Connection, path: Path) -> None:
                 connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
                 connection.execute(f"PRAGMA user_version = {FORMAT}")
                 version, application = FORMAT, APPLICATION_ID
+            if (version, application) == (FORMAT, APPLICATION_ID):
+                connection.execute(LATER)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
