@@ -8,14 +8,12 @@ Results go to standard output, notes, progress and errors to standard error.
 
 from __future__ import annotations
 
-import importlib
 import sys
-from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from queuey.cli import output
+from queuey.cli.lazy import LazyGroup
 from queuey.errors import QueueyError
 
 __all__ = ["main"]
@@ -31,10 +29,11 @@ COMMANDS = {
     "queue": "Create, list, update, delete and purge queues.",
     "offsets": "Show and set how far consumer groups have processed a queue.",
     "app": "Manage applications and their keys, on the store itself.",
+    "pipeline": "Run jobs over whole queues on Spark: archive, replay, stats, audit, deadletter, pipe.",
 }
 """The commands in the order shown, each with its line in the list."""
 
-_MODULES = {
+_PLACES = {
     "serve": "serving:serve_app",
     "migrate": "migrating:app",
     "doctor": "doctor:app",
@@ -45,33 +44,22 @@ _MODULES = {
     "queue": "queues:app",
     "offsets": "offsets:app",
     "app": "apps:app",
+    "pipeline": "pipeline:app",
 }
 
 
-class LazyGroup(TyperGroup):
-    """Lists the commands from ``COMMANDS`` and imports the one that is run."""
+class Commands(LazyGroup):
+    """The commands of ``queuey``."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever typer hands on
-        super().__init__(**options)
-        self.commands = {name: TyperCommand(name=name, help=text) for name, text in COMMANDS.items()}
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - typer's
-        """Finds the command that the arguments name, and loads it."""
-        name, stub, rest = super().resolve_command(ctx, args)
-        return name, stub if name is None else load(name), rest
+    LISTED = COMMANDS
+    PLACES = {name: f"queuey.cli.{place}" for name, place in _PLACES.items()}  # noqa: RUF012 - as its parent declares it
 
 
-def load(name: str) -> Any:  # noqa: ANN401 - a command of typer's
-    """Imports a command's module and returns the command."""
-    module, _, attribute = _MODULES[name].partition(":")
-    command = typer.main.get_command(getattr(importlib.import_module(f"queuey.cli.{module}"), attribute))
-    command.name = name
-    return command
-
+load = Commands.load
 
 app = typer.Typer(
     name="queuey",
-    cls=LazyGroup,
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -28,18 +28,51 @@ Config = Annotated[
 
 _PANEL = "Which store"
 _SHOWN = frozenset({"store", "data"})
-_STORE = frozenset({*_SHOWN, "sync", "busy_timeout", "deadline", "readers", "profile"})
+_STORE = frozenset({*_SHOWN, "sync", "busy_timeout", "deadline", "readers", "profile", "default_ttl"})
+_ONLY_IN_FILES = frozenset({"default_ttl"})
+"""Part of a store, but nothing that the commands that open one would be given."""
 
 
 class Place:
-    """Where the store of a command is."""
+    """Where the store of a command is.
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
+    Args:
+        loaded: The settings in force and where each came from.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.settings: Settings = loaded.settings
+        self._sources = loaded.sources
+
+    def given(self) -> dict[str, str]:
+        """Returns the settings of the store that somebody gave, by name, as texts that mean the same in any process.
+
+        Secrets stay names of secrets. The directory of an embedded store is there in any case: where it is by default
+        depends on who asks.
+        """
+        from queuey.settings import DEFAULT_SOURCE
+        from queuey.storage import opening
+
+        names = [name for name, source in self._sources.items() if _is_of_store(name) and source != DEFAULT_SOURCE]
+        if not opening.is_cassandra(self.settings):
+            names.append("data")
+        return {name: _portable(getattr(self.settings, name)) for name in dict.fromkeys(names)}
+
+    def require(self) -> None:
+        """Makes sure that an embedded store is there: a typing error must not make a new one.
+
+        Raises:
+            typer.Exit: It is not, which has been said.
+        """
+        from queuey.storage import opening
+
+        if not opening.is_cassandra(self.settings) and not self.settings.data.is_dir():
+            output.note(f"queuey: there is no store at {self.settings.data}; queuey serve makes one")
+            raise typer.Exit(1)
 
     @contextmanager
     def open(self) -> Iterator[Store]:
-        """Opens the store, which must be there: a typing error must not make a new one.
+        """Opens the store, which must be there.
 
         Raises:
             StoreUnavailable: It cannot be used or, on another machine, does not answer.
@@ -49,9 +82,7 @@ class Place:
 
         settings = self.settings
         remote = opening.is_cassandra(settings)
-        if not remote and not settings.data.is_dir():
-            output.note(f"queuey: there is no store at {settings.data}; queuey serve makes one")
-            raise typer.Exit(1)
+        self.require()
         be_quiet()
         store = opening.open_store(settings, jobs=False)
         try:
@@ -121,7 +152,7 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
 
     signature = inspect.signature(command, eval_str=True)
     place, *own = signature.parameters.values()
-    lines = [line for line in table.table() if line.name in _STORE or line.name.startswith("cassandra_")]
+    lines = [line for line in table.table() if _is_of_store(line.name) and line.name not in _ONLY_IN_FILES]
     annotation = Annotated[
         Path | None,
         typer.Option(
@@ -133,13 +164,30 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         chosen = {line.name: values.pop(line.name) for line in lines}
-        settings = load(chosen, values.pop("config")).settings
-        command(**{place.name: Place(settings)}, **values)
+        loaded = load(chosen, values.pop("config"))
+        command(**{place.name: Place(loaded)}, **values)
 
     run.__doc__ = command.__doc__
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     run.__signature__ = signature.replace(parameters=[*keyword, *options, config])  # type: ignore[attr-defined]
     return run
+
+
+def _is_of_store(name: str) -> bool:
+    return name in _STORE or name.startswith("cassandra_")
+
+
+def _portable(value: object) -> str:
+    """Returns the value of a setting as a text that another process reads as the same."""
+    from queuey.settings import SecretName
+
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, SecretName) and value.kind == "file":
+        return f"file:{Path(value.name).absolute()}"
+    return str(value)
 
 
 def _panel(name: str) -> str:

@@ -1,0 +1,176 @@
+"""What the jobs have in common: where the store is, which Spark, how far it is, and how it ends."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.configured import BAD_SETTINGS, Place, be_quiet, on_store
+from queuey.cli.output import Json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from queuey.cli.pipeline.progress import Progress
+    from queuey.spark.options import StoreOptions
+
+MASTER = "local[*,4]"
+"""All cores of this machine; a task is tried four times."""
+_PANEL = "Which Spark"
+_NEEDED = ("pyspark", "pyarrow", "numpy")
+
+Application = Annotated[
+    str | None,
+    typer.Option(
+        "--application",
+        help="Whose queues.",
+        show_default="the store's, if it has one",
+        rich_help_panel="Which store",
+    ),
+]
+Master = Annotated[str, typer.Option("--master", help="The master of the Spark cluster.", rich_help_panel=_PANEL)]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option("--conf", help="A setting of Spark: NAME=VALUE; several may be given.", rich_help_panel=_PANEL),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
+
+
+class Run:
+    """One run of a job.
+
+    Args:
+        place: Where the store is.
+        application: Whose queues; None: the store's only one's.
+        master: The master of Spark.
+        conf: Settings of Spark.
+        json: Print JSON and nothing else on standard output, and no progress.
+        dry_run: Change nothing.
+    """
+
+    def __init__(
+        self, place: Place, *, application: str | None, master: str, conf: Mapping[str, str], json: bool, dry_run: bool
+    ) -> None:
+        self.place = place
+        self.application = application
+        self.master = master
+        self.conf = conf
+        self.json = json
+        self.dry_run = dry_run
+        self._progress: Progress | None = None
+
+    @property
+    def store(self) -> StoreOptions:
+        """The store, as the jobs and the tasks of Spark open it."""
+        from queuey.spark.options import StoreOptions
+
+        settings = tuple(sorted(self.place.given().items()))
+        return StoreOptions(settings=settings, config=None, application=self.application)
+
+    def say(self, text: str) -> None:
+        """Says how far the job is; nothing with ``--json``."""
+        if self._progress is not None:
+            self._progress.say(text)
+        elif not self.json:
+            output.note(output.printable(text))
+
+    @contextmanager
+    def session(self) -> Iterator[SparkSession]:
+        """Starts Spark, shows the progress of its tasks on a terminal, and stops it.
+
+        Raises:
+            QueueyError: What the body raises of these; ``main`` prints them.
+            typer.Exit: Spark failed, which has been said in one line: code 2 if what was asked for cannot be done,
+                1 otherwise.
+        """
+        from queuey.spark import failures
+        from queuey.spark.session import session
+
+        try:
+            spark = session(master=self.master, conf=dict(self.conf))
+            try:
+                with self._shown(spark):
+                    yield spark
+            finally:
+                spark.stop()
+        except Exception as error:
+            failure = failures.explain(error)
+            if failure is None:
+                raise
+            output.note(f"queuey: {output.printable(failure.text)}")
+            raise typer.Exit(BAD_SETTINGS if failure.usage else 1) from error
+
+    @contextmanager
+    def _shown(self, spark: SparkSession) -> Iterator[None]:
+        if self.json or not sys.stderr.isatty():
+            yield
+            return
+        from queuey.cli.pipeline.progress import Progress
+
+        with Progress(spark) as shown:
+            self._progress = shown
+            try:
+                yield
+            finally:
+                self._progress = None
+
+
+def on_spark(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command, whose first parameter is a :class:`Run`, the options that all jobs have.
+
+    They are: every setting of a store, ``--config``, ``--application``, ``--master``, ``--conf``, ``--json`` and
+    ``--dry-run``. Before the command begins it is certain that Spark is installed and that an embedded store is there.
+    """
+    first, *own = inspect.signature(command, eval_str=True).parameters.values()
+
+    def run(
+        place: Place,
+        application: Application = None,
+        master: Master = MASTER,
+        conf: Conf = None,
+        dry_run: DryRun = False,
+        json: Json = False,
+        **values: Any,  # noqa: ANN401 - the options of any command
+    ) -> None:
+        pairs = dict(map(_pair, conf or []))
+        require_spark()
+        place.require()
+        be_quiet()
+        started = Run(place, application=application, master=master, conf=pairs, json=json, dry_run=dry_run)
+        command(**{first.name: started}, **values)
+
+    place, *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
+    signature = inspect.Signature([place, *_by_keyword(own), *_by_keyword(shared)])
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__doc__ = command.__doc__
+    return on_store(run)
+
+
+def require_spark() -> None:
+    """Makes sure that what the jobs run on is installed.
+
+    Raises:
+        typer.Exit: It is not, which has been said.
+    """
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        output.note(f"queuey: the pipeline needs {', '.join(missing)}: pip install 'queuey[spark]'")
+        raise typer.Exit(BAD_SETTINGS)
+
+
+def _by_keyword(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--conf")
+    return name, value

@@ -1,0 +1,57 @@
+"""What went wrong, in one line: errors of Spark carry stack traces of two languages around the sentence that counts."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"^(?P<kind>[A-Za-z_][\w.]*)(?:: (?P<text>.*))?$")
+_FOREIGN = ("pyspark.", "py4j.")
+_USAGE = frozenset({"OptionError", "AnalysisException", "ParseException", "InvalidArgument"})
+_CAUSE = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
+_CALLING = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
+
+
+class Failure(NamedTuple):
+    """A failure for people.
+
+    Attributes:
+        text: One line.
+        usage: What was asked for cannot be done; doing it again is of no use.
+    """
+
+    text: str
+    usage: bool
+
+
+def explain(error: BaseException) -> Failure | None:
+    """Finds the sentence that counts in an error of Spark; None: it is not one of Spark's."""
+    kind = type(error)
+    if not kind.__module__.startswith(_FOREIGN):
+        return None
+    whole = str(error)
+    if _TRACEBACK in whole:
+        name, text = _raised(whole)
+        bare = name.rpartition(".")[2]
+        ours = name.startswith("queuey.")
+        return Failure(text if ours and text else f"{bare}: {text}" if text else bare, bare in _USAGE)
+    causes = _CAUSE.findall(whole)
+    usage = kind.__name__ in _USAGE
+    text = causes[-1] if causes and not usage else _CALLING.sub("", whole)
+    return Failure(_first_line(text) or kind.__name__, usage)
+
+
+def _raised(whole: str) -> tuple[str, str]:
+    """Returns class and text of the exception that the last traceback in a text ends with."""
+    for line in whole.rpartition(_TRACEBACK)[2].splitlines():
+        match = _RAISED.match(line)
+        if match is not None:
+            return match["kind"], match["text"] or ""
+    return "Exception", ""
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    # Spark puts its plan below a first line that ends so.
+    return lines[0].rstrip(";") if lines else ""
