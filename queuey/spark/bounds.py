@@ -1,0 +1,162 @@
+"""Where reading starts and ends: the options of Spark's Kafka source, with message ids in place of numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from queuey import ids
+from queuey.ids import LOW_MIN, TICKS_MAX, Position
+from queuey.spark.errors import OptionError
+
+EARLIEST: Literal["earliest"] = "earliest"
+LATEST: Literal["latest"] = "latest"
+
+_SYMBOLS: dict[object, Literal["earliest", "latest"]] = {EARLIEST: EARLIEST, -2: EARLIEST, LATEST: LATEST, -1: LATEST}
+_TICKS_PER_MS = ids.TICKS_PER_SECOND // 1000
+
+
+class At(msgspec.Struct, frozen=True, gc=False):
+    """A place: as a start the first position that is read, as an end the first one that is not."""
+
+    position: Position
+
+
+Bound = Literal["earliest", "latest"] | At
+
+
+class Bounds(msgspec.Struct, frozen=True):
+    """Starts, or ends, of partitions.
+
+    Attributes:
+        option: The option that they were given by, for messages.
+        everywhere: Holds for all partitions; None: each is named in ``each``.
+        each: Queue -> partition -> bound.
+    """
+
+    option: str
+    everywhere: Bound | None = None
+    each: dict[str, dict[int, Bound]] = {}
+
+    def of(self, queue: str, partition: int) -> Bound:
+        """Returns the bound of a partition.
+
+        Raises:
+            OptionError: The option names partitions, and this is none of them.
+        """
+        bound = self.each.get(queue, {}).get(partition, self.everywhere)
+        if bound is None:
+            raise OptionError(
+                f"Option {self.option} says nothing of partition {partition} of queue {queue!r}: it has to name all "
+                f"partitions that are read."
+            )
+        return bound
+
+    def check(self, partitions: Mapping[str, int]) -> None:
+        """Refuses bounds of queues that are not read, and of partitions that they do not have.
+
+        Args:
+            partitions: Queue -> how many partitions it has.
+
+        Raises:
+            OptionError: Names the queue or the partition.
+        """
+        for queue, each in self.each.items():
+            count = partitions.get(queue)
+            if count is None:
+                raise OptionError(f"Option {self.option} names queue {queue!r}, which is not among those read.")
+            if beyond := [number for number in each if number > count]:
+                raise OptionError(
+                    f"Option {self.option} names partition {min(beyond)} of queue {queue!r}, which has {count}."
+                )
+
+
+def bounds(options: Mapping[str, str], which: Literal["starting", "ending"], default: Bound) -> Bounds:
+    """Reads where to start or to end; of several options a timestamp goes first, then timestamps, then offsets.
+
+    Args:
+        options: By canonical name.
+        which: Start or end.
+        default: If there is no option.
+
+    Raises:
+        OptionError: An option is malformed.
+    """
+    if (text := options.get(name := f"{which}Timestamp")) is not None:
+        return Bounds(name, _instant(name, text))
+    if (text := options.get(name := f"{which}OffsetsByTimestamp")) is not None:
+        return Bounds(name, each=_each(name, text, lambda value: _instant(name, value)))
+    name = f"{which}Offsets"
+    text = options.get(name)
+    if text is None:
+        return Bounds(name, default)
+    if (symbol := _SYMBOLS.get(text.strip().lower())) is not None:
+        return Bounds(name, symbol)
+    return Bounds(name, each=_each(name, text, lambda value: _offset(name, value)))
+
+
+def partition_numbers(option: str, text: str) -> range:
+    """Reads ``3`` or ``1-4``.
+
+    Raises:
+        OptionError: It is neither.
+    """
+    first, dash, last = text.strip().partition("-")
+    try:
+        numbers = range(int(first), int(last if dash else first) + 1)
+    except ValueError:
+        numbers = range(0)
+    if not numbers or numbers[0] < 1:
+        raise OptionError(f"Option {option} has {text!r} where the number of a partition belongs, counted from 1.")
+    return numbers
+
+
+def parsed_object(option: str, text: str, shape: str) -> dict[str, Any]:
+    """Reads a JSON object of at least one member.
+
+    Raises:
+        OptionError: It is none; the message shows what it should look like.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict) or not value:
+        raise OptionError(f"Option {option} is not of the form {shape}.")
+    return value
+
+
+def _each(option: str, text: str, bound: Callable[[Any], Bound]) -> dict[str, dict[int, Bound]]:
+    shape = '{"queue":{"1":…,"2":…}}'
+    found: dict[str, dict[int, Bound]] = {}
+    for queue, partitions in parsed_object(option, text, shape).items():
+        if not isinstance(partitions, dict):
+            raise OptionError(f"Option {option} is not of the form {shape}.")
+        found[queue] = {
+            number: bound(value) for key, value in partitions.items() for number in partition_numbers(option, key)
+        }
+    return found
+
+
+def _offset(option: str, value: object) -> Bound:
+    if isinstance(value, int | str) and (symbol := _SYMBOLS.get(value)) is not None:
+        return symbol
+    if isinstance(value, str):
+        try:
+            return At(ids.parse_position(value))
+        except ValueError:
+            pass
+    raise OptionError(f"Option {option} has {value!r} where a message id, earliest (-2) or latest (-1) belongs.")
+
+
+def _instant(option: str, value: object) -> Bound:
+    try:
+        milliseconds = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else -1
+    except ValueError:
+        milliseconds = -1
+    if milliseconds < 0:
+        raise OptionError(f"Option {option} has {value!r} where milliseconds since 1970 belong.")
+    return At((min(milliseconds * _TICKS_PER_MS + ids.EPOCH_TICKS, TICKS_MAX), LOW_MIN))

@@ -1,0 +1,389 @@
+"""What the options of a read or a write mean. Pure: texts in, frozen structs out, one clear error for each mistake."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from queuey.messages import MAX_TTL
+from queuey.settings import SecretName, Setting, table
+from queuey.spark.bounds import EARLIEST, LATEST, At, Bound, Bounds, bounds, parsed_object, partition_numbers
+from queuey.spark.errors import OptionError
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Assign",
+    "At",
+    "Bound",
+    "Bounds",
+    "Pattern",
+    "ReadOptions",
+    "Selection",
+    "StoreOptions",
+    "Subscribe",
+    "WriteOptions",
+    "check_names",
+    "read_options",
+    "store_options",
+    "wants_headers",
+    "write_options",
+]
+
+T = TypeVar("T", int, float)
+
+LEAD = 10.0
+"""Seconds by which ids are reserved ahead of the clock."""
+MAX_LEAD = 3600.0
+MAX_NAME = 200
+"""Characters of the name of a run or of a group."""
+
+_STORE = frozenset({"store", "data", "sync", "busy_timeout", "deadline", "readers", "default_ttl"})
+"""Settings that a store is opened with, beside those that begin with ``cassandra_``."""
+_OF_STORE = ("config", "application")
+_SELECTIONS = ("subscribe", "subscribePattern", "assign")
+_READ = (
+    *_SELECTIONS,
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    *("failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "includeHeaders"),
+)
+_BATCH_READ = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_STREAM_READ = ("maxOffsetsPerTrigger", "group")
+_WRITE = ("queue", "topic", "ttl", "lead", "rate", "create", "partitions")
+_BATCH_WRITE = ("run",)
+_OF_SPARK = ("checkpointLocation", "queryName")
+"""What Spark itself takes from the options of a streaming write, and hands on."""
+_KAFKA = {
+    "kafka.bootstrap.servers": "store",
+    "kafka.group.id": "group",
+    "groupidprefix": "group",
+    "minoffsetspertrigger": "maxOffsetsPerTrigger",
+    "maxtriggerdelay": "maxOffsetsPerTrigger",
+    "startingoffsetsbytimestampstrategy": "startingOffsetsByTimestamp",
+    "kafkaconsumer.polltimeoutms": "cassandra_timeout",
+    "fetchoffset.numretries": "deadline",
+    "fetchoffset.retryintervalms": "deadline",
+}
+"""Options of Spark's Kafka source that mean nothing here, in lower case, and what comes nearest."""
+_SWITCHES = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+
+
+class StoreOptions(msgspec.Struct, frozen=True):
+    """Which store, and whose queues in it. Picklable and hashable; holds names of secrets, never secrets.
+
+    Attributes:
+        settings: Pairs of a setting's name and its text, sorted.
+        config: A TOML file with further settings, on every machine.
+        application: Whose queues; None: the store's only application's.
+    """
+
+    settings: tuple[tuple[str, str], ...] = ()
+    config: str | None = None
+    application: str | None = None
+
+
+class Subscribe(msgspec.Struct, frozen=True):
+    """Queues by name."""
+
+    names: tuple[str, ...]
+
+
+class Pattern(msgspec.Struct, frozen=True):
+    """All queues whose whole name the regular expression matches."""
+
+    regex: str
+
+
+class Assign(msgspec.Struct, frozen=True):
+    """Some partitions of some queues: pairs of a queue's name and its partitions, ascending."""
+
+    partitions: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+Selection = Subscribe | Pattern | Assign
+
+
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A read.
+
+    Attributes:
+        starting: Where partitions start; of a stream: at its first start.
+        ending: Where they end; of a stream always ``LATEST``.
+        max_offsets: At most so many messages in a micro-batch.
+        min_partitions: At least about so many tasks.
+        max_records: At most about so many messages in a task.
+        headers: Give the column ``headers`` as well.
+        group: Record progress as this consumer group's offsets.
+    """
+
+    store: StoreOptions
+    selection: Selection
+    starting: Bounds
+    ending: Bounds
+    fail_on_data_loss: bool = True
+    max_offsets: int | None = None
+    min_partitions: int | None = None
+    max_records: int | None = None
+    headers: bool = False
+    group: str | None = None
+
+
+class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """A write.
+
+    Attributes:
+        queue: Where rows go that do not say; None: every row says.
+        ttl: Seconds that messages live whose row does not say; None: the queue's.
+        run: Names a batch write, so that doing it again writes the same messages.
+        lead: Seconds by which ids are reserved ahead of the clock.
+        rate: Messages a second over all tasks; 0: no limit.
+        create: Create the queue if it is not there.
+        partitions: Of a queue that is created; None: one.
+    """
+
+    store: StoreOptions
+    queue: str | None = None
+    ttl: int | None = None
+    run: str | None = None
+    lead: float = LEAD
+    rate: float = 0.0
+    create: bool = False
+    partitions: int | None = None
+
+
+def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+    """Reads the options of a read.
+
+    Raises:
+        OptionError: Names the option and what is wrong with it.
+    """
+    given = _given(options, (*_READ, *(_STREAM_READ if streaming else _BATCH_READ)), _doing("read", streaming))
+    starting = bounds(given, "starting", LATEST if streaming else EARLIEST)
+    ending = bounds(given, "ending", LATEST)
+    if not streaming:
+        _refuse_bound(starting, LATEST, "A batch read cannot start at latest")
+        _refuse_bound(ending, EARLIEST, "A read cannot end at earliest")
+    return ReadOptions(
+        store=store_options(given),
+        selection=_selection(given),
+        starting=starting,
+        ending=ending,
+        fail_on_data_loss=_switch(given, "failOnDataLoss", default=True),
+        max_offsets=_number(given, "maxOffsetsPerTrigger", int, least=1),
+        min_partitions=_number(given, "minPartitions", int, least=1, most=100_000),
+        max_records=_number(given, "maxRecordsPerPartition", int, least=1),
+        headers=_switch(given, "includeHeaders", default=False),
+        group=_name(given, "group"),
+    )
+
+
+def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+    """Reads the options of a write.
+
+    Raises:
+        OptionError: Names the option and what is wrong with it.
+    """
+    known = (*_WRITE, *(_OF_SPARK if streaming else _BATCH_WRITE))
+    given = _given(options, known, _doing("write", streaming))
+    queue = given.get("queue", given.get("topic"))
+    if given.get("topic", queue) != queue:
+        raise OptionError("Options queue and topic name different queues; one of them is enough.")
+    if queue == "":
+        raise OptionError("Option queue is empty.")
+    create = _switch(given, "create", default=False)
+    if create and queue is None:
+        raise OptionError("Option create needs queue: which queue is to be created.")
+    if "partitions" in given and not create:
+        raise OptionError("Option partitions is for a queue that is created: it needs create=true.")
+    lead, rate = _number(given, "lead", float, least=0.1, most=MAX_LEAD), _number(given, "rate", float, least=0.0)
+    return WriteOptions(
+        store=store_options(given),
+        queue=queue,
+        ttl=_number(given, "ttl", int, least=1, most=MAX_TTL),
+        run=_name(given, "run"),
+        lead=LEAD if lead is None else lead,
+        rate=0.0 if rate is None else rate,
+        create=create,
+        partitions=_number(given, "partitions", int, least=1),
+    )
+
+
+def store_options(options: Mapping[str, str]) -> StoreOptions:
+    """Picks the options that say which store; others are left alone.
+
+    Relative paths are made absolute here, on the driver, as executors work in directories of their own.
+
+    Raises:
+        OptionError: A secret is given instead of its name. It is not repeated.
+    """
+    given = _canonical(options)
+    settings = {name: _place(line, given[name]) for name, line in _store_settings().items() if name in given}
+    application, config = given.get("application"), given.get("config")
+    if application == "":
+        raise OptionError("Option application is empty.")
+    return StoreOptions(tuple(sorted(settings.items())), None if config is None else _absolute(config), application)
+
+
+def wants_headers(options: Mapping[str, str]) -> bool:
+    """Tells whether a read gives headers, before it is known whether it is a stream.
+
+    Raises:
+        OptionError: The option is neither true nor false.
+    """
+    return _switch(_canonical(options), "includeHeaders", default=False)
+
+
+def check_names(options: Mapping[str, str]) -> None:
+    """Refuses options that neither a read nor a write knows.
+
+    Raises:
+        OptionError: Names the first of them and the nearest one that is known.
+    """
+    for name in options:
+        _known(name)
+
+
+def _doing(what: str, streaming: bool) -> str:  # noqa: FBT001 - a word of a sentence
+    return f"a streaming {what}" if streaming else f"a batch {what}"
+
+
+def _given(options: Mapping[str, str], known: tuple[str, ...], doing: str) -> dict[str, str]:
+    """Returns the options by canonical name; refuses those that are unknown or of something else."""
+    check_names(options)
+    given = _canonical(options)
+    allowed = {*known, *_OF_STORE, *_store_settings()}
+    for name in given:
+        if name not in allowed:
+            raise OptionError(f"Option {name} means nothing for {doing}.")
+    return given
+
+
+def _canonical(options: Mapping[str, str]) -> dict[str, str]:
+    return {_names().get(name.lower(), name): text for name, text in options.items()}
+
+
+def _known(name: str) -> None:
+    lower = name.lower()
+    if lower in {"path", "paths"}:
+        raise OptionError("Queues have no path: option subscribe names what is read, option queue what is written to.")
+    if lower in _names():
+        return
+    if lower in _KAFKA or lower.startswith("kafka."):
+        near = _KAFKA.get(lower) or _nearest(lower.removeprefix("kafka.")) or "store"
+        raise OptionError(f"Option {name} is one of Kafka and means nothing here; the nearest one is {near}.")
+    close = _nearest(lower)
+    raise OptionError(f"Unknown option {name}.{f' Is {close} meant?' if close else ''}")
+
+
+def _nearest(lower: str) -> str | None:
+    close = difflib.get_close_matches(lower, _names(), n=1)
+    return _names()[close[0]] if close else None
+
+
+@cache
+def _store_settings() -> dict[str, Setting]:
+    """Returns the settings that are options, by name."""
+    return {line.name: line for line in table() if line.name in _STORE or line.name.startswith("cassandra_")}
+
+
+@cache
+def _names() -> dict[str, str]:
+    """Returns the canonical names of all options by their names in lower case."""
+    own = (*_OF_STORE, *_READ, *_BATCH_READ, *_STREAM_READ, *_WRITE, *_BATCH_WRITE, *_OF_SPARK)
+    return {name.lower(): name for name in (*own, *_store_settings())}
+
+
+def _place(line: Setting, text: str) -> str:
+    """Returns a setting's text, in which a path holds wherever it is read."""
+    if line.type == "path":
+        return _absolute(text)
+    if line.name == "cassandra_password":
+        try:
+            return str(SecretName.parse(text, Path.cwd()))
+        except ValueError as error:
+            raise OptionError(f"Option {line.name} is not of the form env:NAME or file:PATH: {error}.") from None
+    return text
+
+
+def _absolute(text: str) -> str:
+    return str(Path.cwd() / Path(text).expanduser())
+
+
+def _selection(given: Mapping[str, str]) -> Selection:
+    chosen = [name for name in _SELECTIONS if name in given]
+    if len(chosen) != 1:
+        found = f" and not {' and '.join(chosen)}" if chosen else ""
+        raise OptionError(f"A read needs exactly one of subscribe, subscribePattern and assign{found}.")
+    [name] = chosen
+    text = given[name]
+    if name == "assign":
+        return _assigned(text)
+    if name == "subscribePattern":
+        return _pattern(text)
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise OptionError("Option subscribe names no queue.")
+    return Subscribe(names)
+
+
+def _pattern(text: str) -> Pattern:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise OptionError(f"Option subscribePattern is no regular expression: {error}.") from error
+    return Pattern(text)
+
+
+def _assigned(text: str) -> Assign:
+    shape = '{"queue":[1,2]}'
+    found = []
+    for queue, partitions in parsed_object("assign", text, shape).items():
+        if not isinstance(partitions, list) or not partitions:
+            raise OptionError(f"Option assign is not of the form {shape}.")
+        numbers = {number for part in partitions for number in partition_numbers("assign", str(part))}
+        found.append((queue, tuple(sorted(numbers))))
+    return Assign(tuple(found))
+
+
+def _refuse_bound(found: Bounds, bound: Bound, why: str) -> None:
+    if found.everywhere == bound or any(bound in each.values() for each in found.each.values()):
+        raise OptionError(f"{why}, as option {found.option} says.")
+
+
+def _switch(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    if name not in given:
+        return default
+    value = _SWITCHES.get(given[name].strip().lower())
+    if value is None:
+        raise OptionError(f"Option {name} is {given[name]!r}: it can be true or false.")
+    return value
+
+
+def _number(
+    given: Mapping[str, str], name: str, kind: Callable[[str], T], *, least: T, most: T | None = None
+) -> T | None:
+    if name not in given:
+        return None
+    number: T | None
+    try:
+        number = kind(given[name])
+    except ValueError:
+        number = None
+    if number is None or not least <= number <= (float("inf") if most is None else most):
+        word = "a whole number" if kind is int else "a number"
+        limits = f"from {least} on" if most is None else f"from {least} to {most}"
+        raise OptionError(f"Option {name} is {given[name]!r}: it has to be {word} {limits}.")
+    return number
+
+
+def _name(given: Mapping[str, str], name: str) -> str | None:
+    text = given.get(name)
+    if text is not None and not 0 < len(text) <= MAX_NAME:
+        raise OptionError(f"Option {name} has to be a text of 1 to {MAX_NAME} characters.")
+    return text

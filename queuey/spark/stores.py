@@ -1,0 +1,140 @@
+"""Open stores in Spark's processes: one for each process and set of options, made where work is done.
+
+Nothing here is ever pickled: plans and checkpoints hold :class:`~queuey.spark.options.StoreOptions`, which only name
+secrets, and each Python worker opens its own store when it first needs one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import threading
+from pathlib import Path
+
+from queuey import settings as table
+from queuey.errors import SettingsError
+from queuey.messages import Queue
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
+from queuey.storage import Store, opening
+
+_PAGE = 1000
+"""Queues in one listing."""
+_SHOWN = 10
+"""Applications that a message names."""
+
+_open: dict[tuple[int, StoreOptions], Store] = {}
+_lock = threading.Lock()
+
+
+def opened(options: StoreOptions) -> Store:
+    """Returns this process's store; the first call opens it, and it closes with the process.
+
+    Raises:
+        OptionError: There is no store of that name.
+        SettingsError: The settings cannot be used.
+        StoreUnavailable: The store does not answer.
+    """
+    key = (os.getpid(), options)
+    with _lock:
+        if key not in _open:
+            _open[key] = _opened(options)
+        return _open[key]
+
+
+def close_all() -> None:
+    """Closes the stores of this process; a later call opens them again."""
+    with _lock:
+        for key in [key for key in _open if key[0] == os.getpid()]:
+            _open.pop(key).close()
+
+
+def application(store: Store, options: StoreOptions) -> str:
+    """Returns whose queues are meant.
+
+    Raises:
+        OptionError: The store has no such application, or several and none is named.
+    """
+    if options.application is not None:
+        if not store.has_application(options.application):
+            raise OptionError(f"There is no application {options.application!r} in the store.")
+        return options.application
+    names = store.applications()
+    if len(names) != 1:
+        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
+        found = f"has {len(names)}: {shown}" if names else "has none"
+        raise OptionError(f"Option application is needed unless the store has exactly one; it {found}.")
+    return names[0]
+
+
+def queue(store: Store, options: StoreOptions, name: str) -> Queue:
+    """Returns the queue as it is now.
+
+    Raises:
+        QueueNotFound: No such queue.
+    """
+    return store.queue(application(store, options), name, fresh=True)
+
+
+def selected(options: StoreOptions, selection: Selection) -> list[Queue]:
+    """Returns the queues that a read is about, as they are now, by name.
+
+    Raises:
+        QueueNotFound: One that is named does not exist. A pattern may match none.
+    """
+    store = opened(options)
+    owner = application(store, options)
+    if isinstance(selection, Pattern):
+        found = _matching(store, owner, re.compile(selection.regex))
+    else:
+        names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
+        found = [store.queue(owner, name, fresh=True) for name in names]
+    return sorted(found, key=lambda queue: queue.name)
+
+
+def settings_of(options: StoreOptions) -> table.Settings:
+    """Returns the settings in force in this process.
+
+    Raises:
+        SettingsError: They cannot be used; the message names the option.
+    """
+    config = None if options.config is None else Path(options.config)
+    try:
+        loaded = table.load(dict(options.settings), os.environ, config=config)
+        opening.check(loaded)
+    except SettingsError as error:
+        # The texts name an option of the command line where it is one of Spark's.
+        text = re.sub(r"from --([a-z-]+)", lambda found: f"from option {found[1].replace('-', '_')}", str(error))
+        raise SettingsError(text) from error
+    return loaded.settings
+
+
+def _opened(options: StoreOptions) -> Store:
+    settings = settings_of(options)
+    remote = opening.is_cassandra(settings)
+    if not remote and not settings.data.is_dir():
+        # Opening it would make an empty one.
+        raise OptionError(f"There is no store at {settings.data}: options store and data say where it is.")
+    store = opening.open_store(settings, jobs=False)
+    try:
+        if remote:
+            opening.patiently(store.applications, settings.deadline)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def _matching(store: Store, owner: str, regex: re.Pattern[str]) -> list[Queue]:
+    found: list[Queue] = []
+    start = ""
+    while True:
+        listed = store.list_queues(owner, start=start, limit=_PAGE)
+        found += [queue for queue in listed if regex.fullmatch(queue.name)]
+        if len(listed) < _PAGE:
+            return found
+        start = listed[-1].name + "\0"
+
+
+atexit.register(close_all)
