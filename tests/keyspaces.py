@@ -35,8 +35,9 @@ CATALOGUE = {
     "applications": ("shard", "name"),
     "keys": ("digest",),
     "application_keys": ("application", "id"),
+    "ledger": ("work", "piece"),
 }
-"""Tables that decide what there is, and their keys; written by lightweight transactions only, here as well."""
+"""Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
 
 
 def make(cassandra: Cassandra, replication: int = 1) -> str:
@@ -47,7 +48,7 @@ def make(cassandra: Cassandra, replication: int = 1) -> str:
 
 
 def empty(url: str) -> None:
-    """Removes all applications, keys and queues; what hangs on queues is out of reach then."""
+    """Removes all applications, keys, queues and notes; what hangs on queues is out of reach then."""
     driver = Driver(parse_url(url), OPTIONS)
     try:
         assert driver.ready(60), driver.problem()

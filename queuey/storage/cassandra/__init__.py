@@ -5,6 +5,7 @@ What promises what:
 * ids, write stamps: :mod:`minting`, on the clock of :mod:`clock`, which :mod:`skew` compares with the cluster's;
 * writes that are acknowledged within W of their ids or taken back: :mod:`writer`, :mod:`fences`;
 * reads below a horizon from all places that can hold a message: :mod:`placement`, :mod:`segments`, :mod:`reading`;
+* whole ranges in and out: :mod:`ranges`, :mod:`loading`; notes about work that is done again: :mod:`ledger`;
 * queues, whose rows no process uses longer than C: :mod:`catalogue`, :mod:`queue_rows`, :mod:`cas`;
 * what purges and deletes leave: :mod:`graves`, :mod:`reaper`. The tables: ``cql/``, :mod:`migrations`.
 """
@@ -25,8 +26,8 @@ from queuey.storage.cassandra.catalogue import CassandraCatalogue
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.graves import Graves
+from queuey.storage.cassandra.ledger import CassandraLedger
 from queuey.storage.cassandra.levels import Levels
-from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.migrations import schema_problem
 from queuey.storage.cassandra.minting import Generator, Stamps
 from queuey.storage.cassandra.node_settings import acknowledgement_of
@@ -34,6 +35,7 @@ from queuey.storage.cassandra.offsets import CassandraOffsets, OffsetTable
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
 from queuey.storage.cassandra.queue_index import QueueIndex
 from queuey.storage.cassandra.queue_rows import QueueRows
+from queuey.storage.cassandra.ranges import CassandraBulk
 from queuey.storage.cassandra.reaper import Reaper
 from queuey.storage.cassandra.segments import Segments
 from queuey.storage.cassandra.skew import Skew, Watch
@@ -56,7 +58,9 @@ _BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?)")
 _BEATS = Statement("SELECT at FROM heartbeats WHERE process = ?")
 
 
-class CassandraStore(CassandraCatalogue, CassandraMessages, CassandraApplications, CassandraOffsets, Store):
+class CassandraStore(
+    CassandraCatalogue, CassandraBulk, CassandraApplications, CassandraOffsets, CassandraLedger, Store
+):
     """The store contract on Cassandra."""
 
     name = "cassandra"

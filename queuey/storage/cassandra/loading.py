@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
@@ -25,6 +25,9 @@ BATCH_BYTES = 128 << 10
 FLYING = 8
 """Batches on the way."""
 _NO_META = b"\0"
+
+Placed = dict[tuple[int, Place], list[Message]]
+"""Messages by partition and place."""
 
 
 class Loader:
@@ -56,23 +59,41 @@ class Loader:
             StoreUnavailable: Some may be written and some not.
         """
         now = self._clock.now()
+        placed = self.placed(messages, now)
+        self.record(placed)
+        return self.send(placed, now, self._stamps.above)
+
+    def placed(self, messages: Sequence[Message], now: int) -> Placed:
+        """Returns where messages go, by partition and place, without those that have expired by ``now`` (ticks)."""
         alive = [message for message in messages if message.expires > now]
-        by_place: dict[tuple[int, Place], list[Message]] = {}
+        found: Placed = {}
         level = _level_for(alive)
         for message in alive:
             lifetime = (message.expires - min(now, message.ticks)) / TICKS_PER_SECOND
             kind = max(self._row.home, placement.class_of(lifetime))
             place = placement.place_of(message.ticks, kind, level)
-            by_place.setdefault((message.partition, place), []).append(message)
+            found.setdefault((message.partition, place), []).append(message)
+        return found
+
+    def record(self, placed: Placed) -> None:
+        """Tells readers of the places."""
         by_partition: dict[int, list[Place]] = {}
-        for partition, place in by_place:
+        for partition, place in placed:
             by_partition.setdefault(partition, []).append(place)
         for partition, places in by_partition.items():
             self._segments.record(self._row.queue.qid, partition, places, consistency=self._level.writes)
-        self._send(by_place, now)
-        return len(alive)
 
-    def _send(self, by_place: dict[tuple[int, Place], list[Message]], now: int) -> None:
+    def send(self, placed: Placed, now: int, stamp: Callable[[int], int]) -> int:
+        """Writes messages to their places, which are recorded; returns how many.
+
+        Args:
+            placed: The messages.
+            now: Ticks; TTLs are counted from it.
+            stamp: Gives the timestamp for writing the id with these ticks.
+
+        Raises:
+            StoreUnavailable: Some may be written and some not.
+        """
         room = threading.Semaphore(FLYING)
         errors: list[StoreUnavailable] = []
 
@@ -81,7 +102,7 @@ class Loader:
                 errors.append(error)
             room.release()
 
-        for (partition, place), messages in by_place.items():
+        for (partition, place), messages in placed.items():
             where = (self._row.queue.qid, partition, place.bucket)
             key = rows.key_of(*where)
             for batch in _batches(messages):
@@ -91,7 +112,7 @@ class Loader:
                     break
                 self._driver.begin_rows(
                     rows.INSERT[place.kind],
-                    [self._encoded(key, message, now) for message in batch],
+                    [_encoded(key, message, now, stamp(message.ticks)) for message in batch],
                     rows.INSERTED,
                     routing_key=rows.routing_of(*where),
                     consistency=self._level.writes,
@@ -102,14 +123,15 @@ class Loader:
             room.acquire()
         if errors:
             raise errors[0]
+        return sum(map(len, placed.values()))
 
-    def _encoded(self, key: bytes, message: Message, now: int) -> bytes:
-        body, meta = rows.encode(message.body, message.meta)
-        kept = meta if isinstance(meta, bytes) else _NO_META  # Nothing must be left of a message that was there.
-        lives = -((now - message.expires) // TICKS_PER_SECOND) + 1
-        ttl = max(1, min(lives, placement.longest_ttl(now)))
-        stamp = self._stamps.above(message.ticks)
-        return rows.encoded_insert(key, message.position, body, message.expires, kept, stamp, ttl)
+
+def _encoded(key: bytes, message: Message, now: int, stamp: int) -> bytes:
+    body, meta = rows.encode(message.body, message.meta)
+    kept = meta if isinstance(meta, bytes) else _NO_META  # Nothing must be left of a message that was there.
+    lives = -((now - message.expires) // TICKS_PER_SECOND) + 1
+    ttl = max(1, min(lives, placement.longest_ttl(now)))
+    return rows.encoded_insert(key, message.position, body, message.expires, kept, stamp, ttl)
 
 
 def _level_for(messages: Sequence[Message]) -> int:
@@ -117,7 +139,8 @@ def _level_for(messages: Sequence[Message]) -> int:
     if not messages:
         return placement.LOAD
     times = [message.ticks for message in messages]
-    span = max(times) - min(times) + 1
+    # Who loads a few messages whose ids lie close together loads the next few as soon.
+    span = max(max(times) - min(times) + 1, placement.width(0, placement.DENSE_LOAD))
     full = len(messages) * placement.width(0, placement.LOAD) / span > FULL_ROWS
     return placement.DENSE_LOAD if full else placement.LOAD
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
 from typing import Any
 
 from queuey import ids
@@ -18,7 +17,6 @@ from queuey.storage.cassandra.clock import Clock, ticks
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
 from queuey.storage.cassandra.lanes import TTL_MARGIN
 from queuey.storage.cassandra.levels import InForce, Levels
-from queuey.storage.cassandra.loading import LOADED_AT_ONCE, Loader
 from queuey.storage.cassandra.minting import Generator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.placement import CLASSES, Place
@@ -152,21 +150,6 @@ class CassandraMessages(Scanning):
             ]
         self._driver.run_all(calls, consistency=level.writes)
         return len(wanted)
-
-    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
-        """See the contract. They go to places of their own, as those that are put (see :mod:`loading`)."""
-        self._watch.require()
-        row = self._rows.current(queue)
-        loader = Loader(self._driver, self._segments, row, self._levels.of(row.queue), self._clock, self._stamps)
-        written = 0
-        left = iter(messages)
-        while some := list(islice(left, LOADED_AT_ONCE)):
-            row = self._rows.current(queue)
-            for message in some:
-                items_of.check_partition(row.queue, message.partition)
-                items_of.check_text(message.body)
-            written += loader.write(some)
-        return written
 
     # Reading
 

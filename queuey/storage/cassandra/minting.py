@@ -117,11 +117,18 @@ class Stamps:
 
     def above(self, ticks: int) -> int:
         """Returns the timestamp for writing or deleting the id with these ticks."""
-        now = self._clock.now()
-        wanted = stamp_of(max(now, min(ticks, now + self._ahead)))
+        wanted = self.at(self._clock.now(), ticks)
         with self._lock:
             self._last = max(self._last + 1, wanted)
             return self._last
+
+    def at(self, now: int, ticks: int) -> int:
+        """Returns the lowest timestamp that will do for the id with these ticks, if it is written at ``now``.
+
+        It owes nothing to what else the process has written, so whoever knows until when it was given can tell how
+        high it is at most.
+        """
+        return stamp_of(max(now, min(ticks, now + self._ahead)))
 
 
 def stamp_of(ticks: int) -> int:

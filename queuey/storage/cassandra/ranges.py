@@ -1,0 +1,82 @@
+"""Whole ranges out of Cassandra and into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from queuey.errors import TooLate
+from queuey.messages import Message, Queue
+from queuey.storage import items as items_of
+from queuey.storage.cassandra.clock import ticks
+from queuey.storage.cassandra.driver import InDoubt
+from queuey.storage.cassandra.loading import LOADED_AT_ONCE, Loader
+from queuey.storage.cassandra.messages import CassandraMessages
+from queuey.storage.cassandra.queue_rows import Row
+
+
+class CassandraBulk(CassandraMessages):
+    """The bulk contract on Cassandra."""
+
+    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """See the contract. They go to places of their own, as those that are put (see :mod:`loading`)."""
+        self._watch.require()
+        loader = self._loader(self._rows.current(queue))
+        written = 0
+        left = iter(messages)
+        while some := list(islice(left, LOADED_AT_ONCE)):
+            _check(self._rows.current(queue).queue, some)
+            written += loader.write(some)
+        return written
+
+    def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """See the contract. After any other error some of the messages may be written.
+
+        Let *base* be the lowest id's time. A reader whose horizon lies above it chose it when its clock showed more
+        than base + D, which is after base + D - S on ours. So the reader finds the messages if, by our clock,
+
+        * they are acknowledged by base + D - S: its queries meet what was acknowledged before them;
+        * their places are recorded by base + D - S - C: it uses no look at the record that began longer than C (at
+          most D - S) before it chose its horizon.
+
+        They lie at the levels of given ids, which readers ask whatever floors and vacancies say, so rows of an attempt
+        that is made again, and then finds them there, are not hidden although they may have come late.
+
+        W is kept free for the write, so what begins in time is normally acknowledged in time. The timestamps of the
+        rows are taken before that is judged, and are not above it: a delete by anybody whose clock says that it is too
+        late to write at these ids wins against rows of this call that are still on their way.
+        """
+        self._watch.require()
+        row = self._rows.current(queue)
+        _check(row.queue, messages)
+        if not messages:
+            return 0
+        level = self._levels.of(queue)
+        spare = min(level.delay, self._levels.delay(queue)) - self._options.clock_difference
+        lowest = min(message.ticks for message in messages)
+        last_start = lowest + ticks(spare - max(level.deadline, min(self._options.row_age, spare)))
+        now, began = self._clock.both()
+        if now >= last_start:
+            raise TooLate(written=False)
+        loader = self._loader(row)
+        placed = loader.placed(messages, now)
+        loader.record(placed)
+        self._rows.current(queue)
+        if self._clock.now() >= last_start:
+            raise TooLate(written=False)
+        written = loader.send(placed, now, lambda at: self._stamps.at(now, at))
+        ended = self._clock.now()
+        if not self._watch.sound() and not self._watch.check():
+            raise InDoubt(str(self._watch.refusal()))
+        if ended > lowest + ticks(spare) or not self._watch.vouches(began):
+            raise TooLate(written=True)
+        return written
+
+    def _loader(self, row: Row) -> Loader:
+        return Loader(self._driver, self._segments, row, self._levels.of(row.queue), self._clock, self._stamps)
+
+
+def _check(queue: Queue, messages: Sequence[Message]) -> None:
+    for message in messages:
+        items_of.check_partition(queue, message.partition)
+        items_of.check_text(message.body)
