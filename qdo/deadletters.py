@@ -1,35 +1,15 @@
 """Dead letters: messages that could not be handled, kept with the reason, and sent back when it is gone.
 
-A dead letter lies in the queue ``<queue>.dead``, in the partition and under the id of the message that it was, so that
-publishing it twice is the same as once. Its body and content type are the message's, its headers too, and beside them:
-
-========================  ===========================================================================
-``queuey-dead-queue``     the queue that it came from
-``queuey-dead-partition`` the partition
-``queuey-dead-id``        its id
-``queuey-dead-attempts``  how often it was tried
-``queuey-dead-error``     class of the last error
-``queuey-dead-text``      what that error said, cut; absent if it said nothing
-``queuey-dead-at``        when it was given up, ISO 8601 in UTC
-``queuey-dead-json``      ``1``: the body is the text of what was a JSON value
-``queuey-dead-type``      the content type, where HTTP cannot carry it as it is
-``queuey-dead-headers``   a JSON object of headers that could not be kept as they are
-``queuey-dead-lost``      so many headers had no room at all
-========================  ===========================================================================
-
-Text in these headers is printable ASCII; ``%`` and everything else is percent-encoded as UTF-8.
+Their format is in :mod:`queuey.client.deadletters`; here it is put to use over HTTP.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Mapping
-from datetime import UTC, datetime
-from fnmatch import fnmatchcase
+from datetime import datetime
 from typing import Any, TypedDict, Unpack
-from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -45,63 +25,27 @@ from queuey.client import (
     QueueExists,
     QueueNotFound,
 )
+from queuey.client import deadletters as letters_
+from queuey.client.deadletters import SUFFIX, TTL, WAYS, Cause, Choice, DeadLetter, Origin, Way, holds_dead, queue_for
 
-SUFFIX = ".dead"
-TTL = 2_592_000
-"""Seconds (30 days)."""
-_PREFIX = "queuey-dead-"
+__all__ = [
+    "SUFFIX",
+    "TTL",
+    "Cause",
+    "DeadLetter",
+    "Filter",
+    "Redriven",
+    "bury",
+    "headers_for",
+    "holds_dead",
+    "letter",
+    "letters",
+    "queue_for",
+    "redrive",
+]
+
 _PAGE = 200
-_TEXT = 500
-_NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
-_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
-_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 _REFUSED_HEADERS = frozenset({400, 413, 431})
-_WAYS = ("as they are", "packed", "left out")
-"""What becomes of the message's own headers, until the server takes them: it keeps only so many, of so many bytes."""
-
-
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a message was given up.
-
-    Attributes:
-        attempts: How often it was tried.
-        error: Class of the last error.
-        text: What that error said.
-        at: Seconds since 1970.
-    """
-
-    attempts: int
-    error: str
-    text: str = ""
-    at: float
-
-
-class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A message of a queue of dead letters, as what it was.
-
-    Attributes:
-        lies_in: The queue of dead letters.
-        queue: Where it came from.
-        partition: Where it came from, and the partition in which it lies.
-        id: Its id, there and here.
-        body: As it was: text, or bytes if it is none.
-        json: The body is the text of what was a JSON value.
-        content_type: As it was.
-        headers: As they were.
-        lost: How many headers could not be kept.
-        cause: Why it lies here.
-    """
-
-    lies_in: str
-    queue: str
-    partition: int
-    id: str
-    body: str | bytes
-    json: bool
-    content_type: str | None
-    headers: Mapping[str, str]
-    lost: int
-    cause: Cause
 
 
 class Filter(TypedDict, total=False):
@@ -136,16 +80,6 @@ class Redriven(msgspec.Struct, frozen=True):
     left: tuple[tuple[DeadLetter, str], ...] = ()
 
 
-def queue_for(queue: str, dead_queue: str | None = None) -> str:
-    """Returns the queue in which a queue's dead letters lie."""
-    return dead_queue or queue + SUFFIX
-
-
-def holds_dead(queue: str, dead_queue: str | None = None) -> bool:
-    """Tells whether a queue is one of dead letters."""
-    return queue == dead_queue or queue.endswith(SUFFIX)
-
-
 # -- publishing
 
 
@@ -164,45 +98,30 @@ async def bury(
     """
     target = queue_for(queue, dead_queue)
     body = message.body if isinstance(message.body, str | bytes) else await _json_text(client, queue, message)
-    for way in _WAYS:
+    for way in WAYS:
         headers = headers_for(queue, message, cause, way)
-        kind = message.content_type if _carried(message.content_type) else None
+        kind = message.content_type if letters_.is_carried(message.content_type) else None
         try:
             await _put(client, queue, target, message, body, headers=headers, content_type=kind, ttl=ttl)
         except ApiError as error:
-            if error.status not in _REFUSED_HEADERS or way == _WAYS[-1]:
+            if error.status not in _REFUSED_HEADERS or way == WAYS[-1]:
                 raise
         else:
             break
     return target
 
 
-def headers_for(queue: str, message: Message, cause: Cause, way: str = _WAYS[0]) -> dict[str, str]:
-    """Returns the headers of a dead letter.
-
-    Args:
-        queue: Where the message came from.
-        message: The message.
-        cause: Why it was given up.
-        way: What becomes of its own headers: ``as they are`` (those that HTTP can carry), ``packed`` into one, or
-            ``left out``.
-    """
-    plain = {name: text for name, text in message.headers.items() if way == _WAYS[0] and _fits(name, text)}
-    packed = {name: text for name, text in message.headers.items() if name not in plain}
-    own = {
-        "queue": _ascii(queue),
-        "partition": str(message.partition),
-        "id": message.id,
-        "attempts": str(cause.attempts),
-        "error": _ascii(cause.error),
-        "text": _ascii(cause.text[:_TEXT]),
-        "at": datetime.fromtimestamp(cause.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "json": "" if isinstance(message.body, str | bytes) else "1",
-        "type": "" if _carried(message.content_type) else _ascii(message.content_type or ""),
-        "headers": json.dumps(packed) if packed and way != _WAYS[2] else "",
-        "lost": str(len(packed)) if packed and way == _WAYS[2] else "",
-    }
-    return plain | {_PREFIX + name: text for name, text in own.items() if text}
+def headers_for(queue: str, message: Message, cause: Cause, way: Way = "as they are") -> dict[str, str]:
+    """Returns the headers of the dead letter that a message of this queue becomes."""
+    origin = Origin(
+        queue=queue,
+        partition=message.partition,
+        id=message.id,
+        json=not isinstance(message.body, str | bytes),
+        content_type=message.content_type,
+        headers=message.headers,
+    )
+    return letters_.headers_of(origin, cause, way)
 
 
 async def _json_text(client: AsyncClient, queue: str, message: Message) -> str:
@@ -258,50 +177,16 @@ async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
     return info.partitions, info.consistency
 
 
-def _fits(name: str, text: str) -> bool:
-    """Tells whether a header can travel as it is beside ours."""
-    return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(text) is not None and not name.startswith(_PREFIX)
-
-
-def _carried(kind: str | None) -> bool:
-    return kind is None or _VALUE.fullmatch(kind) is not None
-
-
-def _ascii(text: str) -> str:
-    """Returns text as a header's value; HTTP would drop spaces at its ends."""
-    inner = quote(text.encode("utf-8", "backslashreplace"), safe=_PRINTABLE)
-    start, end = len(inner) - len(inner.lstrip()), len(inner) - len(inner.rstrip())
-    return "%20" * len(inner) if start == len(inner) else "%20" * start + inner.strip() + "%20" * end
-
-
 # -- reading
 
 
 def letter(message: Message, lies_in: str) -> DeadLetter | None:
     """Reads a message of a queue of dead letters; None: it is none."""
-    said = {name.removeprefix(_PREFIX): text for name, text in message.headers.items() if name.startswith(_PREFIX)}
     plain = isinstance(message.body, str | bytes)
-    try:
-        packed = msgspec.json.decode(said.get("headers", "{}"), type=dict[str, str])
-        return DeadLetter(
-            lies_in=lies_in,
-            queue=unquote(said["queue"]),
-            partition=int(said["partition"]),
-            id=said["id"],
-            body=message.body if plain else json.dumps(message.body),
-            json="json" in said or not plain,
-            content_type=unquote(said["type"]) if "type" in said else message.content_type,
-            headers={name: text for name, text in message.headers.items() if not name.startswith(_PREFIX)} | packed,
-            lost=int(said.get("lost", 0)),
-            cause=Cause(
-                attempts=int(said["attempts"]),
-                error=unquote(said["error"]),
-                text=unquote(said.get("text", "")),
-                at=datetime.fromisoformat(said["at"]).timestamp(),
-            ),
-        )
-    except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
-        return None
+    body = message.body if plain else json.dumps(message.body)
+    return letters_.letter_from(
+        message.headers, body, lies_in=lies_in, content_type=message.content_type, json=not plain
+    )
 
 
 async def letters(client: AsyncClient, queue: str, **wanted: Unpack[Filter]) -> AsyncIterator[DeadLetter]:
@@ -396,24 +281,19 @@ async def _pages(client: AsyncClient, queue: str, wanted: Filter) -> AsyncIterat
     """Yields the letters that are wanted, as they come."""
     lies_in = queue_for(queue, wanted.get("dead_queue"))
     since, until = _seconds(wanted.get("since")), _seconds(wanted.get("until"))
-    error, limit, partitions = wanted.get("error"), wanted.get("limit"), wanted.get("partitions")
+    choice = Choice(since=since, until=until, error=wanted.get("error"))
+    limit, partitions = wanted.get("limit"), wanted.get("partitions")
     if limit is not None and limit < 1:
         raise InvalidArgument("a limit is at least 1")
     asked: Any = "*" if partitions is None else list(partitions)
     async for page in client.read_pages(lies_in, limit=_PAGE, partitions=asked, delay=False):
         found = [each for message in page.messages if (each := letter(message, lies_in)) is not None]
-        found = [each for each in found if each.queue == queue and _matches(each.cause, since, until, error)][:limit]
+        found = [each for each in found if each.queue == queue and choice.takes(each.cause)][:limit]
         yield found
         if limit is not None:
             limit -= len(found)
             if not limit:
                 return
-
-
-def _matches(cause: Cause, since: float | None, until: float | None, error: str | None) -> bool:
-    if (since is not None and cause.at < since) or (until is not None and cause.at > until):
-        return False
-    return error is None or fnmatchcase(cause.error, error) or fnmatchcase(cause.error.rpartition(".")[2], error)
 
 
 def _seconds(instant: float | datetime | None) -> float | None:

@@ -53,7 +53,8 @@ class Place:
         from queuey.settings import DEFAULT_SOURCE
         from queuey.storage import opening
 
-        names = [name for name, source in self._sources.items() if _is_of_store(name) and source != DEFAULT_SOURCE]
+        kept = (name for name, source in self._sources.items() if source != DEFAULT_SOURCE)
+        names = [name for name in kept if _is_of_store(name) and name != "profile"]
         if not opening.is_cassandra(self.settings):
             names.append("data")
         return {name: _portable(getattr(self.settings, name)) for name in dict.fromkeys(names)}

@@ -1,0 +1,240 @@
+"""Dead letters: messages that could not be handled, kept with the reason. Their format, and what they have in common.
+
+A dead letter lies in the queue ``<queue>.dead``, in the partition and under the id of the message that it was, so that
+publishing it twice is the same as once. Its body and content type are the message's, its headers too, and beside them:
+
+========================  ===========================================================================
+``queuey-dead-queue``     the queue that it came from
+``queuey-dead-partition`` the partition
+``queuey-dead-id``        its id
+``queuey-dead-attempts``  how often it was tried
+``queuey-dead-error``     class of the last error
+``queuey-dead-text``      what that error said, cut; absent if it said nothing
+``queuey-dead-at``        when it was given up, ISO 8601 in UTC
+``queuey-dead-json``      ``1``: the body is the text of what was a JSON value
+``queuey-dead-type``      the content type, where HTTP cannot carry it as it is
+``queuey-dead-headers``   a JSON object of headers that could not be kept as they are
+``queuey-dead-lost``      so many headers had no room at all
+========================  ===========================================================================
+
+Text in these headers is printable ASCII; ``%`` and everything else is percent-encoded as UTF-8.
+"""
+
+from __future__ import annotations
+
+import json as json_text
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import Literal
+from urllib.parse import quote, unquote
+
+import msgspec
+
+SUFFIX = ".dead"
+PREFIX = "queuey-dead-"
+TTL = 2_592_000
+"""Seconds (30 days)."""
+Way = Literal["as they are", "packed", "left out"]
+WAYS: tuple[Way, ...] = ("as they are", "packed", "left out")
+"""What becomes of the message's own headers, until the server takes them: it keeps only so many, of so many bytes."""
+
+_TEXT = 500
+_NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
+_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a message was given up.
+
+    Attributes:
+        attempts: How often it was tried.
+        error: Class of the last error.
+        text: What that error said.
+        at: Seconds since 1970.
+    """
+
+    attempts: int
+    error: str
+    text: str = ""
+    at: float
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a queue of dead letters, as what it was.
+
+    Attributes:
+        lies_in: The queue of dead letters.
+        queue: Where it came from.
+        partition: Where it came from, and the partition in which it lies.
+        id: Its id, there and here.
+        body: As it was: text, or bytes if it is none.
+        json: The body is the text of what was a JSON value.
+        content_type: As it was.
+        headers: As they were.
+        lost: How many headers could not be kept.
+        cause: Why it lies here.
+    """
+
+    lies_in: str
+    queue: str
+    partition: int
+    id: str
+    body: str | bytes
+    json: bool
+    content_type: str | None
+    headers: Mapping[str, str]
+    lost: int
+    cause: Cause
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that is to become a dead letter, as far as its headers tell of it.
+
+    Attributes:
+        queue: Where it came from.
+        partition: The partition.
+        id: Its id.
+        json: Its body is a JSON value.
+        content_type: As given.
+        headers: As given.
+    """
+
+    queue: str
+    partition: int
+    id: str
+    json: bool
+    content_type: str | None
+    headers: Mapping[str, str]
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters are meant; each that is given must hold.
+
+    Attributes:
+        since: Given up then or later: seconds since 1970.
+        until: Given up then or before.
+        error: Class of the error, bare or with its module; a shell pattern.
+    """
+
+    since: float | None = None
+    until: float | None = None
+    error: str | None = None
+
+    def takes(self, cause: Cause) -> bool:
+        """Tells whether a letter that lies here for this reason is meant."""
+        if (self.since is not None and cause.at < self.since) or (self.until is not None and cause.at > self.until):
+            return False
+        bare = cause.error.rpartition(".")[2]
+        return self.error is None or fnmatchcase(cause.error, self.error) or fnmatchcase(bare, self.error)
+
+
+def queue_for(queue: str, dead_queue: str | None = None) -> str:
+    """Returns the queue in which a queue's dead letters lie."""
+    return dead_queue or queue + SUFFIX
+
+
+def holds_dead(queue: str, dead_queue: str | None = None) -> bool:
+    """Tells whether a queue is one of dead letters."""
+    return queue == dead_queue or queue.endswith(SUFFIX)
+
+
+def headers_of(origin: Origin, cause: Cause, way: Way = "as they are") -> dict[str, str]:
+    """Returns the headers of a dead letter.
+
+    Args:
+        origin: The message that it was.
+        cause: Why it was given up.
+        way: What becomes of its own headers: ``as they are`` (those that HTTP can carry), ``packed`` into one, or
+            ``left out``.
+    """
+    plain = {name: text for name, text in origin.headers.items() if way == "as they are" and _fits(name, text)}
+    packed = {name: text for name, text in origin.headers.items() if name not in plain}
+    own = {
+        "queue": _ascii(origin.queue),
+        "partition": str(origin.partition),
+        "id": origin.id,
+        "attempts": str(cause.attempts),
+        "error": _ascii(cause.error),
+        "text": _ascii(cause.text[:_TEXT]),
+        "at": datetime.fromtimestamp(cause.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "json": "1" if origin.json else "",
+        "type": "" if is_carried(origin.content_type) else _ascii(origin.content_type or ""),
+        "headers": json_text.dumps(packed) if packed and way != "left out" else "",
+        "lost": str(len(packed)) if packed and way == "left out" else "",
+    }
+    return plain | {PREFIX + name: text for name, text in own.items() if text}
+
+
+def letter_from(
+    headers: Mapping[str, str], body: str | bytes, *, lies_in: str, content_type: str | None, json: bool = False
+) -> DeadLetter | None:
+    """Reads a message of a queue of dead letters; None: it is none.
+
+    Args:
+        headers: Of the message.
+        body: Of the message; a JSON value as its text.
+        lies_in: The queue.
+        content_type: Of the message.
+        json: It lies there as a JSON value, whatever its headers say.
+    """
+    said = {name.removeprefix(PREFIX): text for name, text in headers.items() if name.startswith(PREFIX)}
+    try:
+        packed = msgspec.json.decode(said.get("headers", "{}"), type=dict[str, str])
+        return DeadLetter(
+            lies_in=lies_in,
+            queue=unquote(said["queue"]),
+            partition=int(said["partition"]),
+            id=said["id"],
+            body=body,
+            json=json or "json" in said,
+            content_type=unquote(said["type"]) if "type" in said else content_type,
+            headers={name: text for name, text in headers.items() if not name.startswith(PREFIX)} | packed,
+            lost=int(said.get("lost", 0)),
+            cause=Cause(
+                attempts=int(said["attempts"]),
+                error=unquote(said["error"]),
+                text=unquote(said.get("text", "")),
+                at=datetime.fromisoformat(said["at"]).timestamp(),
+            ),
+        )
+    except (KeyError, TypeError, ValueError, msgspec.MsgspecError):
+        return None
+
+
+def is_carried(kind: str | None) -> bool:
+    """Tells whether HTTP can carry a content type as it is."""
+    return kind is None or _VALUE.fullmatch(kind) is not None
+
+
+_SHAPES = [
+    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<id>"),
+    (re.compile(r"\b(?=[a-fA-F]*\d)(?=\d*[a-fA-F])[0-9a-fA-F]{8,}\b"), "<id>"),
+    (re.compile(r"0[xX][0-9a-fA-F]+"), "<id>"),
+    (re.compile(r'"[^"\n]*"'), '"…"'),
+    (re.compile(r"(?<![A-Za-z0-9])'[^'\n]*'(?![A-Za-z0-9])"), "'…'"),
+    (re.compile(r"`[^`\n]*`"), "`…`"),
+    (re.compile(r"(?<!\w)[-+]?\d+(?:[.,:]\d+)*(?:[eE][-+]?\d+)?"), "<n>"),
+    (re.compile(r"\s+"), " "),
+]
+
+
+def shape_of(text: str) -> str:
+    """Returns what the texts of errors of one kind have in common: ids, quoted strings and numbers are replaced."""
+    for pattern, instead in _SHAPES:
+        text = pattern.sub(instead, text)
+    return text.strip()
+
+
+def _fits(name: str, text: str) -> bool:
+    """Tells whether a header can travel as it is beside ours."""
+    return _NAME.fullmatch(name) is not None and _VALUE.fullmatch(text) is not None and not name.startswith(PREFIX)
+
+
+def _ascii(text: str) -> str:
+    """Returns text as a header's value; HTTP would drop spaces at its ends."""
+    inner = quote(text.encode("utf-8", "backslashreplace"), safe=_PRINTABLE)
+    start, end = len(inner) - len(inner.lstrip()), len(inner) - len(inner.rstrip())
+    return "%20" * len(inner) if start == len(inner) else "%20" * start + inner.strip() + "%20" * end
