@@ -14,7 +14,7 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.output import Json
-from queuey.cli.target import connected
+from queuey.cli.target import recorded
 from queuey.client import instants
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ app = typer.Typer(add_completion=False)
 
 
 @app.command()
-@connected
+@recorded
 def send(
     client: Client,
     queue: Annotated[str, typer.Argument(help="Queue; with --queue-field a template.", show_default=False)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,8 +50,23 @@ _OPTIONS = {
 }
 
 
+_RECEIPTS = Annotated[
+    Path | None,
+    typer.Option(help="File to append a line of JSON to for every message that was stored, for queuey pipeline audit."),
+]
+
+
 def connected(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command, whose first parameter is an open client, the options that say where that connects to."""
+    return _connected(command, _OPTIONS)
+
+
+def recorded(command: Callable[..., None]) -> Callable[..., None]:
+    """Does what :func:`connected` does for a command that stores messages, of which receipts can be kept."""
+    return _connected(command, {"receipts": _RECEIPTS, **_OPTIONS})
+
+
+def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Callable[..., None]:
     name = next(iter(command.__annotations__))
     # The client's type is only there for type checkers, so that --help does not import the client.
     del command.__annotations__[name]
@@ -59,7 +74,7 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
     first, *own = signature.parameters.values()
     added = [
         inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-        for option, annotation in _OPTIONS.items()
+        for option, annotation in options.items()
     ]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
@@ -69,8 +84,10 @@ def connected(command: Callable[..., None]) -> Callable[..., None]:
         if profile is not None:
             # The client looks for the profile where this variable says.
             os.environ["QUEUEY_PROFILE"] = str(profile)
+        receipts = values.pop("receipts", None)
         ca = ca or os.environ.get("QUEUEY_CA") or None
-        with Client(url, key=key, application=app, verify=True if ca is None else str(ca)) as client:
+        verify = True if ca is None else str(ca)
+        with Client(url, key=key, application=app, verify=verify, receipts=receipts) as client:
             command(**{first.name: client}, **values)
 
     run.__doc__ = command.__doc__

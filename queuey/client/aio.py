@@ -16,6 +16,7 @@ from queuey.client.following import Following, start_query
 from queuey.client.offset_calls import Progress
 from queuey.client.queue_calls import QueueFields
 from queuey.client.read_calls import Query, ReadOptions
+from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
     Message,
@@ -51,7 +52,7 @@ class AsyncClient:
     ``transport`` is an async one and ``timing`` an :class:`AsyncTiming`. Use it in one event loop.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own, by keyword
         self,
         url: str | Iterable[str] | None = None,
         *,
@@ -62,6 +63,7 @@ class AsyncClient:
         retry: RetryPolicy | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
         timing: AsyncTiming | None = None,
+        receipts: str | Path | None = None,
     ) -> None:
         from queuey.client.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
@@ -77,6 +79,7 @@ class AsyncClient:
             draw=self._timing.draw,
         )
         self._sender = AsyncSender(access.servers, access.key, verify, transport)
+        self._journal = open_journal(receipts, access.servers[0].application)
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""
@@ -91,8 +94,9 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, and the file of receipts."""
         await self._sender.close()
+        self._journal.close()
 
     @property
     def application(self) -> str:
@@ -162,7 +166,11 @@ class AsyncClient:
         **options: Unpack[SendOptions],
     ) -> Receipt:
         """Stores one message; see :meth:`Client.send`."""
-        return await self._run(send_calls.send(queue, Outgoing(body, **options), after))
+        message = Outgoing(body, **options)
+        call = send_calls.send(queue, message, after)
+        with self._journal.sending(queue, (message,)) as sending:
+            (receipt,) = sending.stored([await self._run(call)])
+        return receipt
 
     async def send_many(self, queue: str, messages: Messages, *, after: After | None = None) -> list[Receipt]:
         """Stores messages in as few requests as the server's limits allow; see :meth:`Client.send_many`."""
@@ -171,7 +179,7 @@ class AsyncClient:
             async for receipt in self.send_iter(queue, messages, after=after):
                 receipts.append(receipt)  # noqa: PERF401 - what was stored is needed when a later batch fails
         except ClientError as error:
-            error.receipts = tuple(receipts)
+            error.receipts = (*receipts, *error.receipts)
             raise
         return receipts
 
@@ -205,7 +213,10 @@ class AsyncClient:
         **options: Unpack[SendOptions],
     ) -> None:
         """Writes one body at the given ids; see :meth:`Client.put`."""
-        await self._run(send_calls.put(queue, message_calls.several(places), Outgoing(body, **options)))
+        message, chosen = Outgoing(body, **options), message_calls.several(places)
+        call = send_calls.put(queue, chosen, message)
+        with self._journal.putting(queue, chosen, message):
+            await self._run(call)
 
     # -- reading
 
@@ -315,7 +326,8 @@ class AsyncClient:
         return await self._run(service_calls.version())
 
     async def _send_chunk(self, queue: str, chunk: Chunk, after: After | None) -> list[Receipt]:
-        return await self._run(send_calls.send_batch(queue, chunk, after))
+        with self._journal.sending(queue, chunk.messages) as sending:
+            return sending.stored(await self._run(send_calls.send_batch(queue, chunk, after)))
 
     async def _run(self, call: Call[T]) -> T:
         """Sends a call until it is answered or may not be sent again."""

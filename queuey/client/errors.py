@@ -4,6 +4,7 @@
 
     ClientError                      a queuey.errors.QueueyError
     ├── InvalidArgument              refused before anything was sent; also a ValueError
+    ├── ReceiptsError                the file of receipts cannot be written
     ├── ProfileError                 the profile file cannot be used
     │   ├── ProfileNotFound
     │   ├── ProfileInvalid           no TOML, or a key is missing or wrong
@@ -52,7 +53,7 @@ class ClientError(QueueyError):
     """Base of all errors of the client.
 
     Attributes:
-        receipts: What ``send_many`` had stored in earlier requests before this one failed.
+        receipts: What was stored nevertheless: by ``send_many`` in earlier requests before this one failed.
         temporary: Whether the same call may well succeed later, unchanged.
     """
 
@@ -66,6 +67,16 @@ class InvalidArgument(ClientError, ValueError):
     """An argument that cannot be sent. Nothing was sent."""
 
     code = "InvalidArgument"
+
+
+class ReceiptsError(ClientError):
+    """The file of receipts cannot be written.
+
+    Raised when the client is made, nothing was sent; by a call that stores messages, they were stored, and ``receipts``
+    has what could not be written down.
+    """
+
+    code = "ReceiptsError"
 
 
 class ProfileError(ClientError):

@@ -100,10 +100,11 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """The body of one batch, and which of its messages are not delayed, in order."""
+    """The body of one batch, its messages, and which of them are not delayed, in order."""
 
     content: bytes
     prompt: tuple[bool, ...]
+    messages: tuple[Outgoing, ...]
 
 
 class Batcher:
@@ -117,20 +118,20 @@ class Batcher:
     def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES) -> None:
         if messages < 1:
             raise InvalidArgument("a batch has at least one message")
-        self._messages = min(messages, BATCH_MESSAGES)
+        self._most = min(messages, BATCH_MESSAGES)
         self._room = size - len(_OPEN) - len(_CLOSE)
         self._items: list[bytes] = []
-        self._prompt: list[bool] = []
+        self._messages: list[Outgoing] = []
         self._size = 0
 
     def add(self, message: str | bytes | Outgoing) -> Chunk | None:
         """Takes a message; returns the batch that had no room for it, if so."""
         outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
         item = _item(outgoing)
-        full = len(self._items) >= self._messages or self._size + len(item) > self._room
+        full = len(self._items) >= self._most or self._size + len(item) > self._room
         chunk = self.rest() if full else None
         self._items.append(item)
-        self._prompt.append(not outgoing.delay)
+        self._messages.append(outgoing)
         self._size += len(item) + 1
         return chunk
 
@@ -138,8 +139,9 @@ class Batcher:
         """Returns what has been collected, if anything, and begins anew."""
         if not self._items:
             return None
-        chunk = Chunk(_OPEN + b",".join(self._items) + _CLOSE, tuple(self._prompt))
-        self._items, self._prompt, self._size = [], [], 0
+        content = _OPEN + b",".join(self._items) + _CLOSE
+        chunk = Chunk(content, tuple(not message.delay for message in self._messages), tuple(self._messages))
+        self._items, self._messages, self._size = [], [], 0
         return chunk
 
 

@@ -23,6 +23,7 @@ from queuey.client.following import Following, start_query
 from queuey.client.offset_calls import Progress
 from queuey.client.queue_calls import QueueFields
 from queuey.client.read_calls import Query, ReadOptions
+from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
     Message,
@@ -64,13 +65,16 @@ class Client:
         retry: How persistent to be.
         transport: An httpx2 transport in place of the network.
         timing: Where time and chance come from.
+        receipts: A file to which a line is appended for every message that was stored; see
+            :mod:`queuey.client.receipts`. None: none.
 
     Raises:
         InvalidArgument: An address or the key cannot be used.
+        ReceiptsError: The file of receipts cannot be written.
         ProfileError: The profile was needed and cannot be used.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own, by keyword
         self,
         url: str | Iterable[str] | None = None,
         *,
@@ -81,6 +85,7 @@ class Client:
         retry: RetryPolicy | None = None,
         transport: httpx2.BaseTransport | None = None,
         timing: Timing | None = None,
+        receipts: str | Path | None = None,
     ) -> None:
         from queuey.client.transport import Sender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
@@ -96,6 +101,7 @@ class Client:
             draw=self._timing.draw,
         )
         self._sender = Sender(access.servers, access.key, verify, transport)
+        self._journal = open_journal(receipts, access.servers[0].application)
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""
@@ -110,8 +116,9 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections, and the file of receipts."""
         self._sender.close()
+        self._journal.close()
 
     @property
     def application(self) -> str:
@@ -205,7 +212,11 @@ class Client:
         Raises:
             TransportError: Nobody answered. With ``outcome`` ``unknown`` the message may have been stored.
         """
-        return self._run(send_calls.send(queue, Outgoing(body, **options), after))
+        message = Outgoing(body, **options)
+        call = send_calls.send(queue, message, after)
+        with self._journal.sending(queue, (message,)) as sending:
+            (receipt,) = sending.stored([self._run(call)])
+        return receipt
 
     def send_many(
         self, queue: str, messages: Iterable[str | bytes | Outgoing], *, after: After | None = None
@@ -219,7 +230,7 @@ class Client:
         try:
             receipts.extend(self.send_iter(queue, messages, after=after))
         except ClientError as error:
-            error.receipts = tuple(receipts)
+            error.receipts = (*receipts, *error.receipts)
             raise
         return receipts
 
@@ -267,7 +278,10 @@ class Client:
             body: Text or bytes; or give any JSON value as ``json=``, which is kept as text.
             options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
         """
-        self._run(send_calls.put(queue, message_calls.several(places), Outgoing(body, **options)))
+        message, chosen = Outgoing(body, **options), message_calls.several(places)
+        call = send_calls.put(queue, chosen, message)
+        with self._journal.putting(queue, chosen, message):
+            self._run(call)
 
     # -- reading
 
@@ -430,7 +444,8 @@ class Client:
         return self._run(service_calls.version())
 
     def _send_chunk(self, queue: str, chunk: Chunk, after: After | None) -> list[Receipt]:
-        return self._run(send_calls.send_batch(queue, chunk, after))
+        with self._journal.sending(queue, chunk.messages) as sending:
+            return sending.stored(self._run(send_calls.send_batch(queue, chunk, after)))
 
     def _run(self, call: Call[T]) -> T:
         """Sends a call until it is answered or may not be sent again."""

@@ -57,6 +57,25 @@ def test_feed_from_a_file(run: Run, client: Client, queue: str, tmp_path: Path) 
     assert [body["n"] for body in bodies(client, queue)] == list(range(2500))  # type: ignore[index]
 
 
+def test_receipts_of_what_was_sent(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
+    """Every message stored has its line in the file named, from one command after another."""
+    receipts = str(tmp_path / "receipts.jsonl")
+    assert run("send", queue, "a", "b", "--receipts", receipts).code == 0
+    assert run("send", queue, "--from", str(feed(tmp_path / "f", 1100)), "--receipts", receipts).code == 0
+    lines = [json.loads(line) for line in Path(receipts).read_text().splitlines()]
+    found = {(message.partition, message.id) for message in client.read_all(queue, limit=1000)}
+    assert {(line["partition"], line["id"]) for line in lines} == found
+    assert len(lines) == 1102
+
+
+def test_receipts_that_cannot_be_kept(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
+    """Nothing is sent if the file of receipts cannot be written."""
+    ended = run("send", queue, "a", "--receipts", str(tmp_path))
+    assert ended.code == 1
+    assert "cannot be written" in ended.err
+    assert bodies(client, queue) == []
+
+
 def test_feed_from_a_pipe_by_field(run: Run, client: Client, queue: str, tmp_path: Path) -> None:
     """Fields pick the queue and the partition; missing queues are made where asked for."""
     lines = feed(tmp_path / "f", 90).read_bytes()

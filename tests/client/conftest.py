@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -30,10 +31,15 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Makes clients of either kind that speak to a script; the async one is called like the sync one."""
     with ExitStack() as opened:
 
-        def make(script: Script, url: Any = ONE, retry: RetryPolicy | None = None) -> Any:  # noqa: ANN401
+        def make(
+            script: Script,
+            url: Any = ONE,  # noqa: ANN401 - one address or several
+            retry: RetryPolicy | None = None,
+            receipts: Path | None = None,
+        ) -> Any:  # noqa: ANN401 - a client of either kind
             if request.param == "sync":
-                return opened.enter_context(sync_client(script, url, retry))
-            client = Blocking(async_client(script, url, retry))
+                return opened.enter_context(sync_client(script, url, retry, receipts))
+            client = Blocking(async_client(script, url, retry, receipts))
             opened.callback(client.shut)
             return client
 

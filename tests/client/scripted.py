@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -157,13 +158,25 @@ class Blocking:
                 self._loop.run_until_complete(values.aclose())  # type: ignore[attr-defined]
 
 
-def sync_client(script: Script, url: Any = ONE, retry: RetryPolicy | None = None) -> Client:  # noqa: ANN401
+def sync_client(
+    script: Script,
+    url: Any = ONE,  # noqa: ANN401 - one address or several
+    retry: RetryPolicy | None = None,
+    receipts: Path | None = None,
+) -> Client:
     """Gives a client that speaks to the script, with the most jitter there is."""
     timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0)
-    return Client(url, key=KEY, transport=httpx2.MockTransport(script), timing=timing, retry=retry)
+    return Client(url, key=KEY, transport=httpx2.MockTransport(script), timing=timing, retry=retry, receipts=receipts)
 
 
-def async_client(script: Script, url: Any = ONE, retry: RetryPolicy | None = None) -> AsyncClient:  # noqa: ANN401
+def async_client(
+    script: Script,
+    url: Any = ONE,  # noqa: ANN401 - one address or several
+    retry: RetryPolicy | None = None,
+    receipts: Path | None = None,
+) -> AsyncClient:
     """Gives an async client that speaks to the script, with the most jitter there is."""
     timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0)
-    return AsyncClient(url, key=KEY, transport=httpx2.MockTransport(script), timing=timing, retry=retry)
+    return AsyncClient(
+        url, key=KEY, transport=httpx2.MockTransport(script), timing=timing, retry=retry, receipts=receipts
+    )

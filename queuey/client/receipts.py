@@ -1,0 +1,341 @@
+"""Receipts on file: a line of JSON for every message that the service took, for audits later.
+
+==============  ==========================================================================================
+``queue``       where it was sent
+``app``         whose queue that is
+``partition``   where it went; left out when unknown
+``id``          32 lower-case hex digits; left out when unknown
+``sha256``      of the body's bytes as stored: the first 32 hex digits
+``size``        bytes of the body as stored
+``at``          when the answer had come, seconds since 1970 by this machine's clock
+``ttl``         seconds, if the message had a TTL of its own
+``put``         true: written at an id that the producer chose
+``outcome``     left out: it was accepted. ``unknown``: no answer tells whether it was stored
+==============  ==========================================================================================
+
+A line is written after the server's answer and before the caller gets it, with one call to the operating system, so
+that several threads and processes may append to one file. A program that is killed between the two leaves a message
+without a receipt, never a receipt without a message. Lines survive the end of the process, not a loss of power.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Literal, Self
+
+import msgspec
+from msgspec import UNSET
+
+from queuey.client.errors import (
+    ApiError,
+    InvalidAnswer,
+    InvalidArgument,
+    ReceiptsError,
+    ServiceUnavailable,
+    TransportError,
+)
+from queuey.client.results import Receipt
+from queuey.client.send_calls import Outgoing
+from queuey.client.wire import Place, encode, place_text
+
+DIGITS = 32
+"""Of the hash. 128 bits: no two of any number of bodies agree by chance."""
+
+_REFUSED = range(400, 500)
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One line of the file; the module says what stands in it."""
+
+    queue: str
+    app: str
+    partition: int | None = None
+    id: str | None = None
+    sha256: str
+    size: int
+    at: float
+    ttl: int | None = None
+    put: bool = False
+    outcome: Literal["stored", "unknown"] = "stored"
+
+
+class Sent(msgspec.Struct, frozen=True):
+    """What a receipt keeps of a message that is being sent."""
+
+    sha256: str
+    size: int
+    ttl: int | None
+
+    @classmethod
+    def of(cls, message: Outgoing, *, put: bool = False) -> Self:
+        """Takes a message's measures.
+
+        Args:
+            message: The message.
+            put: It is written at given ids, which keeps a JSON value as its text whatever it is.
+        """
+        body = stored_body(message, put=put)
+        return cls(sha256(body).hexdigest()[:DIGITS], len(body), message.ttl)
+
+
+def stored_body(message: Outgoing, *, put: bool = False) -> bytes:
+    """Returns the bytes that a store keeps of a message: of a JSON string its text, of other JSON values their JSON."""
+    if message.body is not UNSET:
+        return message.body if isinstance(message.body, bytes) else str(message.body).encode()
+    value = message.json
+    if isinstance(value, str) and not put:
+        return value.encode()
+    if not isinstance(value, msgspec.Raw):
+        return encode(value)
+    raw = bytes(value)
+    if put:
+        return raw
+    raw = raw.strip(b" \t\r\n")
+    return msgspec.json.decode(raw, type=str).encode() if raw.startswith(b'"') else raw
+
+
+class Journal:
+    """Appends receipts to a file. Safe to use from several threads, and beside other processes.
+
+    Args:
+        path: The file; created if it is not there, readable by its owner alone.
+        application: Whose queues the messages go to.
+        clock: Seconds since 1970.
+
+    Raises:
+        ReceiptsError: It cannot be opened for writing.
+    """
+
+    def __init__(self, path: str | Path, application: str, clock: Callable[[], float] = time.time) -> None:
+        self._path = Path(path)
+        self._application = application
+        self._clock = clock
+        self._lock = Lock()
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o600)
+        except OSError as error:
+            raise ReceiptsError(f"{self._path} cannot be written: {error.strerror}") from error
+        try:
+            self._torn = not _ends_with_a_line(self._file)
+        except OSError as error:
+            os.close(self._file)
+            raise ReceiptsError(f"{self._path} is no file that receipts can be kept in: {error.strerror}") from error
+
+    def sending(self, queue: str, messages: Iterable[Outgoing]) -> _Sending:
+        """Returns the context in which messages are sent."""
+        return _Sending(self, queue, [Sent.of(message) for message in messages])
+
+    def putting(self, queue: str, places: Sequence[Place], message: Outgoing) -> _Putting:
+        """Returns the context in which a message is written at given ids."""
+        return _Putting(self, queue, places, Sent.of(message, put=True))
+
+    def line(self, queue: str, sent: Sent) -> Line:
+        """Returns the line of a message whose place and fate are not known."""
+        now = round(self._clock(), 6)
+        return Line(
+            queue=queue,
+            app=self._application,
+            sha256=sent.sha256,
+            size=sent.size,
+            at=now,
+            ttl=sent.ttl,
+            outcome="unknown",
+        )
+
+    def write(self, lines: Iterable[Line]) -> None:
+        """Appends lines, with one write unless the disk is full.
+
+        Raises:
+            ReceiptsError: Not all of them are written.
+        """
+        data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+        with self._lock:
+            if self._file < 0:
+                raise ReceiptsError(f"{self._path} is closed")
+            if self._torn:
+                data = b"\n" + data
+            try:
+                while data:
+                    self._torn = True
+                    data = data[os.write(self._file, data) :]
+            except OSError as error:
+                raise ReceiptsError(f"{self._path} cannot be written: {error.strerror}") from error
+            self._torn = False
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+
+
+class _Sending:
+    """Messages on their way: receipts are written for those that are answered for, or that nobody answers for.
+
+    Args:
+        journal: Where to.
+        queue: The queue's name.
+        sent: The messages, in order.
+    """
+
+    def __init__(self, journal: Journal, queue: str, sent: Sequence[Sent]) -> None:
+        self._journal = journal
+        self._queue = queue
+        self._sent = sent
+        self._answered = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None or self._answered:
+            return
+        fates = outcomes(error, len(self._sent))
+        lines = [
+            self._journal.line(self._queue, sent)
+            for sent, fate in zip(self._sent, fates, strict=True)
+            if fate == "unknown"
+        ]
+        _write_despite(self._journal, lines, error)
+
+    def stored(self, receipts: list[Receipt]) -> list[Receipt]:
+        """Takes the server's receipts, writes them down and hands them on.
+
+        Raises:
+            ReceiptsError: They could not be written down; has them.
+            InvalidAnswer: There is not one for each message.
+        """
+        if len(receipts) != len(self._sent):
+            raise InvalidAnswer(f"the server took {len(receipts)} messages of {len(self._sent)}")
+        self._answered = True
+        lines = [
+            msgspec.structs.replace(
+                self._journal.line(self._queue, sent), partition=receipt.partition, id=receipt.id, outcome="stored"
+            )
+            for sent, receipt in zip(self._sent, receipts, strict=True)
+        ]
+        try:
+            self._journal.write(lines)
+        except ReceiptsError as error:
+            error.receipts = tuple(receipts)
+            raise
+        return receipts
+
+
+class _Putting:
+    """A message on its way to ids that are known before."""
+
+    def __init__(self, journal: Journal, queue: str, places: Sequence[Place], sent: Sent) -> None:
+        self._journal = journal
+        self._queue = queue
+        self._sent = sent
+        self._places = [place_text(place).split(":") for place in places]
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A put is sent again after failures of any kind: the last of them says nothing about the first.
+        outcome = "stored" if error is None else outcomes(error, 1, repeated=True)[0]
+        if outcome == "none":
+            return
+        line = msgspec.structs.replace(self._journal.line(self._queue, self._sent), put=True, outcome=outcome)
+        lines = [msgspec.structs.replace(line, partition=int(number), id=text) for number, text in self._places]
+        if error is None:
+            self._journal.write(lines)
+        else:
+            _write_despite(self._journal, lines, error)
+
+
+class _Nothing:
+    """Messages on their way that nobody keeps receipts of."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def stored(self, receipts: list[Receipt]) -> list[Receipt]:
+        """Hands the receipts on."""
+        return receipts
+
+
+class NoJournal:
+    """Keeps no receipts; has the methods of :class:`Journal` that the clients call."""
+
+    _nothing = _Nothing()
+
+    def sending(self, _queue: str, _messages: Iterable[Outgoing]) -> _Nothing:
+        """Returns a context that does nothing."""
+        return self._nothing
+
+    def putting(self, _queue: str, _places: Sequence[Place], _message: Outgoing) -> _Nothing:
+        """Returns a context that does nothing."""
+        return self._nothing
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def open_journal(path: str | Path | None, application: str) -> Journal | NoJournal:
+    """Opens the file of receipts; None: none are kept.
+
+    Raises:
+        ReceiptsError: It cannot be opened for writing.
+    """
+    return NoJournal() if path is None else Journal(path, application)
+
+
+def outcomes(error: BaseException, count: int, *, repeated: bool = False) -> list[str]:
+    """Returns what became of each of so many messages whose sending failed: ``none`` or ``unknown``.
+
+    Args:
+        error: How it ended; anything that interrupts the wait for an answer leaves it open.
+        count: How many messages.
+        repeated: It may have been sent several times, and this is the last failure alone.
+    """
+    match error:
+        case InvalidArgument():
+            fate = "none"
+        case TransportError():
+            fate = "unknown" if repeated else error.outcome
+        case ServiceUnavailable() if len(error.outcomes) == count and not repeated:
+            return [outcome if outcome == "none" else "unknown" for outcome in error.outcomes]
+        case ServiceUnavailable():
+            fate = "none" if error.not_processed and not repeated else "unknown"
+        case ApiError():
+            fate = "none" if error.status in _REFUSED else "unknown"
+        case _:
+            fate = "unknown"
+    return [fate] * count
+
+
+def _write_despite(journal: Journal, lines: Iterable[Line], error: BaseException) -> None:
+    """Writes lines after a failure, which stays the failure that the caller sees."""
+    try:
+        journal.write(lines)
+    except ReceiptsError as failed:
+        error.add_note(f"Besides, no receipt says so: {failed}")
+
+
+def _ends_with_a_line(file: int) -> bool:
+    """Tells whether the last line is whole: a program that was killed, or a full disk, may have left a part of one."""
+    size = os.fstat(file).st_size
+    if not size:
+        return True
+    os.lseek(file, size - 1, os.SEEK_SET)
+    return os.read(file, 1) == b"\n"
