@@ -5,13 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 
 from queuey import ids
+from queuey.errors import TooLate
 from queuey.ids import Position
-from queuey.messages import Queue, Slice
+from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store
 from tests.backends import Site
 from tests.contract.samples import new
@@ -34,6 +35,7 @@ class Writer:
         self._queue = queue
         self._messages = messages
         self._rng = random.Random(number)
+        self._low = number
 
     def run(self) -> None:
         """Appends until enough is acknowledged."""
@@ -51,6 +53,26 @@ class Writer:
         ]
         found = self._store.append(self._queue, items)
         self.acknowledged += [(item.partition, place) for item, place in zip(items, found, strict=True)]
+
+
+class Loader(Writer):
+    """Loads messages a little ahead of what readers have passed; farther ahead each time it came too late."""
+
+    _ahead = 0.002
+    """Seconds."""
+
+    def _append(self) -> None:
+        rng = self._rng
+        first = self._store.now() + int(self._ahead * ids.TICKS_PER_SECOND)
+        count = rng.choice((1, 3, 20))
+        expires = first + 3600 * ids.TICKS_PER_SECOND
+        messages = [Message(first + n, self._low, rng.randint(1, 2), expires, "x") for n in range(count)]
+        try:
+            self._store.load_unread(self._queue, messages)
+        except TooLate:
+            self._ahead *= 2
+            return
+        self.acknowledged += [(message.partition, message.position) for message in messages]
 
 
 @dataclass
@@ -122,13 +144,25 @@ class Result:
     readers: list[Seen]
 
 
-def in_processes(site: Site, application: str, name: str, *, processes: int, messages: int) -> list[Result]:
-    """Runs two writers and two readers in each of several processes on the same data, all at the same time."""
+def in_processes(
+    site: Site, application: str, name: str, *, processes: int, messages: int, kinds: Sequence[type[Writer]] = (Writer,)
+) -> list[Result]:
+    """Runs two writers and two readers in each of several processes on the same data, all at the same time.
+
+    Args:
+        site: The data.
+        application: Whose queue.
+        name: The queue's.
+        processes: How many.
+        messages: How many each writer gets acknowledged, at least.
+        kinds: What the writers of a process are, in turn.
+    """
     context = multiprocessing.get_context("spawn")
     with context.Manager() as manager, ProcessPoolExecutor(processes, mp_context=context) as pool:
         barrier = manager.Barrier(processes)
         jobs = [
-            pool.submit(_process, site, application, name, messages, number, barrier) for number in range(processes)
+            pool.submit(_process, site, (application, name), messages, number, barrier, kinds)
+            for number in range(processes)
         ]
         return [job.result() for job in jobs]
 
@@ -158,11 +192,18 @@ def run(writers: list[Writer], readers: list[Reader], written: Callable[[], obje
             raise error
 
 
-def _process(site: Site, application: str, name: str, messages: int, number: int, barrier: threading.Barrier) -> Result:
+def _process(
+    site: Site,
+    place: tuple[str, str],
+    messages: int,
+    number: int,
+    barrier: threading.Barrier,
+    kinds: Sequence[type[Writer]],
+) -> Result:
     store = site.open()
     try:
-        queue = store.queue(application, name)
-        writers = [Writer(store, queue, number=number * 2 + n, messages=messages) for n in range(2)]
+        queue = store.queue(*place)
+        writers = [kinds[n % len(kinds)](store, queue, number=number * 2 + n, messages=messages) for n in range(2)]
         readers = [Reader(store, queue) for _ in range(2)]
         barrier.wait()
         run(writers, readers, barrier.wait)

@@ -28,6 +28,7 @@ from tests.contract.test_lifecycle import CALLS, DIGEST, PLACE
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
     *("create_application", "add_key", "revoke_key", "expire_key", "set_offsets", "delete_group", "load"),
+    *("load_unread", "enter"),
 }
 MEMORY = {"queue", "has_application", "watch", "begin_append"}
 """Calls that may answer, or begin, without the file."""

@@ -14,6 +14,14 @@ from tests.backends import APP
 from tests.contract.samples import begun, make_queue, new, say, shown_bodies, whole
 
 PLACE = (1, (ids.EPOCH_TICKS, 0))
+
+
+def ahead(store: Store) -> Message:
+    """A message that is not due for long."""
+    due = store.now() + 3600 * ids.TICKS_PER_SECOND
+    return Message(due, 0, 1, due + 3600 * ids.TICKS_PER_SECOND, "late")
+
+
 CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "update_queue": lambda store, queue: store.update_queue(queue, QueueSpec(ttl=99)),
     "delete_queue": lambda store, queue: store.delete_queue(queue),
@@ -30,6 +38,10 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "plan": lambda store, queue: store.plan(queue),
     "scan": lambda store, queue: list(store.scan(queue, whole())),
     "load": lambda store, queue: store.load(queue, [Message(*PLACE[1], 1, ids.TICKS_MAX, "late")]),
+    "horizon": lambda store, queue: store.horizon(queue),
+    "scan_arrow": lambda store, queue: list(store.scan_arrow(queue, whole())),
+    "reach": lambda store, queue: store.reach(queue, whole()),
+    "load_unread": lambda store, queue: store.load_unread(queue, [ahead(store)]),
     "set_offsets": lambda store, queue: store.set_offsets(queue, "late", [OffsetChange(1, ids.LAST)]),
     "offsets": lambda store, queue: store.offsets(queue, "group"),
     "groups": lambda store, queue: store.groups(queue),

@@ -1,0 +1,173 @@
+"""Whole ranges as Arrow columns."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from queuey import ids
+from queuey.errors import QueueChanged
+from queuey.messages import Message, Meta, Queue, Slice
+from queuey.storage import Store, columns
+from tests.backends import Clock
+from tests.contract.samples import make_queue, new, positions, say, shown, whole
+
+HOUR = 3600 * ids.TICKS_PER_SECOND
+METAS = (None, Meta(), Meta("text/plain"), Meta(json=True), Meta("a/b", (("x", "1"), ("y", "ü"))))
+BODIES = ("a", "ü\0€", b"\xff\0", "x" * 3000, b"y" * 70_000, b"valid UTF-8")
+
+
+def stored(count: int, *, body: str | bytes = "x", step: int = HOUR // 10) -> list[Message]:
+    """Messages of the last hours, the newest last, all alive for another day."""
+    now = ids.now_ticks()
+    return [Message(now - (count - n) * step, n, 1, now + 24 * HOUR, body, Meta()) for n in range(count)]
+
+
+def unpacked(batches: list[pa.RecordBatch], partition: int = 1) -> list[Message]:
+    """The messages that batches stand for."""
+    found = []
+    for batch in batches:
+        for row in batch.to_pylist():
+            text, meta = columns.meta_from(row["meta"])
+            body = row["body"].decode() if text else row["body"]
+            found.append(Message(row["ticks"], row["low"], partition, row["expires"], body, meta))
+    return found
+
+
+def scanned(store: Store, queue: Queue, part: Slice) -> list[Message]:
+    """What a scan gives, with the metadata of those that have none written out."""
+    found = [message for some in store.scan(queue, part) for message in some]
+    return [structs.replace(message, meta=message.meta or Meta()) for message in found]
+
+
+def test_bodies_and_metadata(store: Store) -> None:
+    """Every kind of body and of metadata leaves the store in columns as it does in messages."""
+    queue = make_queue(store)
+    store.append(queue, [new(body, meta=meta) for body in BODIES for meta in METAS])
+    batches = list(store.scan_arrow(queue, whole()))
+    assert {batch.schema for batch in batches} == {columns.SCHEMA}
+    assert len(unpacked(batches)) == len(BODIES) * len(METAS)
+    assert unpacked(batches) == scanned(store, queue, whole())
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.text(min_size=1, max_size=9) | st.binary(min_size=1, max_size=9), st.sampled_from(METAS))),
+    st.integers(1, 9),
+    st.integers(1, 60),
+)
+def test_any_messages(
+    store: Store, given_messages: list[tuple[str | bytes, Meta | None]], limit: int, size: int
+) -> None:
+    """Columns hold what messages hold, in their order, however small the batches are."""
+    queue = make_queue(store)
+    if given_messages:
+        store.append(queue, [new(body, meta=meta) for body, meta in given_messages])
+    part = Slice(1, limit=limit, max_bytes=size)
+    batches = list(store.scan_arrow(queue, part))
+    assert all(0 < len(batch) <= limit for batch in batches)
+    assert unpacked(batches) == scanned(store, queue, whole())
+
+
+@pytest.mark.parametrize("bodies", [True, False])
+def test_batches_are_bounded(store: Store, *, bodies: bool) -> None:
+    """A batch has at most the slice's limit of rows and about its bytes, and is never empty."""
+    queue = make_queue(store)
+    store.load(queue, stored(400, body="x" * 1000))
+    batches = list(store.scan_arrow(queue, Slice(1, limit=30), bodies=bodies))
+    assert all(0 < len(batch) <= 30 for batch in batches)
+    assert sum(len(batch) for batch in batches) == 400
+    if bodies:
+        batches = list(store.scan_arrow(queue, Slice(1, limit=1000, max_bytes=50_000)))
+        assert all(0 < len(batch) <= 100 for batch in batches)
+        assert sum(len(batch) for batch in batches) == 400
+
+
+def test_without_bodies(store: Store) -> None:
+    """Without bodies the places and ends are the same, and the columns of bodies are not there."""
+    queue = make_queue(store)
+    store.load(queue, stored(50, body=b"x" * 5000))
+    batches = list(store.scan_arrow(queue, Slice(1, limit=20), bodies=False))
+    assert {batch.schema for batch in batches} == {columns.PLACES}
+    found = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+    assert found == [(message.ticks, message.low, message.expires) for message in shown(store, queue)]
+
+
+@pytest.mark.parametrize("bodies", [True, False])
+def test_bounds(store: Store, *, bodies: bool) -> None:
+    """The lower bound is inclusive and the upper one exclusive, also between ids of one tick."""
+    queue = make_queue(store)
+    messages = stored(40, step=HOUR // 10)
+    messages += [structs.replace(messages[20], low=low) for low in range(100, 110)]
+    store.load(queue, messages)
+    messages = shown(store, queue)
+    part = Slice(1, messages[5].position, messages[25].position, limit=7)
+    batches = list(store.scan_arrow(queue, part, bodies=bodies))
+    found = [(row["ticks"], row["low"]) for batch in batches for row in batch.to_pylist()]
+    assert found == positions(messages[5:25])
+
+
+def test_nothing_to_scan(store: Store) -> None:
+    """Empty queues, empty ranges and partitions that a queue does not have give no batches."""
+    queue = make_queue(store)
+    assert list(store.scan_arrow(queue, whole())) == []
+    (place,) = say(store, queue, "a")
+    assert list(store.scan_arrow(queue, Slice(1, place, place))) == []
+    assert list(store.scan_arrow(queue, Slice(1, ids.following(place)))) == []
+    assert list(store.scan_arrow(queue, Slice(2))) == []
+
+
+def test_only_what_is_due_and_alive(store: Store, clock: Clock) -> None:
+    """Columns show neither what has expired nor what lies at or above the horizon."""
+    queue = make_queue(store)
+    store.append(queue, [new("short", ttl=5), new("long"), new("late", delay=60.0)])
+    clock.advance(1)
+    assert [message.body for message in unpacked(list(store.scan_arrow(queue, whole())))] == ["short", "long"]
+    clock.advance(9)
+    assert [message.body for message in unpacked(list(store.scan_arrow(queue, whole())))] == ["long"]
+    clock.advance(60)
+    assert [message.body for message in unpacked(list(store.scan_arrow(queue, whole())))] == ["long", "late"]
+
+
+def test_read_delay(store: Store, clock: Clock) -> None:
+    """Columns keep below the queue's read delay."""
+    queue = make_queue(store, read_delay=10.0)
+    say(store, queue, "a")
+    clock.advance(5)
+    say(store, queue, "b")
+    clock.advance(6)
+    assert [message.body for message in unpacked(list(store.scan_arrow(queue, whole())))] == ["a"]
+
+
+def test_partitions_are_apart(store: Store) -> None:
+    """A scan gives its own partition's messages."""
+    queue = make_queue(store, partitions=3)
+    for number in (1, 2, 3):
+        say(store, queue, *[f"{number}-{n}" for n in range(5)], partition=number)
+    for number in (1, 2, 3):
+        found = unpacked(list(store.scan_arrow(queue, whole(number))), number)
+        assert found == scanned(store, queue, whole(number))
+        assert [message.body for message in found] == [f"{number}-{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("change", ["purge_queue", "delete_queue"])
+def test_a_queue_that_goes_away(store: Store, change: str) -> None:
+    """A scan ends with an error when its queue is purged or deleted under way: what it gave is not the whole."""
+    queue = make_queue(store)
+    store.load(queue, stored(300))
+    batches = store.scan_arrow(queue, Slice(1, limit=10))
+    next(batches)
+    getattr(store, change)(queue)
+    with pytest.raises(QueueChanged):
+        list(batches)
+
+
+def test_many_rows(store: Store) -> None:
+    """Thousands of rows of one moment come out whole and in order."""
+    queue = make_queue(store)
+    store.load(queue, stored(6000, step=1000))
+    table = pa.Table.from_batches(store.scan_arrow(queue, Slice(1, limit=2500)))
+    assert table.column("low").to_pylist() == list(range(6000))

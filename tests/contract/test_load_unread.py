@@ -1,0 +1,247 @@
+"""Messages written at ids of the caller's choice, where no reader has been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec import structs
+
+from queuey import ids
+from queuey.errors import InvalidRequest, QueueChanged, TooLate
+from queuey.messages import Message, Meta, Queue, Slice
+from queuey.storage import Store
+from tests.backends import APP, Clock, Site
+from tests.contract.cursors import Loader, Reader, Writer, in_processes, missed, run
+from tests.contract.samples import (
+    bodies,
+    fresh_name,
+    make_queue,
+    new,
+    positions,
+    read_one,
+    say,
+    shown,
+    shown_bodies,
+    whole,
+)
+
+SECOND = ids.TICKS_PER_SECOND
+LOW = 12345
+
+
+def planned(first: int, count: int, *, partition: int = 1, step: int = 1) -> list[Message]:
+    """Messages at the ticks from ``first`` on, alive for an hour after."""
+    return [
+        Message(first + n * step, LOW, partition, first + 3600 * SECOND, f"{partition}-{n}", Meta("a/b"))
+        for n in range(count)
+    ]
+
+
+def test_hidden_until_due(store: Store, other: Store, clock: Clock) -> None:
+    """What is loaded ahead comes up when its ids come due, exactly as delayed messages do, for every reader."""
+    queue = make_queue(store, partitions=2)
+    messages = planned(store.now() + 30 * SECOND, 20) + planned(store.now() + 30 * SECOND, 5, partition=2)
+    assert store.load_unread(queue, messages) == 25
+    for one in (store, other):
+        assert shown(one, queue) == []
+        assert one.fetch(queue, [(1, messages[7].position)]) == [messages[7]]
+    clock.advance(29)
+    assert shown(other, queue) == []
+    clock.advance(2)
+    for one in (store, other):
+        assert shown(one, queue) == messages[:20]
+        assert shown(one, queue, 2) == messages[20:]
+
+
+def test_due_one_after_another(store: Store, other: Store, clock: Clock) -> None:
+    """A reader that follows by cursor gets each message once when it is due, though nobody writes in between."""
+    queue = make_queue(store)
+    messages = planned(store.now() + 10 * SECOND, 6, step=SECOND)
+    store.load_unread(queue, messages)
+    part, seen = Slice(1), []
+    for number in range(20):
+        page = read_one((store, other)[number % 2], queue, part)
+        seen += page.messages
+        assert page.next is not None
+        part = structs.replace(part, lower=page.next)
+        clock.advance(1)
+    assert seen == messages
+
+
+def test_loading_again(store: Store, other: Store, clock: Clock) -> None:
+    """Whoever does it again in time leaves each message there once."""
+    queue = make_queue(store)
+    messages = planned(store.now() + 60 * SECOND, 30)
+    store.load_unread(queue, messages)
+    assert other.load_unread(queue, messages[10:20]) == 10
+    assert store.load_unread(queue, messages) == 30
+    clock.advance(61)
+    assert shown(store, queue) == messages
+    assert store.inspect(queue)[1][0].count == 30
+
+
+def test_order_of_the_call_does_not_matter(store: Store, clock: Clock) -> None:
+    """Messages may be given in any order of ids and partitions."""
+    queue = make_queue(store, partitions=3)
+    first = store.now() + 60 * SECOND
+    messages = [message for partition in (2, 3, 1) for message in planned(first, 9, partition=partition)]
+    store.load_unread(queue, messages[::-2] + messages[-2::-2])
+    clock.advance(61)
+    for partition in (1, 2, 3):
+        assert bodies(shown(store, queue, partition)) == [f"{partition}-{n}" for n in range(9)]
+
+
+@pytest.mark.parametrize("back", [1, 60, 86_400])
+def test_what_readers_may_have_passed(store: Store, back: int) -> None:
+    """Ids in the past are refused, and nothing is written."""
+    queue = make_queue(store)
+    say(store, queue, "x")
+    messages = planned(store.now() - back * SECOND, 3)
+    with pytest.raises(TooLate) as caught:
+        store.load_unread(queue, messages)
+    assert caught.value.written is False
+    assert store.fetch(queue, [(1, message.position) for message in messages]) == []
+
+
+def test_one_id_too_low(store: Store) -> None:
+    """One id that may have been passed is enough to refuse all of the call."""
+    queue = make_queue(store, partitions=2)
+    say(store, queue, "x")
+    ahead = planned(store.now() + 60 * SECOND, 10)
+    with pytest.raises(TooLate):
+        store.load_unread(queue, [*ahead, *planned(store.now() - 60 * SECOND, 1, partition=2)])
+    assert store.fetch(queue, [(1, message.position) for message in ahead]) == []
+
+
+def test_once_it_is_due(store: Store, other: Store, clock: Clock) -> None:
+    """A retry that comes after readers have been there is refused and leaves what was written as it is."""
+    queue = make_queue(store)
+    messages = planned(store.now() + 30 * SECOND, 4)
+    store.load_unread(queue, messages[:2])
+    clock.advance(60)
+    assert shown(other, queue) == messages[:2]
+    with pytest.raises(TooLate):
+        store.load_unread(queue, messages)
+    assert shown(store, queue) == messages[:2]
+
+
+@pytest.mark.needs("exact_horizon")
+def test_the_exact_border(store: Store, other: Store, clock: Clock) -> None:
+    """Ids from the horizon on can be written and are not missed; the id below it is refused."""
+    queue = make_queue(store)
+    say(other, queue, "x")
+    page = read_one(other, queue, whole())
+    with pytest.raises(TooLate):
+        store.load_unread(queue, planned(page.horizon - 1, 2))
+    assert page.next is not None
+    messages = planned(page.horizon, 2)
+    store.load_unread(queue, messages)
+    clock.advance(1)
+    assert read_one(other, queue, structs.replace(whole(), lower=page.next)).messages == messages
+
+
+@pytest.mark.needs("exact_horizon")
+def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clock) -> None:
+    """Where a reader has been shown a delayed message, ids up to that moment are refused, though none was minted."""
+    queue = make_queue(store)
+    say(store, queue, "x")
+    store.append(queue, [new("late", delay=5.0)])
+    first = clock.ticks + 4 * SECOND
+    clock.advance(6)
+    assert shown_bodies(other, queue) == ["x", "late"]
+    with pytest.raises(TooLate):
+        store.load_unread(queue, planned(first, 1))
+    with pytest.raises(TooLate):
+        store.load_unread(queue, planned(clock.ticks, 1))
+    assert store.load_unread(queue, planned(clock.ticks + 1, 1)) == 1
+
+
+def test_new_messages_spare_what_was_loaded(store: Store, other: Store, clock: Clock) -> None:
+    """Messages appended at the very moment of loaded ids overwrite none of them, and all are shown."""
+    queue = make_queue(store)
+    minted = say(store, queue, "x")[0]
+    first = store.now() + 20 * SECOND
+    messages = [structs.replace(message, low=minted[1]) for message in planned(first, 300)]
+    store.load_unread(queue, messages)
+    clock.advance(20)
+    found = [place for _ in range(20) for one in (store, other) for place in say(one, queue, "a", "b", "c")]
+    clock.advance(5)
+    assert len(set(found) | set(positions(messages)) | {minted}) == 421
+    assert sorted(positions(shown(store, queue))) == sorted({minted, *found, *positions(messages)})
+
+
+def test_as_alive_as_it_says(store: Store, clock: Clock) -> None:
+    """Messages end when they say, and those that have ended are left out and not counted."""
+    queue = make_queue(store)
+    first = store.now() + 10 * SECOND
+    messages = planned(first, 6)
+    messages[:2] = [structs.replace(message, expires=store.now() - SECOND) for message in messages[:2]]
+    messages[2:4] = [structs.replace(message, expires=first + 20 * SECOND) for message in messages[2:4]]
+    assert store.load_unread(queue, messages) == 4
+    clock.advance(20)
+    assert shown(store, queue) == messages[2:]
+    clock.advance(20)
+    assert shown(store, queue) == messages[4:]
+
+
+def test_bodies_of_any_kind(store: Store, clock: Clock) -> None:
+    """Text, bytes and metadata arrive as they were given, in batches of any size."""
+    queue = make_queue(store)
+    first = store.now() + 60 * SECOND
+    given: list[str | bytes] = ["ü\0", b"\xff\0", "x" * 70_000, b"y" * 2000, *(f"{n}" for n in range(300))]
+    metas = [Meta(json=True), Meta("a/b", (("x", "1"),)), Meta()]
+    messages = [Message(first + n, LOW, 1, first + 3600 * SECOND, body, metas[n % 3]) for n, body in enumerate(given)]
+    store.load_unread(queue, messages)
+    clock.advance(61)
+    assert [structs.replace(message, meta=message.meta or Meta()) for message in shown(store, queue)] == messages
+
+
+def test_nothing_to_load(store: Store) -> None:
+    """No messages, no effect."""
+    assert store.load_unread(make_queue(store), []) == 0
+
+
+def test_refused(store: Store) -> None:
+    """A partition that the queue does not have and a row that is out of date are refused, and nothing is written."""
+    queue = make_queue(store)
+    ahead = planned(store.now() + 60 * SECOND, 3)
+    with pytest.raises(InvalidRequest):
+        store.load_unread(queue, [*ahead, *planned(store.now() + 60 * SECOND, 1, partition=2)])
+    assert store.fetch(queue, [(1, message.position) for message in ahead]) == []
+    purged = store.purge_queue(queue)
+    with pytest.raises(QueueChanged):
+        store.load_unread(queue, ahead)
+    assert store.fetch(purged, [(1, message.position) for message in ahead]) == []
+
+
+def queue_for(store: Store) -> Queue:
+    """A queue of two partitions, with the store's own read delay, for writers and readers against each other."""
+    return make_queue(store, fresh_name(), partitions=2, read_delay=None)
+
+
+def test_g1_between_threads(store: Store, other: Store) -> None:
+    """G1 holds for loaded messages beside minted ones: no cursor is above one that its reader was not shown."""
+    queue = queue_for(store)
+    kinds: list[Callable[..., Writer]] = [Loader, Loader, Writer]
+    writers = [kind((store, other)[n % 2], queue, number=n, messages=100) for n, kind in enumerate(kinds * 2)]
+    readers = [Reader((store, other)[n % 2], queue, descending=n == 3) for n in range(4)]
+    run(writers, readers)
+    acknowledged = [place for writer in writers for place in writer.acknowledged]
+    assert len(acknowledged) >= 6 * 100
+    for reader in readers:
+        assert missed(acknowledged, reader.seen) == []
+        assert reader.seen.repeated == []
+
+
+@pytest.mark.needs("processes")
+def test_g1_between_processes(site: Site, store: Store) -> None:
+    """G1 holds for loaded messages between processes as well."""
+    queue = queue_for(store)
+    results = in_processes(site, APP, queue.name, processes=3, messages=120, kinds=(Loader, Writer))
+    acknowledged = [place for result in results for place in result.acknowledged]
+    assert len(acknowledged) >= 3 * 2 * 120
+    for result in results:
+        for reader in result.readers:
+            assert missed(acknowledged, reader) == []
+            assert reader.repeated == []
