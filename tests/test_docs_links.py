@@ -92,12 +92,23 @@ def options_of(command: Any) -> set[str]:  # noqa: ANN401 - a command of typer's
     return named | {"--help"}
 
 
+def part_of(group: Any, name: str) -> Any:  # noqa: ANN401 - commands of typer's
+    """A command of a group, loaded where the group only lists it."""
+    return group.load(name) if hasattr(group, "load") else group.commands[name]
+
+
+def with_parts(command: Any) -> list[Any]:  # noqa: ANN401 - a command of typer's
+    """A command, and everything below it if it is a group."""
+    parts = (part_of(command, name) for name in getattr(command, "commands", ()))
+    return [command, *(below for part in parts for below in with_parts(part))]
+
+
 @cache
 def options() -> frozenset[str]:
     """The options of all commands."""
     commands: list[Any] = [program.load(name) for program in PROGRAMS.values() for name in program.commands]
-    commands += [part for command in commands for part in getattr(command, "commands", {}).values()]
-    return frozenset({"--install-completion", "--version"}.union(*map(options_of, commands)))
+    everything = (options_of(below) for command in commands for below in with_parts(command))
+    return frozenset({"--install-completion", "--version"}.union(*everything))
 
 
 @cache
@@ -158,9 +169,9 @@ def test_commands(page: str) -> None:
         if found is None:
             continue
         command, rest = found
-        if hasattr(command, "commands") and rest:
+        while hasattr(command, "commands") and rest and rest[0] != "--help":
             assert rest[0] in command.commands, piece
-            command = command.commands[rest.pop(0)]
+            command = part_of(command, rest.pop(0))
         used = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
         assert used - options_of(command) == set(), piece
 

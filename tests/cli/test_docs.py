@@ -42,8 +42,9 @@ def test_examples_use_what_there_is(page: str) -> None:
         if name.startswith("-"):
             continue
         command = load(name)
-        if hasattr(command, "commands"):
-            command = command.commands[rest.pop(0)]
+        while hasattr(command, "commands"):
+            name = rest.pop(0)
+            command = command.load(name) if hasattr(command, "load") else command.commands[name]
         used = {word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word)}
         assert used - options(command) - {"--help"} == set(), words
 
@@ -52,7 +53,7 @@ def test_every_command_has_an_example() -> None:
     """The page about the command line shows each command at least once."""
     shown = {words[0] for words in examples("docs/cli.md")}
     assert COMMANDS.keys() - shown == set()
-    for group in ("queue", "offsets", "app"):
+    for group in ("queue", "offsets", "app", "pipeline"):
         parts = {words[1] for words in examples("docs/cli.md") if words[0] == group}
         assert load(group).commands.keys() - parts == set()
 
