@@ -1,0 +1,247 @@
+"""The streaming read: where the next micro-batch ends, and what it holds.
+
+Spark keeps one reader in a Python process beside the driver and asks it, in a circle: ``latestOffset`` (where shall
+the next batch end?), then, having written the answer to the checkpoint, ``partitions`` (which tasks is that?), and
+``commit`` when the batch after it begins. Tasks call ``read`` on copies of the reader.
+
+* A batch never ends above the horizon, so what is stored later is never below the end of a batch before.
+* ``initialOffset`` is asked for again whenever the first batch is run again, after a crash too. A start at "latest" is
+  another one then. So the first batch of such a stream is empty: it writes the start down.
+* Partitions without news stay where they are, and a stream without news runs no batches. A position that gets old
+  is moved along nevertheless, or it would seem one day that what lay above it had expired unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from queuey import ids
+from queuey.errors import QueueChanged, QueueNotFound
+from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.messages import Queue, Slice
+from queuey.spark import columns, offsets, stores
+from queuey.spark.bounds import EARLIEST, LATEST, At
+from queuey.spark.errors import OptionError
+from queuey.spark.frontier import TRIES, Front, fronts
+from queuey.spark.offsets import Place, Range, Reached, StreamOffset
+from queuey.spark.options import ReadOptions
+from queuey.spark.progress import Progress
+from queuey.spark.stream_tasks import lose, scanned
+from queuey.storage import Store
+
+OLD = 4
+"""A position is moved along once it is older than one part in so many of the queue's TTL."""
+_SHOWN = 3
+"""Names in a message."""
+
+
+class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One stream over some queues. Holds nothing that cannot be pickled."""
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        """Checks what the stream was asked for.
+
+        Raises:
+            OptionError: The schema asks for other columns, or an option is not for streams.
+        """
+        columns.check_schema(schema, headers=options.headers)
+        if options.max_records is not None:
+            raise OptionError("Option maxRecordsPerPartition is for batch reads; streams have maxOffsetsPerTrigger.")
+        self._options = options
+        self._schema = columns.arrow_schema(schema)
+        self._progress = None if options.group is None else Progress(options.store, options.group)
+        self._default_ttl: int | None = None
+        self._initial: StreamOffset | None = None
+        self._to_be_kept = False
+        """The start is one that would be another the next time, and no batch has written it down yet."""
+        self._targets: dict[Place, Position] | None = None
+        self._newest: StreamOffset | None = None
+        self._given: dict[str, Any] | None = None
+        """The last answer of ``latestOffset``."""
+        self._empty: dict[Place, tuple[Position, int]] = {}
+        """From where, and when, a partition was seen to hold nothing up to the horizon."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a stream without a checkpoint starts; the same at every call.
+
+        Raises:
+            QueueNotFound: A queue that is named does not exist.
+            OptionError: The options that say where to start do not fit the queues.
+        """
+        if self._initial is None:
+            found = fronts(self._options, missing=False)
+            starting = self._options.starting
+            starting.check({front.queue.name: front.queue.partitions for front in found})
+            places = {place: front.horizon for front in found for place in front.places()}
+            bounds = {place: starting.of(*place) for place in places}
+            self._to_be_kept = LATEST in bounds.values()
+            self._initial = StreamOffset(
+                {
+                    place: bound.position if isinstance(bound, At) else FIRST if bound == EARLIEST else places[place]
+                    for place, bound in bounds.items()
+                }
+            )
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a batch may hold where the trigger does not say."""
+        most = self._options.max_offsets
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Fixes how far this run goes: to the horizons of now, in the partitions that there are."""
+        found = fronts(self._options, missing=True)
+        self._targets = {place: front.horizon for front in found for place in front.places()}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next batch ends; ``start`` itself if there is nothing new.
+
+        Raises:
+            DataLoss: What lies above ``start`` may have expired unread, or its queue is gone.
+        """
+        begin = offsets.parse(start)
+        if self._to_be_kept and begin == self._initial:
+            self._to_be_kept = False
+            self._given = start
+            return start
+        if self._progress is not None:
+            self._progress.record(begin)
+        for attempt in range(TRIES):
+            try:
+                end = self._end(begin, limit)
+                break
+            except QueueChanged:
+                if attempt == TRIES - 1:
+                    raise
+        self._given = start if end == begin else end.to_json()
+        return self._given
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How far the last call of ``latestOffset`` could have gone; shown in the progress of the query."""
+        return None if self._newest is None else self._newest.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The tasks of a batch: they follow from the two ends and the options alone.
+
+        Raises:
+            DataLoss: The batch was planned before the query was started again, and may have expired meanwhile.
+        """
+        first, last = offsets.parse(start), offsets.parse(end)
+        if end != self._given:
+            self._check_again(offsets.ranges(first, last))
+        tasks = offsets.plan(first, last, least=self._options.min_partitions)
+        return [InputPartition(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        return scanned(self._options, partition.value, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark is done with everything below ``end``."""
+        if self._progress is not None:
+            self._progress.record(offsets.parse(end))
+
+    def _end(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset:
+        """Chooses where the next batch ends."""
+        store = stores.opened(self._options.store)
+        now = store.now()
+        found = {front.queue.name: front for front in fronts(self._options, missing=True)}
+        there = {place: front.horizon for front in found.values() for place in front.places()}
+        self._newest = StreamOffset(there)
+        gone = begin.positions.keys() - there.keys()
+        if gone:
+            names = sorted({queue for queue, _ in gone})
+            self._lose(f"Queue {names[0]!r} or a partition of it is gone, or is not read any more.", names[1:])
+        uppers = self._within_targets(there)
+        waiting = offsets.ranges(begin, StreamOffset(uppers))
+        self._check_age(waiting, {name: front.queue for name, front in found.items()}, now)
+        ends, empty = self._chosen(store, found, waiting, limit)
+        for place in empty:
+            position = begin.of(place)
+            old = now - self._ttl(found[place[0]].queue) * TICKS_PER_SECOND // OLD
+            if position > FIRST and position[0] < old:
+                ends[place] = uppers[place]
+        if self._targets is None:
+            passed = (place for place, horizon in there.items() if begin.of(place) >= horizon)
+            self._empty = {place: (begin.of(place), now) for place in (*empty, *passed)}
+        return begin.moved(ends, gone)
+
+    def _within_targets(self, there: Mapping[Place, Position]) -> dict[Place, Position]:
+        """Returns the horizons, or how far a run with an end of its own goes."""
+        if self._targets is None:
+            return dict(there)
+        return {place: min(there[place], target) for place, target in self._targets.items() if place in there}
+
+    def _chosen(
+        self, store: Store, found: Mapping[str, Front], waiting: Sequence[Range], limit: ReadLimit
+    ) -> tuple[dict[Place, Position], set[Place]]:
+        def reach(one: Range, most: int) -> Reached:
+            part = Slice(one.partition, one.lower, one.upper, limit=most)
+            return Reached(*store.reach(found[one.queue].queue, part))
+
+        if isinstance(limit, ReadMaxRows):
+            return offsets.share(waiting, limit.max_rows, reach)
+        return offsets.occupied(waiting, reach)
+
+    def _check_again(self, planned: Sequence[Range]) -> None:
+        """Checks a batch that was planned by an earlier run."""
+        if not planned:
+            return
+        store = stores.opened(self._options.store)
+        owner = stores.application(store, self._options.store)
+        queues: dict[str, Queue] = {}
+        for name in sorted({one.queue for one in planned}):
+            try:
+                queues[name] = store.queue(owner, name, fresh=True)
+            except QueueNotFound:
+                self._lose(f"Queue {name!r} is gone.")
+        self._check_age([one for one in planned if one.queue in queues], queues, store.now())
+
+    def _check_age(self, waiting: Sequence[Range], queues: Mapping[str, Queue], now: int) -> None:
+        """Makes sure that nothing can have expired between the start of a range and now."""
+        lost = []
+        for one in waiting:
+            position, seen = self._empty.get(one.place, (None, 0))
+            since = max(one.lower[0], seen if position == one.lower else 0)
+            expired = now - self._ttl(queues[one.queue]) * TICKS_PER_SECOND
+            if one.lower > FIRST and since < expired and not self._is_instant(one):
+                lost.append(one)
+        if lost:
+            queue, number = lost[0].place
+            others = [f"{one.queue} {one.partition}" for one in lost[1:]]
+            since_text = ids.timestamp_text(lost[0].lower[0])
+            self._lose(
+                f"Messages of queue {queue!r}, partition {number}, may have expired before they were read: the stream "
+                f"stands at {since_text} s since 1970, longer ago than the queue's TTL.",
+                others,
+            )
+
+    def _is_instant(self, one: Range) -> bool:
+        """Tells whether a range starts at an instant that the options name, which may be as early as one likes."""
+        named = self._options.starting.each.get(one.queue, {}).get(one.partition, self._options.starting.everywhere)
+        return named == At(one.lower) and one.lower[1] == LOW_MIN
+
+    def _lose(self, what: str, others: Sequence[str] = ()) -> None:
+        if others:
+            shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
+            what = f"{what} The same holds for {len(others)} more: {shown}."
+        lose(self._options, what)
+
+    def _ttl(self, queue: Queue) -> int:
+        """Returns how long the messages of a queue live that have no TTL of their own (s)."""
+        if queue.ttl is not None:
+            return queue.ttl
+        if self._default_ttl is None:
+            self._default_ttl = stores.settings_of(self._options.store).default_ttl
+        return self._default_ttl
