@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -36,11 +36,10 @@ __all__ = [
     "write_options",
 ]
 
-T = TypeVar("T", int, float)
-
 LEAD = 10.0
 """Seconds by which ids are reserved ahead of the clock."""
 MAX_LEAD = 3600.0
+MAX_RATE = 1e9
 MAX_NAME = 200
 """Characters of the name of a run or of a group."""
 
@@ -175,9 +174,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         starting=starting,
         ending=ending,
         fail_on_data_loss=_switch(given, "failOnDataLoss", default=True),
-        max_offsets=_number(given, "maxOffsetsPerTrigger", int, least=1),
-        min_partitions=_number(given, "minPartitions", int, least=1, most=100_000),
-        max_records=_number(given, "maxRecordsPerPartition", int, least=1),
+        max_offsets=_whole(given, "maxOffsetsPerTrigger"),
+        min_partitions=_whole(given, "minPartitions", most=100_000),
+        max_records=_whole(given, "maxRecordsPerPartition"),
         headers=_switch(given, "includeHeaders", default=False),
         group=_name(given, "group"),
     )
@@ -201,16 +200,15 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOption
         raise OptionError("Option create needs queue: which queue is to be created.")
     if "partitions" in given and not create:
         raise OptionError("Option partitions is for a queue that is created: it needs create=true.")
-    lead, rate = _number(given, "lead", float, least=0.1, most=MAX_LEAD), _number(given, "rate", float, least=0.0)
     return WriteOptions(
         store=store_options(given),
         queue=queue,
-        ttl=_number(given, "ttl", int, least=1, most=MAX_TTL),
+        ttl=_whole(given, "ttl", most=MAX_TTL),
         run=_name(given, "run"),
-        lead=LEAD if lead is None else lead,
-        rate=0.0 if rate is None else rate,
+        lead=_real(given, "lead", LEAD, least=0.1, most=MAX_LEAD),
+        rate=_real(given, "rate", 0.0, least=0.0, most=MAX_RATE),
         create=create,
-        partitions=_number(given, "partitions", int, least=1),
+        partitions=_whole(given, "partitions"),
     )
 
 
@@ -365,20 +363,29 @@ def _switch(given: Mapping[str, str], name: str, *, default: bool) -> bool:
     return value
 
 
-def _number(
-    given: Mapping[str, str], name: str, kind: Callable[[str], T], *, least: T, most: T | None = None
-) -> T | None:
+def _whole(given: Mapping[str, str], name: str, *, most: int | None = None) -> int | None:
+    """Reads a whole number from 1 on."""
     if name not in given:
         return None
-    number: T | None
     try:
-        number = kind(given[name])
+        number = int(given[name])
     except ValueError:
-        number = None
-    if number is None or not least <= number <= (float("inf") if most is None else most):
-        word = "a whole number" if kind is int else "a number"
-        limits = f"from {least} on" if most is None else f"from {least} to {most}"
-        raise OptionError(f"Option {name} is {given[name]!r}: it has to be {word} {limits}.")
+        number = 0
+    if number < 1 or (most is not None and number > most):
+        limits = "from 1 on" if most is None else f"from 1 to {most}"
+        raise OptionError(f"Option {name} is {given[name]!r}: it has to be a whole number {limits}.")
+    return number
+
+
+def _real(given: Mapping[str, str], name: str, default: float, *, least: float, most: float) -> float:
+    if name not in given:
+        return default
+    try:
+        number = float(given[name])
+    except ValueError:
+        number = math.nan
+    if not least <= number <= most:
+        raise OptionError(f"Option {name} is {given[name]!r}: it has to be a number from {least:g} to {most:g}.")
     return number
 
 

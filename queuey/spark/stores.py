@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 
 from queuey import settings as table
-from queuey.errors import SettingsError
+from queuey.errors import QueueNotFound, SettingsError
 from queuey.messages import Queue
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
@@ -74,7 +74,7 @@ def queue(store: Store, options: StoreOptions, name: str) -> Queue:
     Raises:
         QueueNotFound: No such queue.
     """
-    return store.queue(application(store, options), name, fresh=True)
+    return _queue(store, application(store, options), name)
 
 
 def selected(options: StoreOptions, selection: Selection) -> list[Queue]:
@@ -89,7 +89,7 @@ def selected(options: StoreOptions, selection: Selection) -> list[Queue]:
         found = _matching(store, owner, re.compile(selection.regex))
     else:
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
-        found = [store.queue(owner, name, fresh=True) for name in names]
+        found = [_queue(store, owner, name) for name in names]
     return sorted(found, key=lambda queue: queue.name)
 
 
@@ -124,6 +124,13 @@ def _opened(options: StoreOptions) -> Store:
         store.close()
         raise
     return store
+
+
+def _queue(store: Store, owner: str, name: str) -> Queue:
+    try:
+        return store.queue(owner, name, fresh=True)
+    except QueueNotFound as error:
+        raise QueueNotFound(f"application {owner!r} has no queue {name!r}") from error
 
 
 def _matching(store: Store, owner: str, regex: re.Pattern[str]) -> list[Queue]:

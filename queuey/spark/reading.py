@@ -1,0 +1,258 @@
+"""Batch reads: planned once, then each task scans its slices.
+
+What a read gives is fixed when it is planned: every slice ends below the horizon of that moment, so a task that is
+tried again reads the same messages, apart from those that have expired.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import msgspec
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from queuey import ids
+from queuey.errors import QueueChanged, QueueNotFound
+from queuey.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.messages import Queue, Slice
+from queuey.spark import columns, pushdown, stores
+from queuey.spark.errors import DataLoss, OptionError
+from queuey.spark.options import EARLIEST, Assign, At, Bound, ReadOptions, StoreOptions
+from queuey.spark.pushdown import Narrowing
+from queuey.storage import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MOST_TASKS = 200
+"""Tasks of a read, unless more are asked for: further slices share them."""
+MOST_PLANNED = 100
+"""Queues that are divided by what they hold; of more queues, each partition is a slice of its own."""
+ROWS_PER_TASK = 100_000
+BATCH_ROWS = 10_000
+BATCH_BYTES = 8 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A slice of a queue as it was when the read was planned."""
+
+    queue: str
+    uid: int
+    qid: int
+    slice: Slice
+    weight: float = 1.0
+
+
+class ReadPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, parts: tuple[Part, ...]) -> None:
+        super().__init__(None)
+        self.parts = parts
+
+
+class QueueyReader(DataSourceReader):
+    """A batch read.
+
+    Args:
+        options: What to read.
+        schema: The columns wanted.
+
+    Raises:
+        OptionError: There are no such columns.
+    """
+
+    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+        columns.check_schema(schema, headers=options.headers)
+        self._options = options
+        self._schema = schema
+        self._narrowing = pushdown.ANYWHERE
+
+    @property
+    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:
+        """Takes note of filters, and leaves all of them to Spark as well.
+
+        Spark refuses a reader with this method where handing filters over is turned off, and finds out by comparing
+        the function behind it with the one of its own class. It is shown that one, as this reader works either way.
+        """
+        push = functools.partial(self._push)
+        push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]
+        return push
+
+    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._narrowing = pushdown.narrowed(filters)
+        return filters
+
+    def partitions(self) -> list[InputPartition]:
+        """Plans the tasks. Raises what opening the store and looking for the queues raises, and OptionError."""
+        parts = planned(self._options, self._narrowing)
+        return [ReadPartition(some) for some in shared_out(parts, self._options.min_partitions or MOST_TASKS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Scans the slices of one task."""
+        # Spark makes up a partition of its own where there are none.
+        parts = partition.parts if isinstance(partition, ReadPartition) else ()
+        return read_parts(self._options, parts, self._schema)
+
+
+def planned(options: ReadOptions, narrowing: Narrowing) -> list[Part]:
+    """Returns the slices of a read, by queue, partition and position.
+
+    Raises:
+        OptionError: Queues or partitions are named that are not there.
+        QueueNotFound: Likewise.
+    """
+    queues = stores.selected(options.store, options.selection)
+    wanted = _wanted(options, queues)
+    if narrowing.queues is not None:
+        queues = [queue for queue in queues if queue.name in narrowing.queues]
+    store = stores.opened(options.store)
+    divide = len(queues) <= max(MOST_PLANNED, options.min_partitions or 0)
+    found: list[Part] = []
+    for queue in queues:
+        ranges = {
+            number: (max(lower, narrowing.lower), min(upper, narrowing.upper))
+            for number, (lower, upper) in wanted(queue).items()
+            if narrowing.partitions is None or number in narrowing.partitions
+        }
+        slices = _divided(store, queue, options, ranges, len(queues)) if divide else _whole(store, queue, ranges)
+        found += (Part(queue.name, queue.uid, queue.qid, part, weight) for part, weight in slices)
+    return found
+
+
+def shared_out(parts: list[Part], tasks: int) -> list[tuple[Part, ...]]:
+    """Shares slices out to at most about so many tasks, neighbours together, of about equal weight."""
+    if len(parts) <= tasks:
+        return [(part,) for part in parts]
+    share = sum(part.weight for part in parts) / tasks
+    found: list[list[Part]] = [[]]
+    weight = 0.0
+    for part in parts:
+        if found[-1] and weight + part.weight / 2 > share * len(found):
+            found.append([])
+        found[-1].append(part)
+        weight += part.weight
+    return [tuple(some) for some in found]
+
+
+def read_parts(options: ReadOptions, parts: Iterable[Part], schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Scans slices.
+
+    Raises:
+        DataLoss: A queue was purged or deleted since the read was planned, and that is not to be overlooked.
+    """
+    arrow = columns.arrow_schema(schema)
+    bodies = columns.needs_bodies(arrow)
+    for _, some in groupby(parts, key=lambda part: part.queue):
+        slices = list(some)
+        try:
+            for part in slices:
+                for batch in _scanned(options.store, part, bodies=bodies):
+                    yield columns.rows_of(batch, part.queue, part.slice.partition, arrow)
+        except (QueueChanged, QueueNotFound) as error:
+            text = f"Queue {slices[0].queue!r} was purged or deleted while it was being read"
+            if options.fail_on_data_loss:
+                raise DataLoss(f"{text}; with option failOnDataLoss=false what is left of it is left out.") from error
+            _log.warning("%s: the rest of it is left out.", text)
+
+
+def _scanned(options: StoreOptions, part: Part, *, bodies: bool) -> Iterator[pa.RecordBatch]:
+    """Scans a slice, through changes of the queue that leave its messages what they are.
+
+    Raises:
+        QueueChanged: It was purged, or another queue has taken the name.
+        QueueNotFound: It was deleted.
+    """
+    store = stores.opened(options)
+    left = msgspec.structs.replace(part.slice, limit=BATCH_ROWS, max_bytes=BATCH_BYTES)
+    while True:
+        queue = stores.queue(store, options, part.queue)
+        if (queue.uid, queue.qid) != (part.uid, part.qid):
+            raise QueueChanged(f"queue {part.queue!r} is not the one that was planned for")
+        try:
+            for batch in store.scan_arrow(queue, left, bodies=bodies):
+                yield batch
+                last = batch.column("ticks")[-1].as_py(), batch.column("low")[-1].as_py()
+                left = msgspec.structs.replace(left, lower=ids.following(last))
+        except QueueChanged:
+            continue
+        return
+
+
+Ranges = dict[int, tuple[Position, Position]]
+"""Partition -> positions in ``[lower, upper)``."""
+
+
+def _wanted(options: ReadOptions, queues: list[Queue]) -> Callable[[Queue], Ranges]:
+    """Returns what says which range of each partition the options ask for."""
+    counts = {queue.name: queue.partitions for queue in queues}
+    assigned: Mapping[str, Iterable[int]] = {}
+    if isinstance(options.selection, Assign):
+        assigned = dict(options.selection.partitions)
+        for name, numbers in assigned.items():
+            if max(numbers) > counts[name]:
+                raise OptionError(
+                    f"Option assign names partition {max(numbers)} of queue {name!r}, which has {counts[name]}."
+                )
+    options.starting.check(counts)
+    options.ending.check(counts)
+
+    def wanted(queue: Queue) -> Ranges:
+        return {
+            number: (
+                _place(options.starting.of(queue.name, number)),
+                _place(options.ending.of(queue.name, number)),
+            )
+            for number in assigned.get(queue.name, range(1, queue.partitions + 1))
+        }
+
+    return wanted
+
+
+def _place(bound: Bound) -> Position:
+    if isinstance(bound, At):
+        return bound.position
+    return FIRST if bound == EARLIEST else LAST
+
+
+def _divided(
+    store: Store, queue: Queue, options: ReadOptions, ranges: Ranges, queues: int
+) -> Iterator[tuple[Slice, float]]:
+    """Divides what a queue holds in these ranges into slices, and says how many messages are about in each."""
+    if not ranges:
+        return
+    _, infos = store.inspect(queue)
+    counts = {info.partition: info.count for info in infos if info.partition in ranges}
+    total = sum(counts.values())
+    rows = min(ROWS_PER_TASK, options.max_records or ROWS_PER_TASK)
+    pieces = max(-(-total // rows), -(-(options.min_partitions or 1) // queues))
+    lower, upper = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
+    _, slices = store.plan(queue, lower, upper, pieces=pieces)
+    clipped = [part for one in slices if (part := _clipped(one, ranges)) is not None]
+    for number, some in groupby(clipped, key=lambda part: part.partition):
+        parts = list(some)
+        yield from ((part, max(1.0, counts.get(number, 1) / len(parts))) for part in parts)
+
+
+def _whole(store: Store, queue: Queue, ranges: Ranges) -> Iterator[tuple[Slice, float]]:
+    """Returns the ranges as they are, below the horizon."""
+    horizon = store.horizon(queue)
+    for number, (lower, upper) in ranges.items():
+        end = min(upper, (horizon, LOW_MIN))
+        if lower < end:
+            yield Slice(number, lower, end), 1.0
+
+
+def _clipped(part: Slice, ranges: Ranges) -> Slice | None:
+    if part.partition not in ranges:
+        return None
+    lower, upper = ranges[part.partition]
+    low, high = max(part.lower, lower), min(part.upper, upper)
+    return msgspec.structs.replace(part, lower=low, upper=high) if low < high else None

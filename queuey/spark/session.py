@@ -1,0 +1,65 @@
+"""Sessions of Spark as commands and tests start them: on this machine, reachable from it alone, and quiet."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from queuey.spark import java, register
+from queuey.spark.errors import SparkMissing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MASTER = "local[*,4]"
+"""All cores of this machine; a task is tried four times."""
+_LOOPBACK = "127.0.0.1"
+_LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+_CONF = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
+}
+_LOCAL_CONF = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
+"""Of sessions whose executors are on this machine."""
+
+
+def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name: str = "queuey") -> SparkSession:
+    """Starts Spark, with the format ``queuey`` registered.
+
+    Sets ``JAVA_HOME`` of this process, which the launcher of Spark reads, and where Spark runs on this machine also
+    which Python its workers run, unless that is set.
+
+    Args:
+        master: The master of the cluster: ``local[2,4]``, ``spark://host:7077``, ….
+        conf: Further settings of Spark; they go before those made here.
+        name: Of the application.
+
+    Raises:
+        SparkMissing: PySpark or Java is not there.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise SparkMissing(f"PySpark is not installed: {java.INSTALL}") from error
+    os.environ["JAVA_HOME"] = str(java.home())
+    if is_local(master):
+        # Also keeps Spark from looking up what this machine is called.
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOOPBACK)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**_CONF, **(_LOCAL_CONF if is_local(master) else {}), **(conf or {})}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def is_local(master: str) -> bool:
+    """Tells whether a master runs everything on this machine."""
+    return master.startswith("local")
