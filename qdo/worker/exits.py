@@ -9,4 +9,4 @@ FAILED = 1
 MESSAGE_FAILED = 3
 """A message failed at last and the settings say to stop then; it is not marked as handled."""
 UNFINISHED = 4
-"""As asked, but handlers did not return within the time allowed; their messages will be handled again."""
+"""As asked, but handlers did not return, or progress was not recorded, in time; messages will be handled again."""

@@ -256,7 +256,8 @@ class Worker:
             self._code = self._code or exits.UNFINISHED
             self._runner.give_up()
             await self._handling.until_ended(loop.time() + _GIVING_UP_SECONDS)
-        await self._progress.flush(None, loop.time() + _RECORDING_SECONDS)
+        if not await self._progress.flush(None, loop.time() + _RECORDING_SECONDS):
+            self._code = self._code or exits.UNFINISHED
 
     @asynccontextmanager
     async def _beside(self) -> AsyncIterator[None]:

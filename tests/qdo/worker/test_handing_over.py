@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from qdo.consumer.ownership import Callbacks
+from qdo.errors import CoordinationLost
 from qdo.worker import exits
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.worker.conftest import Floor, quick, until
@@ -186,6 +187,24 @@ async def test_stopping_finishes_the_message_in_hand(floor: Floor) -> None:
     assert floor.seen == ["1:1"]
     assert (await floor.offsets())[1] == ids[0]
     assert await (await floor.site.coordinator()).members() == {}
+
+
+async def test_an_end_that_cannot_be_recorded_is_told(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever supervises the worker learns by its exit code that messages will be handled again."""
+    monkeypatch.setattr("qdo.worker.worker._RECORDING_SECONDS", 0.3)
+    queue = await floor.site.queue()
+    await floor.site.send(queue, 1)
+    settings = quick(commit_seconds=60, commit_messages=100)
+    worker = await floor.worker(floor.note, queue, settings=settings, consuming={"revoke_timeout": 0.5})
+    ended = floor.start(worker)
+    await until(lambda: len(floor.seen) == 1)
+
+    async def refuse(offsets: object) -> None:
+        raise CoordinationLost("nobody answers")
+
+    monkeypatch.setattr(worker.consumer, "commit", refuse)
+    worker.stop()
+    assert await ended == exits.UNFINISHED
 
 
 async def test_cancelling_gives_up_what_is_in_hand(floor: Floor) -> None:
