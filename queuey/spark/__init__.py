@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 
 def register(spark: SparkSession) -> None:
-    """Makes the format ``queuey`` known to a session, and turns on that filters are handed to it."""
+    """Makes the format ``queuey`` known to a session. Doing it again does no harm."""
     from queuey.spark.source import QueueySource
 
-    spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(QueueySource)

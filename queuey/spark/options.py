@@ -30,9 +30,9 @@ __all__ = [
     "Subscribe",
     "WriteOptions",
     "check_names",
+    "check_read",
     "read_options",
     "store_options",
-    "wants_headers",
     "write_options",
 ]
 
@@ -228,13 +228,20 @@ def store_options(options: Mapping[str, str]) -> StoreOptions:
     return StoreOptions(tuple(sorted(settings.items())), None if config is None else _absolute(config), application)
 
 
-def wants_headers(options: Mapping[str, str]) -> bool:
-    """Tells whether a read gives headers, before it is known whether it is a stream.
+def check_read(options: Mapping[str, str]) -> bool:
+    """Looks at the options of a read before it is known whether it is a stream.
+
+    Returns:
+        Whether it gives headers.
 
     Raises:
-        OptionError: The option is neither true nor false.
+        OptionError: Names the option and what is wrong with it.
     """
-    return _switch(_canonical(options), "includeHeaders", default=False)
+    known = (*_READ, *_BATCH_READ, *_STREAM_READ)
+    given = _given(options, known, "a read")
+    _selection(given)
+    store_options(given)
+    return _switch(given, "includeHeaders", default=False)
 
 
 def check_names(options: Mapping[str, str]) -> None:

@@ -6,24 +6,22 @@ tried again reads the same messages, apart from those that have expired.
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import msgspec
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from queuey import ids
 from queuey.errors import QueueChanged, QueueNotFound
 from queuey.ids import FIRST, LAST, LOW_MIN, Position
 from queuey.messages import Queue, Slice
-from queuey.spark import columns, pushdown, stores
+from queuey.spark import columns, stores
 from queuey.spark.errors import DataLoss, OptionError
 from queuey.spark.options import EARLIEST, Assign, At, Bound, ReadOptions, StoreOptions
-from queuey.spark.pushdown import Narrowing
 from queuey.storage import Store
 
 if TYPE_CHECKING:
@@ -61,6 +59,9 @@ class ReadPartition(InputPartition):
 class QueueyReader(DataSourceReader):
     """A batch read.
 
+    It does not take filters from Spark (``pushFilters``): up to 4.3 Spark keeps what one scan of a DataFrame planned
+    with its filters, and uses it for others with other filters, so that rows go missing. The options narrow a read.
+
     Args:
         options: What to read.
         schema: The columns wanted.
@@ -73,26 +74,10 @@ class QueueyReader(DataSourceReader):
         columns.check_schema(schema, headers=options.headers)
         self._options = options
         self._schema = schema
-        self._narrowing = pushdown.ANYWHERE
-
-    @property
-    def pushFilters(self) -> Callable[[list[Filter]], Iterable[Filter]]:
-        """Takes note of filters, and leaves all of them to Spark as well.
-
-        Spark refuses a reader with this method where handing filters over is turned off, and finds out by comparing
-        the function behind it with the one of its own class. It is shown that one, as this reader works either way.
-        """
-        push = functools.partial(self._push)
-        push.__func__ = DataSourceReader.pushFilters  # type: ignore[attr-defined]
-        return push
-
-    def _push(self, filters: list[Filter]) -> Iterable[Filter]:
-        self._narrowing = pushdown.narrowed(filters)
-        return filters
 
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks. Raises what opening the store and looking for the queues raises, and OptionError."""
-        parts = planned(self._options, self._narrowing)
+        parts = planned(self._options)
         return [ReadPartition(some) for some in shared_out(parts, self._options.min_partitions or MOST_TASKS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -102,7 +87,7 @@ class QueueyReader(DataSourceReader):
         return read_parts(self._options, parts, self._schema)
 
 
-def planned(options: ReadOptions, narrowing: Narrowing) -> list[Part]:
+def planned(options: ReadOptions) -> list[Part]:
     """Returns the slices of a read, by queue, partition and position.
 
     Raises:
@@ -111,17 +96,11 @@ def planned(options: ReadOptions, narrowing: Narrowing) -> list[Part]:
     """
     queues = stores.selected(options.store, options.selection)
     wanted = _wanted(options, queues)
-    if narrowing.queues is not None:
-        queues = [queue for queue in queues if queue.name in narrowing.queues]
     store = stores.opened(options.store)
     divide = len(queues) <= max(MOST_PLANNED, options.min_partitions or 0)
     found: list[Part] = []
     for queue in queues:
-        ranges = {
-            number: (max(lower, narrowing.lower), min(upper, narrowing.upper))
-            for number, (lower, upper) in wanted(queue).items()
-            if narrowing.partitions is None or number in narrowing.partitions
-        }
+        ranges = wanted(queue)
         slices = _divided(store, queue, options, ranges, len(queues)) if divide else _whole(store, queue, ranges)
         found += (Part(queue.name, queue.uid, queue.qid, part, weight) for part, weight in slices)
     return found

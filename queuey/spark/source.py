@@ -33,10 +33,10 @@ class QueueySource(DataSource):
         return "queuey"
 
     def schema(self) -> StructType:
-        """All columns of a read."""
+        """All columns of a read; also where a mistake in its options shows first."""
         from queuey.spark import columns
 
-        return columns.read_schema(headers=table.wants_headers(self.options))
+        return columns.read_schema(headers=table.check_read(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
