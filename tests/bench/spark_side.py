@@ -102,7 +102,8 @@ class Side:
             if line.startswith(b'{"side":'):
                 answer: dict[str, Any] = json.loads(line)
                 return answer
-        raise Void(f"{self.name} ended:\n{self._process.log_tail()}")
+        log = self._log.read_text("utf-8", "replace")
+        raise Void(f"{self.name} ended:\n{log[log.find('Traceback') :][:2000]}")
 
     def _cpu(self) -> float:
         """Returns the CPU seconds of all its processes and of those of their children that have ended."""
