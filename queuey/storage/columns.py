@@ -34,17 +34,30 @@ _decode = msgspec.msgpack.Decoder(Meta).decode
 
 def batch_of(messages: Sequence[Message], *, bodies: bool = True) -> pa.RecordBatch:
     """Returns messages as a record batch."""
-    columns = [
-        pa.array([message.ticks for message in messages], pa.int64()),
-        pa.array([message.low for message in messages], pa.int64()),
-        pa.array([message.expires for message in messages], pa.int64()),
+    columns: list[Sequence[object]] = [
+        [message.ticks for message in messages],
+        [message.low for message in messages],
+        [message.expires for message in messages],
     ]
-    if not bodies:
-        return pa.RecordBatch.from_arrays(columns, schema=PLACES)
-    texts = [message.body.encode() if isinstance(message.body, str) else message.body for message in messages]
-    metas = [meta_of(message.meta, text=isinstance(message.body, str)) for message in messages]
-    columns += [pa.array(texts, pa.binary()), pa.array(metas, pa.binary())]
-    return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+    if bodies:
+        columns.append([message.body for message in messages])
+        columns.append([meta_of(message.meta, text=isinstance(message.body, str)) for message in messages])
+    return batch_from(*columns)
+
+
+def batch_from(*columns: Sequence[object]) -> pa.RecordBatch:
+    """Returns a record batch of the values of its columns: all five, or the three without bodies."""
+    schema = SCHEMA if len(columns) == len(SCHEMA) else PLACES
+    arrays = [pa.array(values, kind) for values, kind in zip(columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@lru_cache(maxsize=1024)
+def marked(text: bool, meta: bytes | None) -> bytes | None:  # noqa: FBT001 - mapped over columns
+    """Returns the ``meta`` column of a row that holds metadata without the first byte."""
+    if text:
+        return None if meta is None else TEXT + meta
+    return BYTES if meta is None else BYTES + meta
 
 
 @lru_cache(maxsize=1024)

@@ -106,7 +106,7 @@ class SqliteMessages(Scanning):
             now = self._db.clock()
             pages: list[Page] = []
             for wanted in slices:
-                horizon = _behind(queue, safe, now) if wanted.delayed else safe
+                horizon = behind(queue, safe, now) if wanted.delayed else safe
                 qp = base | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
                 pages.append(read_slice(connection, qp, wanted, horizon, now))
         return pages
@@ -127,7 +127,7 @@ class SqliteMessages(Scanning):
                 self._inspect_one(connection, queue.qid << 8 | partition, partition, now)
                 for partition in range(1, queue.partitions + 1)
             ]
-        return _behind(queue, horizon, now), partitions
+        return behind(queue, horizon, now), partitions
 
     def _inspect_one(self, connection: Connection, qp: int, partition: int, now: int) -> PartitionInfo:
         alive = lowest_live(connection, qp, now)
@@ -144,7 +144,7 @@ class SqliteMessages(Scanning):
         with self._db.readers.reading() as connection:
             safe = self._sample(connection, queue)
             now = self._db.clock()
-            horizon = _behind(queue, safe, now)
+            horizon = behind(queue, safe, now)
             for partition, offset in offsets:
                 qp = queue.qid << 8 | partition if 0 < partition <= queue.partitions else -1
                 alive = lowest_live(connection, qp, now)
@@ -172,6 +172,6 @@ def _count(connection: Connection, qp: int, above: Position, horizon: int, now: 
     return max(count, estimate(live_runs(connection, qp, now), now, above[0])), False
 
 
-def _behind(queue: Queue, horizon: int, now: int) -> int:
+def behind(queue: Queue, horizon: int, now: int) -> int:
     """Returns the horizon of reads that keep the queue's read delay."""
     return min(horizon, now - int(queue.read_delay * TICKS_PER_SECOND)) if queue.read_delay else horizon

@@ -7,18 +7,17 @@ from itertools import islice
 from typing import Any
 
 from queuey import ids
-from queuey.ids import TICKS_PER_SECOND
+from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Page, Slice
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.rows import decode_meta
 from queuey.storage.sqlite.runs import lowest_live
 
-_RANGE = (
-    "SELECT ticks, low, expires, body, meta FROM messages "
-    "WHERE qp = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ? "
-)
-ASCENDING = _RANGE + "ORDER BY ticks, low LIMIT ?"
-DESCENDING = _RANGE + "ORDER BY ticks DESC, low DESC LIMIT ?"
+RANGE = "FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
+"""Of a partition, from and up to a position, what has not expired."""
+_ROWS = f"SELECT ticks, low, expires, body, meta {RANGE} "
+ASCENDING = _ROWS + "ORDER BY ticks, low LIMIT ?"
+DESCENDING = _ROWS + "ORDER BY ticks DESC, low DESC LIMIT ?"
 
 _STEP = 32
 """Rows between looks at the size of the page: bounds what is held beyond ``max_bytes``."""
@@ -36,10 +35,7 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
         horizon: Ticks; nothing at or above is read. Sampled before this call.
         now: Ticks; what has expired by then is not shown.
     """
-    lower, upper = wanted.lower, min(wanted.upper, (horizon, ids.LOW_MIN))
-    if lower[0] < now - _RECENT:
-        alive = lowest_live(connection, qp, now)
-        lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))
+    lower, upper = bounds(connection, qp, wanted, horizon, now)
     rows: list[Any] = []
     more = False
     if lower < upper and wanted.limit > 0:
@@ -51,6 +47,15 @@ def read_slice(connection: Connection, qp: int, wanted: Slice, horizon: int, now
     return Page(messages, horizon, _next(wanted, messages, upper, more=more), more)
 
 
+def bounds(connection: Connection, qp: int, wanted: Slice, horizon: int, now: int) -> tuple[Position, Position]:
+    """Returns between which positions a slice is to be looked for; see :func:`read_slice`. There may be none."""
+    lower, upper = wanted.lower, min(wanted.upper, (horizon, ids.LOW_MIN))
+    if lower[0] < now - _RECENT:
+        alive = lowest_live(connection, qp, now)
+        lower = max(lower, upper if alive is None else (alive, ids.LOW_MIN))
+    return lower, upper
+
+
 def to_messages(rows: list[Any], partition: int) -> list[Message]:
     """Returns the messages of rows (ticks, low, expires, body, meta)."""
     return [
@@ -60,7 +65,7 @@ def to_messages(rows: list[Any], partition: int) -> list[Message]:
 
 
 def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
-    """Takes rows until one of the two bounds; returns them and whether a bound was met."""
+    """Takes rows (the body fourth) until one of the two bounds; returns them and whether a bound was met."""
     rows: list[Any] = []
     size = 0
     while chunk := list(islice(cursor, _STEP)):
