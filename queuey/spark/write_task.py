@@ -1,0 +1,197 @@
+"""One attempt of one task of a write: its rows, chunk by chunk, to the queues where they belong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from itertools import groupby
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+
+from queuey.messages import Queue
+from queuey.spark.drafts import Drafts, Rules, by_queue, drafts_of, sequences
+from queuey.spark.options import WriteOptions
+from queuey.spark.pacing import Pace
+from queuey.spark.reserved import Counts, Reserver, Target
+from queuey.spark.rows import CHUNK_ROWS, Chunk, Layout, chunks
+from queuey.storage import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LONGEST_NAME = 200
+"""Bytes of the name of a writer in the ledger; longer ones are hashed."""
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Names a task for the ledger: every attempt of it has the same, and nothing else has.
+
+    Attributes:
+        writer: The run, the query or this one write.
+        batch: Of a stream: the number of the micro-batch; else empty.
+        task: The number of the partition of Spark.
+    """
+
+    writer: str
+    batch: str
+    task: int
+
+    @classmethod
+    def of(cls, kind: str, application: str, name: str, *, batch: str = "", task: int = 0) -> Identity:
+        """Makes an identity of a writer's kind, its name and whose queues it writes to."""
+        writer = f"{kind}/{application}/{name}"
+        if len(writer.encode()) > LONGEST_NAME:
+            writer = f"{kind}/{blake2b(writer.encode(), digest_size=20).hexdigest()}"
+        return cls(writer, batch, task)
+
+    def work(self, *parts: str) -> str:
+        """Names a piece of work that all tasks of the batch share."""
+        return "/".join(("spark", self.writer, self.batch, *parts))
+
+    def own(self, *parts: str) -> str:
+        """Names a piece of work of this task alone."""
+        return self.work(str(self.task), *parts)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Settings of the service that hold for a write.
+
+    Attributes:
+        max_body: Bytes.
+        default_ttl: Seconds.
+    """
+
+    max_body: int
+    default_ttl: int
+
+
+class TaskWriter:
+    """Writes the rows of a task.
+
+    Args:
+        store: Of the queues.
+        application: Whose queues they are.
+        options: Of the write.
+        layout: The columns of the rows.
+        identity: Of the task.
+        limits: What holds for messages.
+        sleep: Waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        application: str,
+        options: WriteOptions,
+        layout: Layout,
+        identity: Identity,
+        limits: Limits,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._application = application
+        self._options = options
+        self._layout = layout
+        self._identity = identity
+        self._limits = limits
+        self._sleep = sleep
+        self._pace = Pace(store, identity.work("rate"), options.rate, sleep=sleep)
+        self._targets: dict[str, Target] = {}
+        self._reservers: dict[str, Reserver] = {}
+        self._partitions: dict[int, int] = {}
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Counts:
+        """Writes rows; all of them are there when it returns.
+
+        Raises:
+            QueueyError: Some may be written; another attempt goes on from there.
+        """
+        total = Counts()
+        for chunk in chunks(batches, self._layout, rows=self._chunk_rows()):
+            parts = [(target, self._drafts(chunk, target.queue, which)) for target, which in self._divided(chunk)]
+            for target, drafts in parts:
+                total += self._write(chunk, target, drafts)
+        return total
+
+    def _chunk_rows(self) -> int:
+        """Returns the size of chunks, which stays what it was at the first attempt whatever the rate is now."""
+        rows = self._pace.chunk(CHUNK_ROWS)
+        return self._agreed(self._identity.own("rows"), rows)
+
+    def _agreed(self, work: str, number: int) -> int:
+        found = self._store.entry(work, 0)
+        if found is None:
+            found = self._store.enter(work, 0, b"%d" % number, expected=None)
+        return int(found)
+
+    def _divided(self, chunk: Chunk) -> list[tuple[Target, Sequence[int]]]:
+        """Returns the queues that a chunk goes to and its rows for each, having found all of them."""
+        found = by_queue(chunk, self._layout, self._options.queue)
+        return [(self._target(name), which) for name, which in found.items()]
+
+    def _target(self, name: str) -> Target:
+        target = self._targets.get(name)
+        if target is None:
+            queue = self._store.queue(self._application, name, fresh=True)
+            target = self._targets[name] = Target(self._store, queue, sleep=self._sleep)
+        return target
+
+    def _drafts(self, chunk: Chunk, queue: Queue, which: Sequence[int]) -> Drafts:
+        ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
+        partitions = self._divided_among(chunk, queue)
+        first = crc32(self._identity.own().encode()) + chunk.number
+        rules = Rules(partitions, queue.partitions, first, ttl, self._limits.max_body, self._store.now())
+        return drafts_of(chunk, self._layout, which, rules)
+
+    def _divided_among(self, chunk: Chunk, queue: Queue) -> int:
+        """Returns how many partitions rows are divided among that name none: as many as at the first attempt."""
+        if "partition" in self._layout and None not in chunk.columns["partition"]:
+            return queue.partitions
+        if queue.uid not in self._partitions:
+            shared = "sequence" in self._layout
+            name = f"{queue.uid:x}/partitions"
+            work = self._identity.work(name) if shared else self._identity.own(name)
+            self._partitions[queue.uid] = self._agreed(work, queue.partitions)
+        return self._partitions[queue.uid]
+
+    def _write(self, chunk: Chunk, target: Target, drafts: Drafts) -> Counts:
+        if drafts.positions is not None:
+            return self._load(target, drafts)
+        uid = f"{target.queue.uid:x}"
+        if "sequence" not in self._layout:
+            return self._reserve(self._identity.own(uid), chunk.number, target, drafts)
+        total = Counts()
+        for partition, piece, part in _by_sequence(drafts, sequences(chunk, drafts.indexes)):
+            total += self._reserve(self._identity.work(uid, f"p{partition}"), piece, target, part)
+        return total
+
+    def _reserve(self, work: str, piece: int, target: Target, drafts: Drafts) -> Counts:
+        reserver = self._reservers.get(work)
+        if reserver is None:
+            reserver = self._reservers[work] = Reserver(target, work, lead=self._options.lead)
+        if self._options.rate and not reserver.begun(piece):
+            self._pace.wait(len(drafts))
+        return reserver.write(piece, drafts)
+
+    def _load(self, target: Target, drafts: Drafts) -> Counts:
+        """Writes rows at the ids that they have."""
+        self._pace.wait(len(drafts))
+        messages = drafts.own(self._store.now())
+        written = target.use(lambda queue: self._store.load(queue, messages))
+        return Counts(rows=len(messages), written=written, expired=len(messages) - written)
+
+
+def _by_sequence(drafts: Drafts, numbers: Sequence[int]) -> Iterable[tuple[int, int, Drafts]]:
+    """Divides rows by partition and by the chunk that their sequence lies in; yields these and the rows."""
+    places = sorted(range(len(numbers)), key=lambda place: (drafts.partitions[place], numbers[place]))
+
+    def key(place: int) -> tuple[int, int]:
+        return drafts.partitions[place], numbers[place] // CHUNK_ROWS
+
+    for (partition, piece), group in groupby(places, key):
+        chosen = list(group)
+        yield partition, piece, drafts.part(chosen, [numbers[one] % CHUNK_ROWS for one in chosen], CHUNK_ROWS)

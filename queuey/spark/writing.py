@@ -1,0 +1,169 @@
+"""Writes to queues as Spark calls them.
+
+A writer is made and pickled in a process of the driver, where a write is planned; ``write`` runs in the Python workers
+of executors; ``commit`` and ``abort`` run in a process of the driver again. Of a stream all of it happens for every
+micro-batch. So a writer holds options and columns only, and stores are opened where there is something to be done.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from queuey.errors import QueueyError
+from queuey.messages import QueueSpec
+from queuey.spark import reports, stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import WriteOptions
+from queuey.spark.reserved import Counts
+from queuey.spark.rows import Layout, layout_of
+from queuey.spark.write_task import Identity, Limits, TaskWriter
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+QUERY = "sql.streaming.queryId"
+BATCH = "streaming.sql.batchId"
+"""Local properties of the tasks of a stream. The query keeps its id over restarts from its checkpoint."""
+
+
+class Written(WriterCommitMessage):
+    """What a task reports."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.counts = counts
+
+
+class QueueyWriter(DataSourceArrowWriter):
+    """A batch write.
+
+    Args:
+        options: Of the write.
+        schema: Of the frame.
+        overwrite: The mode is overwrite.
+
+    Raises:
+        OptionError: The options or the columns cannot be used, or there is no such queue.
+    """
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        self._options = options
+        self._layout = _layout(options, schema, overwrite=overwrite)
+        _check_queue(options)
+        self._name = ("once", secrets.token_hex(16)) if options.run is None else ("run", options.run)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
+        """Writes the rows of a task."""
+        return _write(iterator, self._options, self._layout, self._name)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Notes what a run has written; nothing has to be done for the messages themselves."""
+        counts = _total(messages)
+        if self._options.run is not None:
+            store = stores.opened(self._options.store)
+            reports.note(store, stores.application(store, self._options.store), self._options.run, counts)
+        _tell(counts, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Says what has been written: it stays, and the same run does not write it again."""
+        counts = _total(messages)
+        log.warning(
+            "A write to %s has failed. %d messages of it are written and stay.", _where(self._options), counts.rows
+        )
+
+
+class QueueyStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write; see :class:`QueueyWriter`."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, *, overwrite: bool) -> None:
+        self._options = options
+        self._layout = _layout(options, schema, overwrite=overwrite, streaming=True)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> Written:
+        """Writes the rows of a task of a micro-batch."""
+        context = _context()
+        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        if query is None or batch is None:
+            raise OptionError("Spark does not say which micro-batch this is, so it cannot be written exactly once.")
+        return _write(iterator, self._options, self._layout, ("stream", query), batch=batch)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Says what a micro-batch has written if it is out of the ordinary."""
+        counts = _total(messages)
+        if counts.moved or counts.kept:
+            log.warning("Micro-batch %d:", batchId)
+        _tell(counts, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: what has been written stays, and the micro-batch is done again by Spark."""
+
+
+def _layout(options: WriteOptions, schema: StructType, *, overwrite: bool, streaming: bool = False) -> Layout:
+    if overwrite:
+        mode = "the output mode complete" if streaming else "the mode overwrite"
+        raise OptionError(f"Queues can only be appended to: {mode} is not possible, append is.")
+    return layout_of(schema, queue=options.queue)
+
+
+def _check_queue(options: WriteOptions) -> None:
+    """Makes sure that there is a queue, or makes it."""
+    if options.queue is None:
+        return
+    store = stores.opened(options.store)
+    application = stores.application(store, options.store)
+    if options.create:
+        store.create_queue(application, options.queue, QueueSpec(partitions=options.partitions))
+        return
+    store.queue(application, options.queue, fresh=True)
+
+
+def _write(
+    iterator: Iterator[RecordBatch], options: WriteOptions, layout: Layout, name: tuple[str, str], *, batch: str = ""
+) -> Written:
+    store = stores.opened(options.store)
+    application = stores.application(store, options.store)
+    settings = stores.settings_of(options.store)
+    kind, called = name
+    identity = Identity.of(kind, application, called, batch=batch, task=_context().partitionId())
+    limits = Limits(settings.max_body, settings.default_ttl)
+    return Written(TaskWriter(store, application, options, layout, identity, limits).write(iterator))
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise QueueyError("a write runs in tasks of Spark only")
+    return context
+
+
+def _total(messages: Sequence[WriterCommitMessage | None]) -> Counts:
+    return sum((one.counts for one in messages if isinstance(one, Written)), Counts())
+
+
+def _where(options: WriteOptions) -> str:
+    return "queues" if options.queue is None else f"queue {options.queue}"
+
+
+def _tell(counts: Counts, options: WriteOptions) -> None:
+    """Says what people should know; what only repeats their intent is not worth a warning."""
+    log.info("Of %d rows to %s %d were written now.", counts.rows, _where(options), counts.written)
+    if counts.moved:
+        log.warning(
+            "%d messages to %s moved to later ids: an attempt to write them came later than readers may have been.",
+            counts.moved,
+            _where(options),
+        )
+    if counts.kept:
+        log.warning(
+            "%d messages to %s were written by attempts that ended before they could note it, and stay as they are.",
+            counts.kept,
+            _where(options),
+        )
