@@ -1,0 +1,57 @@
+"""Queues with dead letters, as workers leave them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from queuey import ids
+from queuey.deadletters import Cause, Origin, headers_of
+from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
+from queuey.storage import Store
+from tests.backends import APP
+
+TTL = 3600
+AGE = 600 * ids.TICKS_PER_SECOND
+"""Of the messages that have died."""
+
+
+class Grave(NamedTuple):
+    """A queue and that of its dead letters."""
+
+    queue: Queue
+    dead: Queue
+
+
+def grave(store: Store, name: str, partitions: int = 2) -> Grave:
+    """Makes a queue and that of its dead letters."""
+    made = [store.create_queue(APP, each, QueueSpec(partitions=partitions))[0] for each in (name, f"{name}.dead")]
+    return Grave(*made)
+
+
+def bury(store: Store, dead: Queue, name: str, causes: list[Cause], *, json: bool = False) -> list[Message]:
+    """Makes a dead letter of each cause, dealt out over the partitions; returns the messages."""
+    found = []
+    for number, cause in enumerate(causes):
+        position = ids.now_ticks() - AGE + number, 7
+        partition = number % dead.partitions + 1
+        kind = "application/json" if json else None
+        headers = {"trace": f"t{number}"}
+        origin = Origin(
+            queue=name, partition=partition, id=ids.to_hex(position), json=json, content_type=kind, headers=headers
+        )
+        body = f'{{"n":{number}}}' if json else f"body {number}"
+        meta = Meta(kind, tuple(headers_of(origin, cause).items()))
+        store.put(dead, [(partition, position)], NewMessage(body, partition, TTL, meta))
+        found += store.fetch(dead, [(partition, position)])
+    return found
+
+
+def everything(store: Store, queue: Queue) -> list[Message]:
+    """All messages of a queue that readers may see."""
+    queue = store.queue(queue.application, queue.name, fresh=True)
+    return [
+        message
+        for number in range(1, queue.partitions + 1)
+        for page in store.scan(queue, Slice(number))
+        for message in page
+    ]
