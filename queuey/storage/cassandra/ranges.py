@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from queuey import ids
 from queuey.errors import TooLate
-from queuey.messages import Message, Queue
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Message, Queue, Slice
 from queuey.storage import items as items_of
 from queuey.storage.cassandra.clock import ticks
 from queuey.storage.cassandra.driver import InDoubt
@@ -14,9 +19,71 @@ from queuey.storage.cassandra.loading import LOADED_AT_ONCE, Loader
 from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.queue_rows import Row
 
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from queuey.storage.cassandra.bulk import Columns
+
 
 class CassandraBulk(CassandraMessages):
     """The bulk contract on Cassandra."""
+
+    def horizon(self, queue: Queue) -> int:
+        """See the contract. Needs no request once the clock has been compared with the cluster's."""
+        self._watch.require()
+        [horizon] = self._horizons(queue, [True], self._clock.now())
+        return horizon
+
+    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+        """See the contract. The horizon is that of the beginning."""
+        for columns, _ in self._columns(queue, part, bodies=bodies):
+            for start in range(0, len(columns), max(1, part.limit)):
+                self._rows.current(queue)
+                yield columns.batch.slice(start, part.limit)
+
+    def reach(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+        """See the contract."""
+        count, at = 0, part.lower
+        for columns, end in self._columns(queue, part, bodies=False):
+            lacking = part.limit - count
+            if len(columns) >= lacking:
+                last = columns.slice(lacking - 1, lacking)
+                return part.limit, ids.following((int(last.ticks[0]), int(last.low[0])))
+            count, at = count + len(columns), end
+        return count, at
+
+    def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> Iterator[tuple[Columns, Position]]:
+        """Reads a slice upwards.
+
+        Yields:
+            Live messages, perhaps none; and up to where the slice has been considered with them.
+        """
+        from queuey.storage.cassandra import bulk  # noqa: PLC0415 - needs Arrow, which only pipelines install
+
+        self._watch.require()
+        level = self._levels.of(queue)
+        now, boot = self._clock.both()
+        since = self._since(queue, [part], boot)
+        row = self._rows.current(queue, since=since)
+        [horizon] = self._horizons(queue, [part.delayed], now)
+        upper = max(part.lower, min(part.upper, (horizon, LOW_MIN)))
+        if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
+            yield bulk.NOTHING[bodies], upper
+            return
+        key = (row.queue.qid, part.partition)
+        note = self._noting(level, now)
+        reading = bulk.Reading(self._driver, key, level.reads, bodies, part.limit, part.max_bytes, note)
+        pace = bulk.Pace(reading)
+        at = part.lower
+        while at < upper:
+            left = msgspec.structs.replace(part, lower=at)
+            [known] = self._looks(row, [(left, upper)], level, since)
+            extent = self._extent(row, known, left, upper, self._clock.now())
+            for columns, end in bulk.scan(reading, extent, pace):
+                self._rows.current(queue)
+                yield bulk.alive(columns, self._clock.now()), end
+            at = extent.upper
+            yield bulk.NOTHING[bodies], at
 
     def load(self, queue: Queue, messages: Iterable[Message]) -> int:
         """See the contract. They go to places of their own, as those that are put (see :mod:`loading`)."""

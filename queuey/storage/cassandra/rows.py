@@ -11,7 +11,7 @@ import msgspec
 
 from queuey.ids import Position
 from queuey.messages import Message, Meta
-from queuey.storage.cassandra.driver import UNSET, Rows, Statement
+from queuey.storage.cassandra.driver import UNSET, Encoded, Rows, Statement
 from queuey.storage.cassandra.placement import NAMES
 
 _FLIP = 0x0080808080808080
@@ -52,6 +52,9 @@ IDS_DOWN = tuple(
     for name in NAMES
 )
 
+BULK_UP = tuple(Statement(f"SELECT id, body, expires, meta FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
+BULK_IDS_UP = tuple(Statement(f"SELECT id, expires FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
+ID_COLUMNS = 2
 COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_RANGE}") for name in NAMES)
 
 
@@ -71,6 +74,9 @@ _pack_only_id = struct.Struct(">iIHHQ").pack
 _start_of_row = struct.Struct(">i16si").unpack_from
 _end_of_row = struct.Struct(">iqi").unpack_from
 _shape = struct.Struct(">ii").unpack_from
+_size_at = struct.Struct(">i").unpack_from
+_end_at = struct.Struct(">i8xi").unpack_from
+_minus_one = struct.pack(">i", -1)
 
 INSERTED, DELETED, RANGED = 9, 5, 6
 """How many values the statements take."""
@@ -122,6 +128,58 @@ def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
 def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> bytes:
     """Returns the encoded values of ``UP`` and ``DOWN``; both bounds inclusive."""
     return key + struct.pack(">i16si16sii", 16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
+
+
+def encoded_bulk(
+    where: tuple[int, int, int], kind: int, lower: Position, upper: Position, limit: int, *, bodies: bool
+) -> Encoded:
+    """Returns a query for a range of a place, both bounds inclusive, for who reads its answer without decoding it.
+
+    Args:
+        where: qid, partition and bucket.
+        kind: The class.
+        lower: The first id.
+        upper: The last one.
+        limit: Rows at most.
+        bodies: False: ids and ends only.
+    """
+    statement = (BULK_UP if bodies else BULK_IDS_UP)[kind]
+    return Encoded(statement, RANGED, encoded_range(key_of(*where), lower, upper, limit), routing_of(*where))
+
+
+def starts(body: bytes, columns: int) -> list[int]:
+    """Returns where the rows of an answer begin, whatever sizes they have."""
+    _, count = _shape(body, 8)
+    at = 16
+    found = []
+    if columns == COLUMNS:
+        body += bytes(8)  # So that the end of a row is read at once, also that of a last one that lacks values.
+        for _ in range(count):
+            found.append(at)
+            (size,) = _size_at(body, at + 20)
+            at += 24 + size if size > 0 else 24
+            whole, size = _end_at(body, at)
+            if whole < 0:
+                (size,) = _size_at(body, at + 4)
+                at -= 8
+            at += 16 + size if size > 0 else 16
+        return found
+    for _ in range(count):
+        found.append(at)
+        (whole,) = _size_at(body, at + 20)
+        at += 24 + max(0, whole)
+    return found
+
+
+def packed(found: Rows, columns: int) -> bytes:
+    """Returns rows that the driver has decoded (ids as UUIDs) as they came."""
+    cells = []
+    for row in found:
+        values = (row[0].bytes, *row[1:])
+        for value in values:
+            data = struct.pack(">q", value) if isinstance(value, int) else value
+            cells.append(_minus_one if data is None else struct.pack(">i", len(data)) + data)
+    return struct.pack(">iiii", 2, 4, columns, len(found)) + b"".join(cells)
 
 
 def decode(body: bytes) -> Rows:

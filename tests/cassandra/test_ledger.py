@@ -1,0 +1,65 @@
+"""The ledger: entries that are compared by a token of their own, and end together with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.ledger import KEPT
+
+
+def test_an_entry_that_was_in_doubt(store: CassandraStore, application: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change whose answers are lost although it was made ends well, and so does the next, which compares with it."""
+    run, lost = Driver.run, []
+
+    def losing(driver: Driver, statement: Statement, *arguments: object, **named: object) -> object:
+        rows = run(driver, statement, *arguments, **named)  # type: ignore[arg-type]
+        if statement.idempotent:
+            return rows
+        lost.append(rows)
+        if len(lost) % 3:
+            raise InDoubt("lost")
+        return rows
+
+    monkeypatch.setattr(Driver, "run", losing)
+    assert store.enter(application, 0, b"a", expected=None) == b"a"
+    assert store.enter(application, 0, b"b", expected=b"a") == b"b"
+    assert store.entry(application, 0) == b"b"
+    assert len(lost) == 6
+
+
+def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> None:
+    """Each change gives the token and the value 30 days from then on; nothing of an entry outlives the rest of it."""
+    for expected, value in ((None, b"a"), (b"a", b"b")):
+        store.enter(application, 7, value, expected=expected)
+        (left,) = store._driver.run(
+            Statement("SELECT ttl(value), ttl(ver) FROM ledger WHERE work = ? AND piece = ?"), (application, 7)
+        )
+        assert left[0] == left[1]
+        assert KEPT - 600 < left[0] <= KEPT
+    # No marker of a row was written, which would end 30 days after the first change, or never.
+    store._driver.run(
+        Statement("UPDATE ledger SET value = null, ver = null WHERE work = ? AND piece = ? IF EXISTS", idempotent=False),
+        (application, 7),
+    )
+    assert store._driver.run(Statement("SELECT * FROM ledger WHERE work = ? AND piece = ?"), (application, 7)) == []
+
+
+@pytest.mark.parametrize(("work", "piece"), [("", 0), ("é" * 251, 0), ("w", -1), ("w", 1 << 63)])
+def test_names_that_are_none(store: CassandraStore, work: str, piece: int) -> None:
+    """A name that is empty or too long, or no number of a piece, is refused."""
+    with pytest.raises(InvalidRequest):
+        store.enter(work, piece, b"", expected=None)
+    with pytest.raises(InvalidRequest):
+        store.entry(work, piece)
+
+
+def test_no_time_from_a_clock_that_is_off(store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids are reserved by this time: no answer is better than that of a clock that the nodes contradict."""
+    assert store.now() > 0
+    store._skew._refusing = True
+    monkeypatch.setattr(store._watch, "check", lambda *_: False)
+    with pytest.raises(StoreUnavailable):
+        store.now()
