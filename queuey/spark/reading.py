@@ -7,6 +7,7 @@ tried again reads the same messages, apart from those that have expired.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -78,7 +79,7 @@ class QueueyReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Plans the tasks. Raises what opening the store and looking for the queues raises, and OptionError."""
         parts = planned(self._options)
-        return [ReadPartition(some) for some in shared_out(parts, self._options.min_partitions or MOST_TASKS)]
+        return [ReadPartition(some) for some in shared_out(parts, _most_tasks(self._options, parts))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Scans the slices of one task."""
@@ -97,7 +98,7 @@ def planned(options: ReadOptions) -> list[Part]:
     queues = stores.selected(options.store, options.selection)
     wanted = _wanted(options, queues)
     store = stores.opened(options.store)
-    divide = len(queues) <= max(MOST_PLANNED, options.min_partitions or 0)
+    divide = len(queues) <= MOST_PLANNED
     found: list[Part] = []
     for queue in queues:
         ranges = wanted(queue)
@@ -165,6 +166,11 @@ def _scanned(options: StoreOptions, part: Part, *, bodies: bool) -> Iterator[pa.
         return
 
 
+def _most_tasks(options: ReadOptions, parts: list[Part]) -> int:
+    asked = math.ceil(sum(part.weight for part in parts) / options.max_records) if options.max_records else 0
+    return max(MOST_TASKS, options.min_partitions or 0, asked)
+
+
 Ranges = dict[int, tuple[Position, Position]]
 """Partition -> positions in ``[lower, upper)``."""
 
@@ -211,7 +217,7 @@ def _divided(
     counts = {info.partition: info.count for info in infos if info.partition in ranges}
     total = sum(counts.values())
     rows = min(ROWS_PER_TASK, options.max_records or ROWS_PER_TASK)
-    pieces = max(-(-total // rows), -(-(options.min_partitions or 1) // queues))
+    pieces = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
     lower, upper = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
     _, slices = store.plan(queue, lower, upper, pieces=pieces)
     clipped = [part for one in slices if (part := _clipped(one, ranges)) is not None]

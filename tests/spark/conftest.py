@@ -1,0 +1,127 @@
+"""One Spark session for the tests of this directory, and stores whose queues it reads and writes."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.backends import APP
+from tests.spark.kept import Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+CONF = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.driver.memory": "1g",
+    "spark.python.worker.memory": "256m",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",
+}
+"""Of sessions in tests: small, as are the data."""
+DELAYS = {
+    "cassandra_clock_difference": "0.2",
+    "cassandra_row_age": "0.1",
+    "cassandra_strong_deadline": "1",
+    "cassandra_strong_delay": "1.3",
+    "cassandra_weak_delay": "0.5",
+    "cassandra_very_strong_write": "QUORUM",
+    "cassandra_very_strong_delay": "3.3",
+}
+"""Settings of Cassandra with which a test does not wait for long until messages can be read."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Overlooks what py4j leaves to the garbage collector: sockets to the JVM, whose session outlives each test."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore:.*ResourceWarning:pytest.PytestUnraisableExceptionWarning")
+            )
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps settings of whoever runs the tests out of them."""
+    for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="package")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of all tests here, with two cores; it tries a task four times."""
+    from queuey.spark.session import session  # noqa: PLC0415 - only who uses it needs PySpark
+
+    directory = tmp_path_factory.mktemp("spark")
+    before, interrupts = dict(os.environ), signal.getsignal(signal.SIGINT)
+    for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
+        del os.environ[name]
+    places = {"spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse")}
+    started = session(master="local[2,4]", conf=CONF | places, name="tests")
+    os.environ.clear()
+    os.environ.update(before)
+    yield started
+    end(started)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, interrupts)
+
+
+def end(spark: SparkSession) -> None:
+    """Stops a session and its JVM, so that none idles while the rest of the suite runs."""
+    from pyspark import SparkContext  # noqa: PLC0415 - only who uses it needs PySpark
+
+    gateway = SparkContext._gateway
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        spark.stop()
+        assert gateway is not None
+        gateway.shutdown()
+        process = gateway.proc
+        process.stdin.close()
+        process.wait(60)
+        SparkContext._gateway = SparkContext._jvm = None
+        gc.collect()
+
+
+@pytest.fixture
+def embedded(tmp_path: Path) -> Iterator[Kept]:
+    """An embedded store with one application."""
+    from queuey.storage import sqlite  # noqa: PLC0415 - only who uses it needs it
+
+    data = tmp_path / "data"
+    with contextlib.closing(sqlite.open_store(data)) as store:
+        store.create_application(APP)
+        yield Kept(store, {"data": str(data)})
+        close_all()
+
+
+@pytest.fixture
+def clustered(contract_keyspace: str) -> Iterator[Kept]:
+    """A Cassandra store with one application; reads stay behind the clock by 1.3 s."""
+    from tests import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.spark.kept import opened  # noqa: PLC0415 - likewise
+
+    keyspaces.empty(contract_keyspace)
+    options = {"store": contract_keyspace, **DELAYS}
+    with contextlib.closing(opened(options)) as store:
+        store.create_application(APP)
+        yield Kept(store, options)
+        close_all()
+
+
+def close_all() -> None:
+    """Closes what the code under test has opened in this process."""
+    from queuey.spark import stores  # noqa: PLC0415 - only who uses it needs it
+
+    stores.close_all()

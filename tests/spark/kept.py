@@ -1,0 +1,87 @@
+"""A store with queues for a test, as the test and as Spark see it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
+from queuey.spark.options import StoreOptions
+from queuey.storage import Store
+from tests.backends import APP
+
+TTL = 3600
+METAS = (None, Meta(content_type="text/csv"), Meta(headers=(("a", "1"), ("b", "2"))), Meta(json=True))
+"""What travels with bodies of :meth:`Kept.fill`, in turn."""
+
+
+class Kept:
+    """A store, and how Spark is told where it is.
+
+    Args:
+        store: Open in this process.
+        options: The same store as options of Spark.
+    """
+
+    def __init__(self, store: Store, options: Mapping[str, str]) -> None:
+        self.store = store
+        self.options = dict(options)
+
+    @property
+    def named(self) -> StoreOptions:
+        """What the code under test gets to know of the store."""
+        return StoreOptions(settings=tuple(sorted(self.options.items())), application=APP)
+
+    def queue(self, name: str = "orders", **fields: Any) -> Queue:  # noqa: ANN401 - the fields of a QueueSpec
+        """Creates a queue."""
+        return self.store.create_queue(APP, name, QueueSpec(**fields))[0]
+
+    def fill(self, queue: Queue, count: int, *, ttl: int = TTL) -> list[Message]:
+        """Posts messages of all kinds, turn by turn to all partitions, and returns them when they can be read."""
+        bodies = [f"text {n} ä" if n % 2 else b"\x00\xff" + str(n).encode() for n in range(count)]
+        bodies = ["[1]" if METAS[n % len(METAS)] == Meta(json=True) else body for n, body in enumerate(bodies)]
+        items = [
+            NewMessage(body=body, partition=n % queue.partitions + 1, ttl=ttl, meta=METAS[n % len(METAS)])
+            for n, body in enumerate(bodies)
+        ]
+        return self.post(queue, items)
+
+    def post(self, queue: Queue, items: Sequence[NewMessage]) -> list[Message]:
+        """Posts messages and returns them, as they are stored, when they can be read."""
+        positions = [
+            position
+            for first in range(0, len(items), 1000)
+            for position in self.store.append(queue, items[first : first + 1000])
+        ]
+        self.settle(queue, max(positions))
+        return self.store.fetch(queue, [(item.partition, at) for item, at in zip(items, positions, strict=True)])
+
+    def settle(self, queue: Queue, position: Position | None = None) -> None:
+        """Waits until a position, or else all that has been written until now, is below the horizon of readers."""
+        ticks = ids.now_ticks() if position is None else position[0]
+        until = time.monotonic() + 30
+        while self.store.horizon(queue) <= ticks and (position is not None or self.store.name != "sqlite"):
+            assert time.monotonic() < until, "the horizon stands still"
+            time.sleep(0.02)
+
+    def all(self, queue: Queue) -> list[Message]:
+        """Returns everything in a queue, by partition and position, delayed messages and unsettled ones included."""
+        return [
+            message
+            for partition in range(1, queue.partitions + 1)
+            for messages in self.store.scan(queue, Slice(partition, limit=1000, delayed=False))
+            for message in messages
+        ]
+
+
+def opened(options: Mapping[str, str]) -> Store:
+    """Opens a store in this process by the options that Spark gets."""
+    from queuey import settings  # noqa: PLC0415 - only who uses it needs it
+    from queuey.storage import opening  # noqa: PLC0415 - likewise
+
+    store = opening.open_store(settings.load(dict(options), {}).settings, jobs=False)
+    opening.patiently(store.applications, 60)
+    return store

@@ -1,0 +1,139 @@
+"""Batch reads of queues."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuey import ids
+from queuey.messages import Message, QueueSpec
+from queuey.spark import columns
+from tests.backends import APP
+from tests.spark.kept import Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+def reading(spark: SparkSession, kept: Kept, **options: str) -> DataFrame:
+    """A read of what the options say."""
+    return spark.read.format("queuey").options(**kept.options, **options).load()
+
+
+def seen(row: Row) -> tuple[object, ...]:
+    """What a row says of a message."""
+    headers = tuple((header.key, bytes(header.value).decode()) for header in row.headers or ())
+    return row.queue, row.partition, row.id, bytes(row.value), row.valueType, row.contentType, headers, row.position
+
+
+def expected(queue: str, message: Message) -> tuple[object, ...]:
+    """What a row has to say of a message."""
+    meta, text = message.meta, isinstance(message.body, str)
+    body = message.body.encode() if isinstance(message.body, str) else message.body
+    kind = "json" if meta is not None and meta.json else "text" if text else "bytes"
+    content_type, headers = (None, ()) if meta is None else (meta.content_type, meta.headers)
+    place = columns.text_of(message.position)
+    return queue, message.partition, message.id, body, kind, content_type, headers, place
+
+
+def microseconds(spark: SparkSession, frame: DataFrame) -> dict[str, tuple[int, int]]:
+    """Id -> id time and end in microseconds since 1970, as Spark has them."""
+    rows = frame.selectExpr("id", "unix_micros(timestamp) AS since", "unix_micros(expires) AS until").collect()
+    return {row.id: (row.since, row.until) for row in rows}
+
+
+@pytest.mark.parametrize("where", ["embedded", "clustered"])
+def test_every_message_is_a_row(where: str, spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    """A read gives every message of the queues once, with all that is known of it."""
+    kept: Kept = request.getfixturevalue(where)
+    orders, events = kept.queue("orders", partitions=3), kept.queue("events")
+    stored = [("orders", one) for one in kept.fill(orders, 400)] + [("events", one) for one in kept.fill(events, 50)]
+    kept.fill(kept.queue("other"), 5)
+    frame = reading(spark, kept, subscribe="orders, events", includeHeaders="true")
+    assert sorted(map(seen, frame.collect())) == sorted(expected(queue, message) for queue, message in stored)
+    assert microseconds(spark, frame) == {
+        one.id: ((one.ticks - ids.EPOCH_TICKS) // 10, (one.expires - ids.EPOCH_TICKS) // 10) for _, one in stored
+    }
+
+
+def test_partitions_of_a_read_are_in_order(spark: SparkSession, embedded: Kept) -> None:
+    """Within a queue's partition rows come in the order of positions, however many tasks read it."""
+    queue = embedded.queue(partitions=2)
+    stored = embedded.fill(queue, 500)
+    frame = reading(spark, embedded, subscribe="orders", minPartitions="6")
+    assert frame.rdd.getNumPartitions() >= 6
+    rows = [(row.partition, row.position) for row in frame.select("partition", "position").collect()]
+    assert rows == sorted(rows)
+    assert len(rows) == len(stored)
+
+
+def test_some_columns(spark: SparkSession, embedded: Kept) -> None:
+    """With a schema a read gives these columns, in this order."""
+    stored = embedded.fill(embedded.queue(), 20)
+    frame = spark.read.format("queuey").schema("partition INT, id STRING").options(**embedded.options)
+    rows = frame.option("subscribe", "orders").load().collect()
+    assert [tuple(row) for row in rows] == [(message.partition, message.id) for message in stored]
+
+
+def test_bounds(spark: SparkSession, embedded: Kept) -> None:
+    """A read starts at the starting offset and ends before the ending one, partition by partition."""
+    queue = embedded.queue(partitions=2)
+    stored = embedded.fill(queue, 40)
+    first, second = stored[::2], stored[1::2]
+    starting = f'{{"orders":{{"1":"{first[5].id}","2":-2}}}}'
+    ending = f'{{"orders":{{"1":"{first[9].id}","2":"{second[3].id}"}}}}'
+    frame = reading(spark, embedded, subscribe="orders", startingOffsets=starting, endingOffsets=ending)
+    found = {row.id for row in frame.select("id").collect()}
+    assert found == {one.id for one in (*first[5:9], *second[:3])}
+
+
+def test_assigned_partitions_and_patterns(spark: SparkSession, embedded: Kept) -> None:
+    """Partitions are chosen by assign, queues by a regular expression that matches the whole name."""
+    stored = embedded.fill(embedded.queue("eu.orders", partitions=3), 30)
+    embedded.fill(embedded.queue("eu.orders.dead"), 3)
+    by_assign = reading(spark, embedded, assign='{"eu.orders":[1,3]}').select("id")
+    assert {row.id for row in by_assign.collect()} == {one.id for one in stored if one.partition != 2}
+    assert reading(spark, embedded, subscribePattern=r"eu\.[a-z]+").count() == len(stored)
+    assert reading(spark, embedded, subscribePattern="us").count() == 0
+
+
+@pytest.mark.parametrize("switch", ["true", "false"])
+def test_filters_on_one_frame(switch: str, spark: SparkSession, embedded: Kept) -> None:
+    """A frame that is filtered in several ways gives each the rows that it asks for, whatever Spark hands over."""
+    embedded.fill(embedded.queue(partitions=3), 30)
+    before = spark.conf.get(PUSHDOWN)
+    spark.conf.set(PUSHDOWN, switch)
+    try:
+        frame = reading(spark, embedded, subscribe="orders")
+        assert frame.where("partition = 2").count() == 10
+        assert frame.count() == 30
+        assert frame.where("partition = 1").union(frame.where("partition > 1")).count() == 30
+    finally:
+        spark.conf.set(PUSHDOWN, str(before))
+
+
+def test_a_purged_queue_is_loss(spark: SparkSession, embedded: Kept) -> None:
+    """A queue that is purged after a read was planned fails it, or is left out where loss is to be overlooked."""
+    queue = embedded.queue()
+    embedded.fill(queue, 10)
+    frames = [reading(spark, embedded, subscribe="orders", failOnDataLoss=text) for text in ("true", "false")]
+    assert [frame.count() for frame in frames] == [10, 10]
+    embedded.store.purge_queue(queue)
+    with pytest.raises(Exception, match="Queue 'orders' was purged or deleted while it was being read"):
+        frames[0].count()
+    assert frames[1].count() == 0
+
+
+def test_a_changed_queue_is_read_on(spark: SparkSession, embedded: Kept) -> None:
+    """A change that leaves messages what they are does not disturb a read that was planned before it."""
+    queue = embedded.queue()
+    embedded.fill(queue, 10)
+    frame = reading(spark, embedded, subscribe="orders")
+    assert frame.count() == 10
+    embedded.store.update_queue(queue, QueueSpec(partitions=4, ttl=9))
+    embedded.fill(embedded.store.queue(APP, "orders", fresh=True), 4)
+    assert frame.count() == 10
+    assert reading(spark, embedded, subscribe="orders").count() == 14
