@@ -1,0 +1,131 @@
+"""An archive's directory, through Hadoop's file systems: local disks, HDFS, object stores, whatever Spark can reach."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from py4j.protocol import Py4JJavaError
+
+from queuey.errors import QueueyError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class FilesUnavailable(QueueyError):
+    """A file system refused what it was asked."""
+
+    code = "FilesUnavailable"
+
+
+class Entry(NamedTuple):
+    """What a directory holds: a name, whether it is a directory, and the length of a file in bytes."""
+
+    name: str
+    directory: bool
+    bytes: int
+
+
+class Files:
+    """The files under a directory. Places are relative to it and use slashes.
+
+    Args:
+        spark: Whose settings of Hadoop hold.
+        directory: A path, or a URL of a file system that Spark knows.
+
+    Raises:
+        FilesUnavailable: There is no such file system, or it does not answer.
+    """
+
+    def __init__(self, spark: SparkSession, directory: str) -> None:
+        jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
+        session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
+        hadoop = jvm.org.apache.hadoop
+        self._path = hadoop.fs.Path
+        self._io = hadoop.io.IOUtils
+        self._bytes = jvm.java.io.ByteArrayOutputStream
+        try:
+            path = self._path(directory)
+            self._system = path.getFileSystem(session.sessionState().newHadoopConf())
+            self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
+        except Py4JJavaError as error:
+            raise _refused(directory, error) from error
+
+    def place(self, place: str) -> str:
+        """Returns a place as Spark takes it."""
+        return f"{self.root}/{place}" if place else self.root
+
+    def list(self, place: str) -> list[Entry]:
+        """Returns what a directory holds, by name; nothing if it is not there."""
+        try:
+            if not self._system.exists(self._at(place)):
+                return []
+            found = [
+                Entry(str(status.getPath().getName()), bool(status.isDirectory()), int(status.getLen()))
+                for status in self._system.listStatus(self._at(place))
+            ]
+        except Py4JJavaError as error:
+            raise _refused(place, error) from error
+        return sorted(found)
+
+    def exists(self, place: str) -> bool:
+        """Tells whether a file or directory is there."""
+        try:
+            return bool(self._system.exists(self._at(place)))
+        except Py4JJavaError as error:
+            raise _refused(place, error) from error
+
+    def read(self, place: str) -> str | None:
+        """Returns a small file's text; None: it is not there."""
+        try:
+            if not self._system.exists(self._at(place)):
+                return None
+            stream = self._system.open(self._at(place))
+            held = self._bytes()
+            # The last argument closes both.
+            self._io.copyBytes(stream, held, 65_536, True)  # noqa: FBT003 - Java has no keywords
+        except Py4JJavaError as error:
+            raise _refused(place, error) from error
+        return bytes(held.toByteArray()).decode()
+
+    def write(self, place: str, text: str) -> None:
+        """Replaces a small file. A reader finds the new text, the old one or, for a moment, no file: never a part."""
+        parent, _, name = place.rpartition("/")
+        # Spark and Hadoop take no notice of names that begin so.
+        draft = f"{parent}/_{name}.new" if parent else f"_{name}.new"
+        try:
+            stream = self._system.create(self._at(draft), True)  # noqa: FBT003 - overwrite
+            try:
+                stream.write(text.encode())
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            raise _refused(place, error) from error
+        self.move(draft, place)
+
+    def move(self, source: str, target: str) -> None:
+        """Renames a file or a directory; what is at the target goes."""
+        self.delete(target)
+        try:
+            self._system.mkdirs(self._at(target).getParent())
+            moved = self._system.rename(self._at(source), self._at(target))
+        except Py4JJavaError as error:
+            raise _refused(target, error) from error
+        if not moved:
+            raise FilesUnavailable(f"{self.place(source)} could not be renamed to {self.place(target)}")
+
+    def delete(self, place: str) -> None:
+        """Removes a file, or a directory with what it holds, if it is there."""
+        try:
+            self._system.delete(self._at(place), True)  # noqa: FBT003 - recursive
+        except Py4JJavaError as error:
+            raise _refused(place, error) from error
+
+    def _at(self, place: str) -> Any:  # noqa: ANN401 - a Java object
+        return self._path(self.place(place))
+
+
+def _refused(place: str, error: Py4JJavaError) -> FilesUnavailable:
+    reason = error.java_exception
+    text = str(reason.getMessage() or reason.getClass().getName()).splitlines()[0]
+    return FilesUnavailable(f"{place}: {text}")
