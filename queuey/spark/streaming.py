@@ -13,6 +13,7 @@ the next batch end?), then, having written the answer to the checkpoint, ``parti
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from queuey import ids
-from queuey.errors import QueueChanged, QueueNotFound
+from queuey.errors import QueueChanged, QueueNotFound, StoreUnavailable
 from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Queue, Slice
 from queuey.spark import columns, offsets, stores
@@ -69,8 +70,6 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: StreamOffset | None = None
         self._given: dict[str, Any] | None = None
         """The last answer of ``latestOffset``."""
-        self._empty: dict[Place, tuple[Position, int]] = {}
-        """From where, and when, a partition was seen to hold nothing up to the horizon."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a stream without a checkpoint starts; the same at every call.
@@ -80,7 +79,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OptionError: The options that say where to start do not fit the queues.
         """
         if self._initial is None:
-            found = fronts(self._options, missing=False)
+            found = self._fronts(missing=False)
             starting = self._options.starting
             starting.check({front.queue.name: front.queue.partitions for front in found})
             places = {place: front.horizon for front in found for place in front.places()}
@@ -101,8 +100,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fixes how far this run goes: to the horizons of now, in the partitions that there are."""
-        found = fronts(self._options, missing=True)
-        self._targets = {place: front.horizon for front in found for place in front.places()}
+        self._targets = {place: front.horizon for front in self._fronts() for place in front.places()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next batch ends; ``start`` itself if there is nothing new.
@@ -155,8 +153,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _end(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset:
         """Chooses where the next batch ends."""
         store = stores.opened(self._options.store)
-        now = store.now()
-        found = {front.queue.name: front for front in fronts(self._options, missing=True)}
+        found = {front.queue.name: front for front in self._fronts()}
         there = {place: front.horizon for front in found.values() for place in front.places()}
         self._newest = StreamOffset(there)
         gone = begin.positions.keys() - there.keys()
@@ -165,17 +162,28 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lose(f"Queue {names[0]!r} or a partition of it is gone, or is not read any more.", names[1:])
         uppers = self._within_targets(there)
         waiting = offsets.ranges(begin, StreamOffset(uppers))
-        self._check_age(waiting, {name: front.queue for name, front in found.items()}, now)
+        self._check_age(waiting, {name: front.queue for name, front in found.items()}, store.now())
         ends, empty = self._chosen(store, found, waiting, limit)
         for place in empty:
-            position = begin.of(place)
-            old = now - self._ttl(found[place[0]].queue) * TICKS_PER_SECOND // OLD
-            if position > FIRST and position[0] < old:
+            if FIRST[0] < begin.of(place)[0] < uppers[place][0] - self._while(found[place[0]].queue):
                 ends[place] = uppers[place]
-        if self._targets is None:
-            passed = (place for place, horizon in there.items() if begin.of(place) >= horizon)
-            self._empty = {place: (begin.of(place), now) for place in (*empty, *passed)}
         return begin.moved(ends, gone)
+
+    def _fronts(self, *, missing: bool = True) -> list[Front]:
+        """Looks at the queues, and sees to it that horizons are recent.
+
+        Where nobody writes, the clock of an embedded store stands still; a ping moves it on.
+        """
+        store = stores.opened(self._options.store)
+        found = fronts(self._options, missing=missing)
+        now = store.now()
+        for queue, _, horizon in found:
+            delay = int(store.read_delay(queue) * TICKS_PER_SECOND)
+            if horizon[0] < now - delay - self._while(queue):
+                with contextlib.suppress(StoreUnavailable):
+                    store.ping()
+                return fronts(self._options, missing=missing)
+        return found
 
     def _within_targets(self, there: Mapping[Place, Position]) -> dict[Place, Position]:
         """Returns the horizons, or how far a run with an end of its own goes."""
@@ -212,10 +220,8 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Makes sure that nothing can have expired between the start of a range and now."""
         lost = []
         for one in waiting:
-            position, seen = self._empty.get(one.place, (None, 0))
-            since = max(one.lower[0], seen if position == one.lower else 0)
             expired = now - self._ttl(queues[one.queue]) * TICKS_PER_SECOND
-            if one.lower > FIRST and since < expired and not self._is_instant(one):
+            if FIRST[0] < one.lower[0] < expired and not self._is_instant(one):
                 lost.append(one)
         if lost:
             queue, number = lost[0].place
@@ -237,6 +243,10 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
             what = f"{what} The same holds for {len(others)} more: {shown}."
         lose(self._options, what)
+
+    def _while(self, queue: Queue) -> int:
+        """Returns how old a position without news may get (ticks)."""
+        return self._ttl(queue) * TICKS_PER_SECOND // OLD
 
     def _ttl(self, queue: Queue) -> int:
         """Returns how long the messages of a queue live that have no TTL of their own (s)."""

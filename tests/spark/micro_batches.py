@@ -1,0 +1,109 @@
+"""Runs a stream reader as Spark does, in this process: offsets go through JSON, readers and tasks through pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from queuey.spark import columns, stores
+from queuey.spark.options import read_options
+from queuey.spark.streaming import QueueyStreamReader
+from queuey.storage import Store
+
+Row = dict[str, Any]
+
+
+def reader(options: Mapping[str, str], *names: str) -> QueueyStreamReader:
+    """Makes a reader of all columns, or of some."""
+    whole = columns.read_schema(headers=options.get("includeHeaders") == "true")
+    schema = type(whole)([whole[name] for name in names]) if names else whole
+    return QueueyStreamReader(read_options(options, streaming=True), schema)
+
+
+@contextmanager
+def opened(options: Mapping[str, str], store: Store) -> Iterator[None]:
+    """Lets readers with these options use a store that the test has opened, with a clock of its own perhaps."""
+    key = os.getpid(), read_options(options, streaming=True).store
+    stores._open[key] = store
+    try:
+        yield
+    finally:
+        stores._open.pop(key, None)
+
+
+class Query:
+    """A streaming query: what its checkpoint would hold, and the reader of its present run.
+
+    Attributes:
+        ends: The end of each batch that was written to the checkpoint.
+        done: How many of them have been run to their end.
+    """
+
+    def __init__(self, options: Mapping[str, str], *names: str, available_now: bool = False) -> None:
+        self.options = options
+        self.names = names
+        self.ends: list[str] = []
+        self.done = 0
+        self.start(available_now=available_now)
+
+    def start(self, options: Mapping[str, str] | None = None, *, available_now: bool = False) -> None:
+        """Starts a run, with the options as they were or others."""
+        if options is not None:
+            self.options = options
+        self.reader = reader(self.options, *self.names)
+        if self.ends:
+            latest = json.loads(self.ends[-1])
+            assert not self.reader.partitions(latest, latest)
+        if available_now:
+            self.reader.prepareForTriggerAvailableNow()
+
+    def begin(self, limit: ReadLimit | None = None) -> bool:
+        """Plans a batch and writes it down; returns whether there is one. What is written down already comes first."""
+        if self.done < len(self.ends):
+            return True
+        start = self._start_of(len(self.ends))
+        end = json.dumps(self.reader.latestOffset(json.loads(start), limit or self.reader.getDefaultReadLimit()))
+        if self.ends and end == self.ends[-1]:
+            return False
+        self.ends.append(end)
+        return True
+
+    def tasks(self) -> list[InputPartition]:
+        """The tasks of the batch that was begun."""
+        return list(self.reader.partitions(json.loads(self._start_of(self.done)), json.loads(self.ends[self.done])))
+
+    def run(self) -> list[Row]:
+        """Runs the batch that was begun; returns its rows."""
+        rows: list[Row] = []
+        for task in self.tasks():
+            copy = pickle.loads(pickle.dumps(self.reader))
+            for batch in copy.read(pickle.loads(pickle.dumps(task))):
+                rows += batch.to_pylist()
+        if self.done:
+            self.reader.commit(json.loads(self.ends[self.done - 1]))
+        self.done += 1
+        return rows
+
+    def batch(self, limit: ReadLimit | None = None) -> list[Row] | None:
+        """Begins and runs a batch; None: there is nothing new."""
+        return self.run() if self.begin(limit) else None
+
+    def rest(self, limit: ReadLimit | None = None) -> list[Row]:
+        """Runs batches until there is nothing new; returns all their rows."""
+        rows: list[Row] = []
+        while (more := self.batch(limit)) is not None:
+            rows += more
+        return rows
+
+    def _start_of(self, number: int) -> str:
+        return self.ends[number - 1] if number else json.dumps(self.reader.initialOffset())
+
+
+ALL = ReadAllAvailable()

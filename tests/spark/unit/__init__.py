@@ -1,0 +1,1 @@
+"""Parts of the Spark room that need neither Spark nor a store."""
