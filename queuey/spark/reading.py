@@ -217,7 +217,10 @@ def _divided(
     counts = {info.partition: info.count for info in infos if info.partition in ranges}
     total = sum(counts.values())
     rows = min(ROWS_PER_TASK, options.max_records or ROWS_PER_TASK)
-    pieces = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
+    # Rounded up to equal shares of the partitions that hold anything, so that minPartitions is reached.
+    filled = sum(1 for count in counts.values() if count) or 1
+    wanted = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
+    pieces = math.ceil(wanted / filled) * filled
     lower, upper = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
     _, slices = store.plan(queue, lower, upper, pieces=pieces)
     clipped = [part for one in slices if (part := _clipped(one, ranges)) is not None]

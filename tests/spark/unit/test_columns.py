@@ -1,0 +1,129 @@
+"""From the columns that stores hand out to those that users see."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from queuey.ids import EPOCH_TICKS, LOW_MAX, LOW_MIN, TICKS_MAX
+from queuey.messages import Message, Meta
+from queuey.spark import columns
+from queuey.spark.errors import OptionError
+from queuey.storage.columns import PLACES, SCHEMA, batch_of
+
+positions = st.tuples(st.integers(0, TICKS_MAX), st.integers(LOW_MIN, LOW_MAX))
+metas = st.one_of(
+    st.none(),
+    st.builds(
+        Meta,
+        content_type=st.one_of(st.none(), st.text(max_size=5)),
+        headers=st.lists(st.tuples(st.text(max_size=3), st.text(max_size=3)), max_size=2).map(tuple),
+        json=st.booleans(),
+    ),
+)
+messages = st.builds(
+    lambda position, expires, body, meta: Message(position[0], position[1], 7, expires, body, meta),
+    positions,
+    st.integers(0, TICKS_MAX),
+    st.one_of(st.text(min_size=1, max_size=5), st.binary(min_size=1, max_size=5)),
+    metas,
+)
+WHOLE = columns.arrow_schema(columns.read_schema(headers=True))
+
+
+def row(message: Message) -> dict[str, object]:
+    """What a user sees of a message, worked out one by one."""
+    meta, text = message.meta or Meta(), isinstance(message.body, str)
+    return {
+        "value": message.body.encode() if isinstance(message.body, str) else message.body,
+        "queue": "q",
+        "partition": 7,
+        "id": message.id,
+        "position": columns.text_of(message.position),
+        "timestamp": (message.ticks - EPOCH_TICKS) // 10,
+        "expires": (message.expires - EPOCH_TICKS) // 10,
+        "valueType": "json" if meta.json else "text" if text else "bytes",
+        "contentType": meta.content_type,
+        "headers": [{"key": key, "value": value.encode()} for key, value in meta.headers] or None,
+    }
+
+
+def seen(batch: pa.RecordBatch) -> list[dict[str, object]]:
+    """The rows of a batch, instants as microseconds: Python's own do not reach the end of ids' time."""
+    batch.validate(full=True)
+    instants = {field.name for field in batch.schema if pa.types.is_timestamp(field.type)}
+    lists = {
+        name: (batch.column(name).view(pa.int64()) if name in instants else batch.column(name)).to_pylist()
+        for name in batch.schema.names
+    }
+    return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+
+
+@given(st.lists(messages, max_size=20))
+def test_rows_are_the_messages(stored: list[Message]) -> None:
+    """Each row says of its message what can be worked out from it one by one."""
+    found = columns.rows_of(batch_of(stored), "q", 7, WHOLE)
+    assert found.schema == WHOLE
+    assert seen(found) == [row(message) for message in stored]
+
+
+@given(st.lists(messages, min_size=1, max_size=5), st.permutations(WHOLE.names), st.integers(1, len(WHOLE.names)))
+def test_some_columns_in_any_order(stored: list[Message], names: list[str], count: int) -> None:
+    """A user gets the columns that were asked for, in that order, whether nulls are declared or not."""
+    fields = {field.name: field for field in columns.read_schema(headers=True)}
+    chosen = StructType([StructField(name, fields[name].dataType) for name in names[:count]])
+    columns.check_schema(chosen, headers=True)
+    schema = columns.arrow_schema(chosen)
+    found = columns.rows_of(batch_of(stored, bodies=columns.needs_bodies(schema)), "q", 7, schema)
+    assert found.schema == schema
+    assert seen(found) == [{name: row(message)[name] for name in names[:count]} for message in stored]
+
+
+@given(st.lists(positions, max_size=20))
+def test_order_of_position_texts(places: list[tuple[int, int]]) -> None:
+    """Texts of positions are ordered as the positions are, and lead back to them."""
+    texts = [columns.text_of(place) for place in places]
+    assert sorted(texts) == [columns.text_of(place) for place in sorted(places)]
+    assert [columns.position_from(text) for text in texts] == places
+
+
+@pytest.mark.parametrize("text", ["", "0" * 31, "0" * 33, "G" * 32, "A" * 32, "0" * 31 + "\n"])
+def test_no_positions(text: str) -> None:
+    """A text that is no position is refused."""
+    with pytest.raises(ValueError, match="is not a position"):
+        columns.position_from(text)
+
+
+def test_which_columns_need_bodies() -> None:
+    """Only columns that are made of bodies and what travels with them need them to be read."""
+    without = {"queue", "partition", "id", "position", "timestamp", "expires"}
+    needing = {field.name for field in WHOLE if columns.needs_bodies(pa.schema([field]))}
+    assert needing == set(WHOLE.names) - without
+    assert PLACES.names == SCHEMA.names[: len(PLACES.names)]
+
+
+def test_headers_are_asked_for() -> None:
+    """Headers are a column only with the option that asks for them."""
+    assert "headers" not in columns.read_schema(headers=False).names
+    assert columns.read_schema(headers=True).names == WHOLE.names
+    with pytest.raises(OptionError, match="no column 'headers' unless option includeHeaders is true"):
+        columns.check_schema(columns.read_schema(headers=True), headers=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ([], "has no columns"),
+        ([("body", StringType())], "no column 'body': it has value, queue,"),
+        ([("ID", StringType())], "no column 'ID'"),
+        ([("partition", LongType())], "Column 'partition' of a read is of type int, not bigint"),
+        ([("id", StringType()), ("id", StringType())], "column 'id' twice"),
+    ],
+)
+def test_wrong_schemas(fields: list[tuple[str, StringType]], says: str) -> None:
+    """A schema that asks for anything but the columns of a read is refused, by the column's name."""
+    with pytest.raises(OptionError, match=says):
+        columns.check_schema(StructType([StructField(name, kind) for name, kind in fields]), headers=False)

@@ -1,0 +1,248 @@
+"""What options of reads and writes mean."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.errors import QueueyError
+from queuey.ids import LOW_MAX, LOW_MIN, TICKS_MAX
+from queuey.spark.errors import OptionError
+from queuey.spark.options import (
+    EARLIEST,
+    LATEST,
+    Assign,
+    At,
+    Pattern,
+    StoreOptions,
+    Subscribe,
+    check_names,
+    check_read,
+    read_options,
+    store_options,
+    write_options,
+)
+
+ID = "79751d50e4f211f1a9818be9b2eb5718"
+READ = {"subscribe": "a"}
+
+
+def test_defaults_of_a_read() -> None:
+    """A batch reads from the earliest to the latest message, a stream what comes from now on."""
+    batch, stream = read_options(READ, streaming=False), read_options(READ, streaming=True)
+    assert (batch.starting.of("a", 1), batch.ending.of("a", 9)) == (EARLIEST, LATEST)
+    assert (stream.starting.of("a", 1), stream.ending.of("a", 9)) == (LATEST, LATEST)
+    assert batch.fail_on_data_loss
+    assert not batch.headers
+    assert (batch.max_offsets, batch.min_partitions, batch.max_records, batch.group) == (None, None, None, None)
+
+
+def test_all_of_a_read() -> None:
+    """Names of options are not case-sensitive, and numbers and switches are read from texts."""
+    options = read_options(
+        {
+            "SUBSCRIBE": " b, a,,b ",
+            "failondataloss": "OFF",
+            "maxoffsetspertrigger": "10",
+            "minPartitions": "3",
+            "maxRecordsPerPartition": "7",
+            "includeHeaders": "true",
+            "group": "g",
+            "APPLICATION": "acme",
+        },
+        streaming=True,
+    )
+    assert options.selection == Subscribe(("b", "a"))
+    assert (options.fail_on_data_loss, options.headers, options.group) == (False, True, "g")
+    assert (options.max_offsets, options.min_partitions, options.max_records) == (10, 3, 7)
+    assert options.store.application == "acme"
+
+
+def test_selections() -> None:
+    """Queues are chosen by name, by pattern, or partition by partition."""
+    assert read_options({"subscribePattern": "a.*"}, streaming=False).selection == Pattern("a.*")
+    assigned = read_options({"assign": '{"a":[3,1,"5-6"],"b":[2]}'}, streaming=False).selection
+    assert assigned == Assign((("a", (1, 3, 5, 6)), ("b", (2,))))
+
+
+@given(st.integers(0, TICKS_MAX), st.integers(LOW_MIN, LOW_MAX))
+def test_offsets_are_ids(ticks: int, low: int) -> None:
+    """An offset is the id of a message, and stands for its position."""
+    text = f'{{"a":{{"1":"{ids.to_hex((ticks, low))}","2-3":-2}}}}'
+    bounds = read_options({**READ, "startingOffsets": text}, streaming=False).starting
+    assert bounds.of("a", 1) == At((ticks, low))
+    assert bounds.of("a", 2) == bounds.of("a", 3) == EARLIEST
+
+
+def test_precedence_of_starts() -> None:
+    """A timestamp goes before timestamps of partitions, these before offsets, as with Kafka."""
+    given_by = {
+        "startingOffsets": "earliest",
+        "startingOffsetsByTimestamp": '{"a":{"1":2000}}',
+        "startingTimestamp": "1000",
+    }
+    found = []
+    while given_by:
+        found.append(read_options({**READ, **given_by}, streaming=True).starting.of("a", 1))
+        given_by.popitem()
+    second = ids.TICKS_PER_SECOND
+    assert found == [At((ids.EPOCH_TICKS + second * n, LOW_MIN)) for n in (1, 2)] + [EARLIEST]
+
+
+def test_bounds_name_all_partitions() -> None:
+    """A partition that offsets do not name is refused, as are queues and partitions that are not read."""
+    bounds = read_options({**READ, "startingOffsets": f'{{"a":{{"1":"{ID}","2":-2}}}}'}, streaming=False).starting
+    bounds.check({"a": 2})
+    with pytest.raises(OptionError, match="startingOffsets says nothing of partition 3 of queue 'a'"):
+        bounds.of("a", 3)
+    with pytest.raises(OptionError, match="startingOffsets names partition 2 of queue 'a', which has 1"):
+        bounds.check({"a": 1})
+    with pytest.raises(OptionError, match="startingOffsets names queue 'a', which is not among those read"):
+        bounds.check({"b": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "exactly one of subscribe, subscribePattern and assign"),
+        ({"subscribe": "a", "assign": '{"a":[1]}'}, "and not subscribe and assign"),
+        ({"subscribe": " , "}, "subscribe names no queue"),
+        ({"subscribePattern": "("}, "subscribePattern is no regular expression"),
+        ({"assign": "a"}, 'assign is not of the form {"queue":[1,2]}'),
+        ({"assign": '{"a":[0]}'}, "'0' where the number of a partition belongs"),
+        ({"assign": '{"a":["3-2"]}'}, "'3-2' where the number of a partition belongs"),
+        ({**READ, "startingOffsets": "newest"}, "startingOffsets is not of the form"),
+        ({**READ, "startingOffsets": '{"a":{"1":12}}'}, "12 where a message id"),
+        ({**READ, "startingOffsets": '{"a":[1]}'}, "startingOffsets is not of the form"),
+        ({**READ, "startingOffsets": "latest"}, "A batch read cannot start at latest"),
+        ({**READ, "startingOffsets": '{"a":{"1":-1}}'}, "A batch read cannot start at latest"),
+        ({**READ, "endingOffsets": "earliest"}, "A read cannot end at earliest"),
+        ({**READ, "startingTimestamp": "yesterday"}, "'yesterday' where milliseconds since 1970 belong"),
+        ({**READ, "endingTimestamp": "-5"}, "'-5' where milliseconds since 1970 belong"),
+        ({**READ, "failOnDataLoss": "maybe"}, "failOnDataLoss is 'maybe': it can be true or false"),
+        ({**READ, "minPartitions": "0"}, "minPartitions is '0': it has to be a whole number from 1 to"),
+        ({**READ, "maxRecordsPerPartition": "x"}, "maxRecordsPerPartition is 'x'"),
+        ({**READ, "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger means nothing for a batch read"),
+        ({**READ, "group": "g"}, "group means nothing for a batch read"),
+        ({**READ, "ttl": "5"}, "ttl means nothing for a batch read"),
+        ({**READ, "application": ""}, "application is empty"),
+    ],
+)
+def test_wrong_reads(options: dict[str, str], says: str) -> None:
+    """A read that cannot be done is refused in one line that names the option."""
+    with pytest.raises(OptionError) as refused:
+        read_options(options, streaming=False)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    """Where to end is an option of batch reads only."""
+    with pytest.raises(OptionError, match=f"{name} means nothing for a streaming read"):
+        read_options({**READ, name: "1"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("kafka.bootstrap.servers", "kafka.bootstrap.servers is one of Kafka and means nothing here.*store"),
+        ("kafka.group.id", "one of Kafka.*group"),
+        ("groupIdPrefix", "one of Kafka.*group"),
+        ("kafka.max.poll.records", "one of Kafka"),
+        ("startingOffset", "Unknown option startingOffset. Is startingOffsets meant"),
+        ("casandra_user", "Unknown option casandra_user. Is cassandra_user meant"),
+        ("zzz", "Unknown option zzz"),
+        ("path", "Queues have no path"),
+    ],
+)
+def test_unknown_names(name: str, says: str) -> None:
+    """An unknown option is refused with the nearest known one, also where it is Kafka's."""
+    for refuse in (check_names, check_read, lambda given: read_options(given, streaming=True)):
+        with pytest.raises(OptionError, match=says):
+            refuse({**READ, name: "1"})
+
+
+def test_an_early_look_takes_what_either_kind_takes() -> None:
+    """Before it is known whether a read is a stream, options of both are taken, and wrong selections refused."""
+    assert check_read({**READ, "group": "g", "endingOffsets": "latest", "includeHeaders": "true"})
+    assert not check_read(READ)
+    with pytest.raises(OptionError, match="exactly one"):
+        check_read({})
+
+
+def test_store_options() -> None:
+    """Settings of the store are options by their names; other options are left alone, and paths are made absolute."""
+    found = store_options({"DATA": "here", "config": "/etc/q.toml", "cassandra_timeout": "3", "subscribe": "a"})
+    assert found.settings == (("cassandra_timeout", "3"), ("data", str(Path.cwd() / "here")))
+    assert (found.config, found.application) == ("/etc/q.toml", None)
+    assert pickle.loads(pickle.dumps(found)) == found
+    assert len({found, StoreOptions(found.settings, found.config)}) == 1
+
+
+def test_secrets_go_by_name() -> None:
+    """A password is taken by the name of its place only; one given as such is refused without being repeated."""
+    assert store_options({"cassandra_password": "env:PW"}).settings == (("cassandra_password", "env:PW"),)
+    file = store_options({"cassandra_password": "file:pw"}).settings[0][1]
+    assert file == f"file:{Path.cwd() / 'pw'}"
+    with pytest.raises(OptionError, match="cassandra_password") as refused:
+        store_options({"cassandra_password": "hunter2"})
+    error: BaseException | None = refused.value
+    while error is not None:
+        assert "hunter2" not in str(error)
+        error = error.__cause__
+
+
+def test_defaults_of_a_write() -> None:
+    """Without options every row has to say where it goes, and ids are reserved 10 s ahead."""
+    options = write_options({}, streaming=False)
+    assert (options.queue, options.ttl, options.run, options.partitions) == (None, None, None, None)
+    assert (options.lead, options.rate, options.create) == (10.0, 0.0, False)
+
+
+def test_all_of_a_write() -> None:
+    """All options of a write are read; Spark's own are let through where Spark hands them on."""
+    given_by = {"topic": "q", "ttl": "60", "lead": "2.5", "rate": "100", "create": "true", "partitions": "4"}
+    options = write_options({**given_by, "run": "r"}, streaming=False)
+    assert (options.queue, options.ttl, options.run, options.lead) == ("q", 60, "r", 2.5)
+    assert (options.rate, options.create, options.partitions) == (100.0, True, 4)
+    stream = write_options({"queue": "q", "checkpointLocation": "/x", "queryName": "n"}, streaming=True)
+    assert stream.queue == "q"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"queue": "a", "topic": "b"}, "different queues"),
+        ({"queue": ""}, "queue is empty"),
+        ({"create": "true"}, "create needs queue"),
+        ({"queue": "a", "partitions": "2"}, "it needs create=true"),
+        ({"ttl": "0"}, "ttl is '0'"),
+        ({"lead": "nan"}, "lead is 'nan': it has to be a number from 0.1 to 3600"),
+        ({"rate": "-1"}, "rate is '-1'"),
+        ({"run": ""}, "run has to be a text of 1 to 200 characters"),
+        ({"subscribe": "a"}, "subscribe means nothing for a batch write"),
+    ],
+)
+def test_wrong_writes(options: dict[str, str], says: str) -> None:
+    """A write that cannot be done is refused in one line that names the option."""
+    with pytest.raises(OptionError, match=says):
+        write_options(options, streaming=False)
+
+
+def test_streams_have_no_run() -> None:
+    """A run names a batch write; a stream is known by its checkpoint."""
+    with pytest.raises(OptionError, match="run means nothing for a streaming write"):
+        write_options({"run": "r"}, streaming=True)
+
+
+def test_errors_are_of_the_tree() -> None:
+    """Errors of options are Queuey's, with a stable code, and ValueErrors for those who know nothing of it."""
+    assert issubclass(OptionError, QueueyError)
+    assert issubclass(OptionError, ValueError)
+    assert OptionError.code == "InvalidArgument"

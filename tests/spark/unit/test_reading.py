@@ -1,0 +1,102 @@
+"""How a batch read is divided, and what its tasks read, without Spark around it."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.messages import Message, Slice
+from queuey.spark import columns, reading
+from queuey.spark.errors import OptionError
+from queuey.spark.options import ReadOptions, read_options
+from queuey.spark.reading import Part, planned, read_parts, shared_out
+from tests.spark.kept import Kept
+
+IDS = columns.read_schema(headers=False)["id"]
+
+
+def asked(kept: Kept, **options: str) -> ReadOptions:
+    """A batch read."""
+    return read_options({"subscribe": "orders", "application": "acme", **kept.options, **options}, streaming=False)
+
+
+def found(options: ReadOptions, parts: list[Part]) -> list[str]:
+    """The ids that slices give."""
+    schema = type(columns.read_schema(headers=False))([IDS])
+    return [one for batch in read_parts(options, parts, schema) for one in batch.column("id").to_pylist()]
+
+
+def in_order(stored: list[Message]) -> list[str]:
+    """The ids of messages, by partition and position."""
+    return [one.id for one in sorted(stored, key=lambda one: (one.partition, one.position))]
+
+
+@pytest.mark.parametrize("options", [{}, {"minPartitions": "7"}, {"maxRecordsPerPartition": "20"}])
+def test_slices_give_everything_once(options: dict[str, str], embedded: Kept) -> None:
+    """However a read is divided, its slices give every message once, by partition and position."""
+    stored = embedded.fill(embedded.queue(partitions=3), 200)
+    read = asked(embedded, **options)
+    parts = planned(read)
+    assert len(parts) >= int(options.get("minPartitions", "1"))
+    assert found(read, parts) == in_order(stored)
+    places = [(part.slice.partition, part.slice.lower, part.slice.upper) for part in parts]
+    assert all(one[2] <= other[1] for one, other in pairwise(places) if one[0] == other[0])
+    assert pickle.loads(pickle.dumps(parts)) == parts
+
+
+def test_many_queues_are_not_looked_into(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more queues than are worth planning each partition is one slice, and everything is found all the same."""
+    monkeypatch.setattr(reading, "MOST_PLANNED", 2)
+    stored = [message for name in "abc" for message in embedded.fill(embedded.queue(name, partitions=2), 10)]
+    read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
+    parts = planned(read)
+    assert [(part.queue, part.slice.partition) for part in parts] == [(name, n) for name in "abc" for n in (1, 2)]
+    assert sorted(found(read, parts)) == sorted(one.id for one in stored)
+
+
+def test_a_plan_does_not_move(embedded: Kept) -> None:
+    """What was posted after a read was planned is not in it, so a task that is done again gives the same."""
+    queue = embedded.queue()
+    stored = embedded.fill(queue, 20)
+    for most in (100, 0):
+        read = asked(embedded)
+        with pytest.MonkeyPatch().context() as patch:
+            patch.setattr(reading, "MOST_PLANNED", most)
+            parts = planned(read)
+        later = embedded.fill(queue, 20)
+        assert found(read, parts) == found(read, parts) == in_order(stored)
+        stored += later
+
+
+def test_batches_are_small(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice comes in batches, none above the limit of rows."""
+    monkeypatch.setattr(reading, "BATCH_ROWS", 30)
+    embedded.fill(embedded.queue(), 100)
+    read = asked(embedded)
+    sizes = [batch.num_rows for batch in read_parts(read, planned(read), columns.read_schema(headers=False))]
+    assert sum(sizes) == 100
+    assert max(sizes) <= 30
+
+
+def test_partitions_that_are_not_there(embedded: Kept) -> None:
+    """Partitions beyond the queue's are refused when the read is planned, and so are bounds that leave some out."""
+    embedded.fill(embedded.queue(partitions=2), 4)
+    read = read_options({**embedded.options, "assign": '{"orders":[1,3]}'}, streaming=False)
+    with pytest.raises(OptionError, match="assign names partition 3 of queue 'orders', which has 2"):
+        planned(read)
+    with pytest.raises(OptionError, match="endingOffsets says nothing of partition 2 of queue 'orders'"):
+        planned(asked(embedded, endingOffsets='{"orders":{"1":-1}}'))
+
+
+@given(st.lists(st.floats(0.5, 1000), max_size=60), st.integers(1, 20))
+def test_sharing_out(weights: list[float], tasks: int) -> None:
+    """Slices are shared out to no more than about the tasks asked for, all of them, in order, none empty."""
+    parts = [Part("q", 1, 1, Slice(n + 1), weight) for n, weight in enumerate(weights)]
+    shares = shared_out(parts, tasks)
+    assert [part for share in shares for part in share] == parts
+    assert all(shares)
+    assert len(shares) <= tasks + 1
