@@ -19,6 +19,7 @@ from queuey.errors import QueueyError, StoreClosed
 from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.ledger import KEPT
 from queuey.storage.sqlite.transaction import Transaction
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ _DELETE = (
     "DELETE FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND expires <= ? "
     "RETURNING 1"
 )
+_OLD_ENTRIES = "SELECT work, piece, changed FROM ledger WHERE changed < ? ORDER BY changed LIMIT 500"
 _SHORT, _LONG = 0.004, 0.012
 """Seconds."""
 _MOST_ROWS = 20_000
@@ -121,6 +123,8 @@ class Sweep:
                 ):
                     yield from self._clear(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
                 yield self._perform(partial(_close_grave, qid))
+        while old := self._rows(_OLD_ENTRIES, self._db.clock() - KEPT):
+            yield self._perform(partial(_forget_entries, old))
 
     def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
         """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
@@ -159,6 +163,12 @@ def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
 def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
     """Removes a run unless it has changed since it was looked at: what was added may still be there."""
     transaction.connection.execute("DELETE FROM runs WHERE (qp, until, n, first, last, span) = (?, ?, ?, ?, ?, ?)", run)
+    return 0
+
+
+def _forget_entries(entries: list[tuple[str, int, int]], transaction: Transaction) -> int:
+    """Removes entries of the ledger unless they have changed since they were looked at."""
+    transaction.connection.executemany("DELETE FROM ledger WHERE (work, piece, changed) = (?, ?, ?)", entries)
     return 0
 
 
