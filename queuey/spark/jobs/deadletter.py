@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
 
-from queuey.deadletters import DeadLetter
+from queuey.deadletters import Cause, DeadLetter
 from queuey.spark import stores
 from queuey.spark.jobs import letters
 from queuey.spark.jobs.letters import Classes, ErrorClass, Unit, Wanted
@@ -17,13 +17,12 @@ from queuey.spark.jobs.redriving import Order, Outcome, Redrive
 from queuey.spark.options import StoreOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 MOST_TASKS = 400
 SAMPLES = 3
-_PACKED = pa.schema([pa.field("packed", pa.binary(), nullable=False)])
 Say = Callable[[str], None]
-Task = Callable[[Sequence[Unit]], Iterator[list[bytes]]]
+Task = Callable[[Sequence[Unit]], Iterator[bytes]]
 
 
 class Sorted(msgspec.Struct, frozen=True):
@@ -46,8 +45,8 @@ def each(spark: SparkSession, store: StoreOptions, wanted: Wanted, say: Say) -> 
     """
     units = letters.units_of(store, wanted)
     say(_looking(units))
-    for row in _on_units(spark, units, partial(_listed, store, wanted), together=False).toLocalIterator():
-        yield msgspec.msgpack.decode(row.packed, type=DeadLetter)
+    for packed in _on_units(spark, units, partial(_listed, store, wanted)).toLocalIterator():
+        yield _unpacked(packed)
 
 
 def classes(spark: SparkSession, store: StoreOptions, wanted: Wanted, *, samples: int = SAMPLES, say: Say) -> Sorted:
@@ -61,8 +60,8 @@ def classes(spark: SparkSession, store: StoreOptions, wanted: Wanted, *, samples
     units = letters.units_of(store, wanted)
     say(_looking(units))
     found = Classes(samples)
-    for row in _on_units(spark, units, partial(_sorted, store, wanted, samples)).collect():
-        found.merge(msgspec.msgpack.decode(row.packed, type=ErrorClass))
+    for packed in _on_units(spark, units, partial(_sorted, store, wanted, samples)).collect():
+        found.merge(msgspec.msgpack.decode(packed, type=ErrorClass))
     whole = found.found()
     return Sorted(sum(one.count for one in whole), tuple(whole))
 
@@ -80,61 +79,58 @@ def redrive(spark: SparkSession, store: StoreOptions, order: Order, say: Say) ->
     units = letters.units_of(store, order.wanted)
     say(_looking(units))
     outcome = Outcome()
-    for row in _on_units(spark, units, partial(_redriven, store, order)).collect():
-        outcome += msgspec.msgpack.decode(row.packed, type=Outcome)
+    for packed in _on_units(spark, units, partial(_redriven, store, order)).collect():
+        outcome += msgspec.msgpack.decode(packed, type=Outcome)
     return outcome
+
+
+def _unpacked(packed: bytes) -> DeadLetter:
+    """Returns a letter as a task packed it. Its body is text or bytes, which no type could tell the decoder."""
+    values = msgspec.msgpack.decode(packed)
+    return DeadLetter(**{**values, "cause": Cause(**values["cause"])})
 
 
 def _looking(units: Sequence[Unit]) -> str:
     return f"looking into {len({unit.queue for unit in units}):,} queues of dead letters"
 
 
-def _on_units(spark: SparkSession, units: Sequence[Unit], task: Task, *, together: bool = True) -> DataFrame:
-    """Runs a task over units, which are dealt out among as many tasks as are worth it.
+def _on_units(spark: SparkSession, units: Sequence[Unit], task: Task) -> Any:  # noqa: ANN401 - an RDD of bytes
+    """Returns what a task gives for units, which are dealt out among as many tasks as are worth it.
 
     Args:
         spark: The session.
         units: In order; tasks get neighbours.
-        task: Gives rows in lists.
-        together: Tasks may have several units each.
+        task: What to do.
     """
-    shares = min(len(units), MOST_TASKS) if together else len(units)
-    packed = [
-        msgspec.msgpack.encode(units[share * len(units) // shares : (share + 1) * len(units) // shares])
-        for share in range(shares)
-    ]
-    frame = spark.range(0, shares, 1, max(1, shares))
-    return frame.mapInArrow(partial(_run, packed, task), "packed binary")
+    shares = max(1, min(len(units), MOST_TASKS))
+    bounds = [share * len(units) // shares for share in range(shares + 1)]
+    packed = [msgspec.msgpack.encode(units[first:end]) for first, end in pairwise(bounds)]
+    return spark.sparkContext.parallelize(packed, shares).flatMap(partial(_run, task))
 
 
-def _run(packed: Sequence[bytes], task: Task, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        for number in batch.column(0).to_pylist():
-            for rows in task(msgspec.msgpack.decode(packed[number], type=list[Unit])):
-                yield pa.RecordBatch.from_arrays([pa.array(rows, pa.binary())], schema=_PACKED)
+def _run(task: Task, packed: bytes) -> Iterator[bytes]:
+    return task(msgspec.msgpack.decode(packed, type=list[Unit]))
 
 
-def _listed(options: StoreOptions, wanted: Wanted, units: Sequence[Unit]) -> Iterator[list[bytes]]:
+def _listed(options: StoreOptions, wanted: Wanted, units: Sequence[Unit]) -> Iterator[bytes]:
     store = stores.opened(options)
     for page in letters.all_pages(store, options, units, wanted):
-        yield [msgspec.msgpack.encode(found.letter) for found in page]
+        yield from (msgspec.msgpack.encode(found.letter) for found in page)
 
 
-def _sorted(options: StoreOptions, wanted: Wanted, samples: int, units: Sequence[Unit]) -> Iterator[list[bytes]]:
+def _sorted(options: StoreOptions, wanted: Wanted, samples: int, units: Sequence[Unit]) -> Iterator[bytes]:
     found = Classes(samples)
     for page in letters.all_pages(stores.opened(options), options, units, wanted):
         for one in page:
             found.add(one.letter)
-    packed = [msgspec.msgpack.encode(one) for one in found.found()]
-    if packed:
-        yield packed
+    yield from (msgspec.msgpack.encode(one) for one in found.found())
 
 
-def _redriven(options: StoreOptions, order: Order, units: Sequence[Unit]) -> Iterator[list[bytes]]:
+def _redriven(options: StoreOptions, order: Order, units: Sequence[Unit]) -> Iterator[bytes]:
     store = stores.opened(options)
     usual = stores.settings_of(options).default_ttl
     work = Redrive(store, partial(stores.queue, store, options), order, usual)
     for unit in units:
         queue = letters.queue_of(store, options, unit)
         if queue is not None:
-            yield [msgspec.msgpack.encode(work.count(queue, unit) if order.dry_run else work.send(queue, unit))]
+            yield msgspec.msgpack.encode(work.count(queue, unit) if order.dry_run else work.send(queue, unit))

@@ -1,0 +1,43 @@
+"""Instants and lengths of time in options of jobs."""
+
+from __future__ import annotations
+
+import typer
+
+from queuey.client import instants
+
+
+def instant(text: str, now: float) -> float:
+    """Returns an instant in seconds since 1970, exact to the microsecond.
+
+    Args:
+        text: Seconds since 1970, ISO 8601, ``now``, or relative: ``-1h``.
+        now: What relative ones count from.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
+    try:
+        return float(instants.point(text, now))
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is no instant: seconds since 1970, ISO 8601, or such as -1h") from error
+
+
+def length(text: str, *, least: float, most: float) -> float:
+    """Returns a length of time in seconds.
+
+    Raises:
+        typer.BadParameter: It is none, or too short or too long.
+    """
+    try:
+        seconds = instants.duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not least <= seconds <= most:
+        raise typer.BadParameter(f"{text!r} is not between {instants.length(least)} and {instants.length(most)}")
+    return seconds
+
+
+def shown(at: float) -> str:
+    """Returns an instant for people, in UTC."""
+    return instants.iso(at)
