@@ -353,13 +353,9 @@ def _check_json(text: str) -> None:
         raise ValueError(f"nested deeper than {DEEPEST} levels") from None
     if text.count("[") + text.count("{") <= DEEPEST:
         return
-    level = [value]
-    for _ in range(DEEPEST + 1):
-        level = [
-            inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
-        ]
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(DEEPEST):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [one for some in inner for one in some if isinstance(one, dict | list)]
     if level:
         raise ValueError(f"nested deeper than {DEEPEST} levels")

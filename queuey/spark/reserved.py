@@ -56,10 +56,21 @@ class NotRepeatable(QueueyError):
 class Rows(Protocol):
     """Rows of one chunk: messages that lack their ids. See :class:`queuey.spark.drafts.Drafts`."""
 
-    indexes: Sequence[int]
-    count: int
-    order: bytes
-    content: bytes
+    @property
+    def indexes(self) -> Sequence[int]:
+        """What is added to the base of the ids, of each row."""
+
+    @property
+    def count(self) -> int:
+        """All indexes of the chunk, whoever has its other rows, are below."""
+
+    @property
+    def order(self) -> bytes:
+        """Equal for equal rows in equal order only; empty where each row says itself which it is."""
+
+    @property
+    def content(self) -> bytes:
+        """Equal for the same rows in any order only; empty likewise."""
 
     def messages(self, base: int, low: int) -> list[Message]:
         """Returns the messages, in the order of ``indexes``, with the ids ``(base + index, low)``."""
