@@ -1,0 +1,236 @@
+"""``queuey pipeline stats``: how much queues hold, and how far groups are behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.pipeline import times
+from queuey.cli.pipeline.running import Run, on_spark
+from queuey.client import instants
+
+if TYPE_CHECKING:
+    from queuey.spark.jobs.forecast import Forecast
+    from queuey.spark.jobs.lag import LagReport
+    from queuey.spark.jobs.stats import Stats
+    from queuey.spark.jobs.tallies import Figures, Order
+    from queuey.spark.options import Selection
+
+app = typer.Typer(add_completion=False)
+
+_LAG = "How far groups are behind"
+MAX_SAMPLE = 86_400
+"""Seconds."""
+_ORDERS: dict[Order, str] = {
+    "messages": "The deepest",
+    "bytes": "The largest",
+    "rate": "The busiest",
+    "skew": "The most uneven",
+}
+
+
+@app.command()
+@on_spark
+def stats(
+    run: Run,
+    queue: Annotated[list[str] | None, typer.Argument(help="Queues.", show_default="all")] = None,
+    pattern: Annotated[
+        str | None, typer.Option(help="Queues whose whole name this regular expression matches.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=0, help="How long the lists are.")] = 10,
+    lag: Annotated[
+        bool, typer.Option("--lag", help="Show how far groups are behind instead.", rich_help_panel=_LAG)
+    ] = False,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this group; several may be given.", show_default="all", rich_help_panel=_LAG),
+    ] = None,
+    offsets: Annotated[
+        Path | None,
+        typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=_LAG),
+    ] = None,
+    sample: Annotated[
+        str, typer.Option(help="Look twice, so long apart, for the rates; 0: once.", rich_help_panel=_LAG)
+    ] = "0",
+    within: Annotated[
+        str, typer.Option(help="How far to look ahead for what TTL will take unread.", rich_help_panel=_LAG)
+    ] = "1h",
+) -> None:
+    """Measure queues: depth, bytes, rate and skew; with --lag what groups have not read, and what they will miss.
+
+    The store measures; no messages are moved. Nothing is changed.
+    """
+    if (group or offsets) and not lag:
+        raise typer.BadParameter("--group and --offsets are for --lag")
+    if lag:
+        _lag(run, _selection(queue, pattern), tuple(group or ()), offsets, sample, within, top)
+    else:
+        _stats(run, _selection(queue, pattern), top)
+
+
+def _stats(run: Run, selection: Selection | None, top: int) -> None:
+    from queuey.spark.jobs import stats as job
+
+    options = job.StatsOptions(store=run.store, selection=selection, top=top)
+    if run.dry_run:
+        _say_nothing_changes()
+    with run.session() as spark:
+        found = job.run(spark, options, run.say)
+    if run.json:
+        output.emit(_document(found))
+    else:
+        _show(found)
+
+
+def _lag(
+    run: Run,
+    selection: Selection | None,
+    groups: tuple[str, ...],
+    file: Path | None,
+    sample: str,
+    within: str,
+    top: int,
+) -> None:
+    from queuey.messages import MAX_TTL
+    from queuey.spark.jobs import lag, offset_files
+
+    given = None
+    if file is not None:
+        read = offset_files.read(file, _application(run))
+        given = {queue: dict(partitions) for queue, partitions in read.items()}
+    options = lag.LagOptions(
+        store=run.store,
+        selection=selection,
+        groups=tuple(dict.fromkeys(groups)),
+        offsets=given,
+        within=times.length(within, least=1, most=MAX_TTL),
+        sample=times.length(sample, least=0, most=MAX_SAMPLE),
+        top=top,
+    )
+    if run.dry_run:
+        _say_nothing_changes()
+    with run.session() as spark:
+        found = lag.run(spark, options, run.say)
+    if run.json:
+        output.emit(found)
+    else:
+        _show_lag(found)
+
+
+def _application(run: Run) -> str:
+    from queuey.spark import stores
+
+    return stores.application(stores.opened(run.store), run.store)
+
+
+def _selection(queues: list[str] | None, pattern: str | None) -> Selection | None:
+    from queuey.spark.options import Pattern, Subscribe
+
+    if queues and pattern:
+        raise typer.BadParameter("give names or --pattern")
+    if pattern:
+        return Pattern(pattern)
+    return Subscribe(tuple(dict.fromkeys(queues))) if queues else None
+
+
+def _say_nothing_changes() -> None:
+    output.note("Nothing is changed in any case; --dry-run means nothing here.")
+
+
+def _document(found: Stats) -> dict[str, Any]:
+    """Returns the report as JSON has it: what is worked out stands beside what was measured."""
+    import msgspec
+
+    tally = found.tally
+    lists = {order: [_listed(found, one) for one in listed] for order, listed in tally.top.items()}
+    return {"at": found.at, **msgspec.structs.asdict(tally), "top": lists}
+
+
+def _listed(found: Stats, one: Figures) -> dict[str, Any]:
+    import msgspec
+
+    recent = found.recent.get(one.queue)
+    lately = {} if recent is None else {"recent": msgspec.structs.asdict(recent)}
+    return {**msgspec.structs.asdict(one), "rate": round(one.rate, 6), "skew": round(one.skew, 6), **lately}
+
+
+def _show(found: Stats) -> None:
+    tally = found.tally
+    output.pairs(
+        [
+            ("queues", f"{tally.queues:,} ({tally.empty:,} of them empty)"),
+            ("partitions with messages", f"{tally.partitions:,}"),
+            ("messages", _count(tally.messages, exact=tally.exact)),
+            ("bytes", _count(tally.bytes, exact=tally.exact)),
+            *([("oldest", times.shown(tally.oldest))] if tally.oldest is not None else []),
+            *([("newest", times.shown(tally.newest))] if tally.newest is not None else []),
+        ]
+    )
+    for order, title in _ORDERS.items():
+        listed = tally.top.get(order, ())
+        if not listed:
+            continue
+        print(f"\n{title}:")
+        columns = ["queue", "partitions", "messages", "bytes", "a second", "skew", "last minute", "last hour"]
+        output.table(columns, [_row(found, one) for one in listed])
+
+
+def _row(found: Stats, one: Figures) -> tuple[object, ...]:
+    recent = found.recent.get(one.queue)
+    lately = (
+        ("", "") if recent is None else (_least(recent.minute, more=recent.more), _least(recent.hour, more=recent.more))
+    )
+    counts = _count(one.messages, exact=one.exact), _count(one.bytes, exact=one.exact)
+    return one.queue, one.partitions, *counts, f"{one.rate:.2f}", f"{one.skew:.2f}", *lately
+
+
+def _show_lag(found: LagReport) -> None:
+    output.pairs(
+        [
+            ("groups and partitions", f"{found.partitions:,} ({found.behind:,} of them behind)"),
+            ("unread messages", _count(found.messages, exact=found.exact)),
+            (f"lost within {instants.length(found.within)}", _loss(found.lost, found.first)),
+            ("rates", f"measured over {instants.length(found.sample)}" if found.sample else "as if groups stood still"),
+        ]
+    )
+    if not found.rows:
+        return
+    print()
+    columns = ["queue", "partition", "group", "unread", "behind", "come/s", "read/s", "lost", "first in"]
+    output.table(
+        columns,
+        [
+            (
+                one.queue,
+                one.partition,
+                one.group,
+                _count(one.messages, exact=one.exact),
+                instants.length(one.seconds),
+                "" if one.arriving is None else f"{one.arriving:.2f}",
+                "" if one.reading is None else f"{one.reading:.2f}",
+                *_foretold(one.forecast),
+            )
+            for one in found.rows
+        ],
+    )
+    if len(found.rows) < found.behind:
+        output.note(f"{found.behind - len(found.rows):,} more are behind: --top shows more.")
+
+
+def _foretold(forecast: Forecast) -> tuple[str, str]:
+    return ("", "") if forecast.first is None else (f"{forecast.lost:,}", instants.length(forecast.first))
+
+
+def _loss(lost: int, first: float | None) -> str:
+    return "none" if first is None else f"{lost:,}, the first in {instants.length(first)}"
+
+
+def _count(number: int, *, exact: bool) -> str:
+    return f"{number:,}" if exact else f"about {number:,}"
+
+
+def _least(number: int, *, more: bool) -> str:
+    return f"{number:,} or more" if more else f"{number:,}"

@@ -1,0 +1,64 @@
+"""Offsets of consumer groups from files: what ``qdo offsets show --json`` prints, one partition a line. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from queuey import ids
+from queuey.ids import FIRST, Position
+from queuey.spark.errors import OptionError
+
+Offsets = Mapping[str, Mapping[int, Position]]
+"""Queue -> partition -> the position up to which everything was processed."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    queue: str
+    partition: int
+    offset: str | None
+    app: str | None = None
+    host: str | None = None
+
+
+def read(path: Path, application: str) -> Offsets:
+    """Reads a file of offsets.
+
+    Raises:
+        OptionError: It cannot be read, has a line that is none, or says two things of one partition.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise OptionError(f"The offsets in {path} cannot be read: {reason}.") from error
+    return parsed(text.splitlines(), application, str(path))
+
+
+def parsed(lines: Iterable[str], application: str, name: str) -> Offsets:
+    """Reads lines of offsets; those of other applications are left out.
+
+    A partition of which nothing was processed has no offset (null), or the lowest one there can be.
+
+    Raises:
+        OptionError: As in :func:`read`.
+    """
+    found: dict[str, dict[int, Position]] = {}
+    hosts: dict[str, str | None] = {}
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            line = msgspec.json.decode(text, type=_Line)
+            position = FIRST if line.offset is None else ids.parse_position(line.offset)
+        except ValueError as error:
+            raise OptionError(f"{name}, line {number}, is no offset as qdo offsets show --json prints it.") from error
+        if line.app not in {None, application}:
+            continue
+        if hosts.setdefault(line.queue, line.host) != line.host:
+            raise OptionError(f"{name} has offsets of queue {line.queue!r} on two hosts; keep those of one.")
+        if found.setdefault(line.queue, {}).setdefault(line.partition, position) != position:
+            raise OptionError(f"{name} has two offsets of partition {line.partition} of queue {line.queue!r}.")
+    return found

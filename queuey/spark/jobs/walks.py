@@ -1,0 +1,112 @@
+"""Walking over any number of queues in tasks: the driver cuts the list of names into ranges, tasks list them anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from queuey.errors import QueueNotFound
+from queuey.messages import Queue
+from queuey.spark import stores
+from queuey.spark.options import Pattern, Selection, StoreOptions, Subscribe
+from queuey.storage import Store
+
+RANGE = 5000
+"""Queues of one task: some seconds of work, and few enough that no task is the last one for long."""
+PAGE = 1000
+"""Queues in one listing."""
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Some queues: those that are named, else all from one name up to another.
+
+    Attributes:
+        names: Queues by name.
+        start: The first name, inclusive.
+        stop: The first name that is not meant any more; None: all that follow.
+        regex: Only those whose whole name it matches.
+    """
+
+    names: tuple[str, ...] = ()
+    start: str = ""
+    stop: str | None = None
+    regex: str | None = None
+
+
+def stretches(options: StoreOptions, selection: Selection | None, size: int = RANGE) -> list[Stretch]:
+    """Cuts the queues that are meant into stretches.
+
+    Cost: that of listing all names once, whatever the queues hold; what is named is not looked up.
+
+    Args:
+        options: The store.
+        selection: Which queues; None: all.
+        size: About how many queues in a stretch.
+    """
+    store = stores.opened(options)
+    owner = stores.application(store, options)
+    if isinstance(selection, Subscribe):
+        return [Stretch(tuple(names)) for names in _chunks(selection.names, max(1, min(size, 100)))]
+    regex = selection.regex if isinstance(selection, Pattern) else None
+    starts = _starts(store, owner, size)
+    return [
+        Stretch(start=start, stop=stop, regex=regex) for start, stop in zip(starts, [*starts[1:], None], strict=True)
+    ]
+
+
+def check(options: StoreOptions, selection: Selection) -> None:
+    """Makes sure that the queues that are named are there.
+
+    Raises:
+        QueueNotFound: One is not.
+    """
+    if isinstance(selection, Subscribe):
+        stores.selected(options, selection)
+
+
+def queues(options: StoreOptions, stretch: Stretch) -> Iterator[list[Queue]]:
+    """Lists a stretch's queues as they are now, a page at a time."""
+    store = stores.opened(options)
+    owner = stores.application(store, options)
+    if stretch.names:
+        yield [found for name in stretch.names if (found := _queue(store, owner, name)) is not None]
+        return
+    regex = None if stretch.regex is None else re.compile(stretch.regex)
+    start, more = stretch.start, True
+    while more:
+        page = store.list_queues(owner, start=start, limit=PAGE)
+        kept = [queue for queue in page if stretch.stop is None or queue.name < stretch.stop]
+        more = len(page) == PAGE == len(kept)
+        if more:
+            start = page[-1].name + "\0"
+        if kept:
+            yield kept if regex is None else [queue for queue in kept if regex.fullmatch(queue.name)]
+
+
+def _starts(store: Store, owner: str, size: int) -> list[str]:
+    """Returns where ranges begin: at about every ``size``-th name."""
+    # The first range begins before all names: queues may come before what is the first one now.
+    found = [""]
+    start, seen, most = "", 0, min(PAGE, size)
+    while True:
+        page = store.list_queues(owner, start=start, limit=most)
+        if page and seen >= len(found) * size:
+            found.append(page[0].name)
+        seen += len(page)
+        if len(page) < most:
+            return found
+        start = page[-1].name + "\0"
+
+
+def _queue(store: Store, owner: str, name: str) -> Queue | None:
+    try:
+        return store.queue(owner, name, fresh=True)
+    except QueueNotFound:
+        return None
+
+
+def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), size):
+        yield names[start : start + size]
