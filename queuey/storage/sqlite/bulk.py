@@ -17,6 +17,7 @@ from queuey.storage import items as items_of
 from queuey.storage.sqlite import measuring, rows
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.messages import SqliteMessages, behind
+from queuey.storage.sqlite.places import live_places
 from queuey.storage.sqlite.reading import RANGE, bounds
 from queuey.storage.sqlite.transaction import Transaction
 
@@ -29,14 +30,10 @@ _STEP = 64
 _TAKE = [itemgetter(number) for number in range(6)]
 _BODY = 3
 
-# Bodies as blobs: text would be decoded only to be encoded again. They come after ``expires`` in a row, so that what
-# lies on further pages of a long one is not read without need.
-_PLACES = f"SELECT ticks, low, expires {RANGE} ORDER BY ticks, low LIMIT ?"
+# Bodies as blobs: text would be decoded only to be encoded again.
 _ROWS = (
     f"SELECT ticks, low, expires, CAST(body AS BLOB), typeof(body) = 'text', meta {RANGE} ORDER BY ticks, low LIMIT ?"
 )
-_NTH = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1 OFFSET ?"
-_COUNT = f"SELECT count(*) {RANGE}"
 
 
 class SqliteBulk(SqliteMessages):
@@ -64,13 +61,19 @@ class SqliteBulk(SqliteMessages):
 
     def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> tuple[list[list[Any]], bool]:
         """Reads the first rows of a slice; returns their columns and whether there may be more."""
+        limit = max(0, part.limit)
         with self._db.readers.reading() as connection:
             where = self._where(connection, queue, part)
-            cursor = connection.execute(_ROWS if bodies else _PLACES, (*where, max(0, part.limit)))
-            return _gathered(cursor, 6 if bodies else 3, part.limit, part.max_bytes)
+            if bodies:
+                return _gathered(connection.execute(_ROWS, (*where, limit)), limit, part.max_bytes)
+            found: list[list[int]] = [[], [], []]
+            for places in live_places(connection, *where, limit=limit):
+                for take, column in zip(_TAKE[1:4], found, strict=True):
+                    column.extend(map(take, places))
+        return found, len(found[0]) >= limit
 
     def _where(self, connection: Connection, queue: Queue, part: Slice) -> tuple[int, int, int, int, int, int]:
-        """Returns the parameters of ``RANGE`` for a slice."""
+        """Returns the parameters of ``RANGE`` for a slice: partition, lower and upper position, now."""
         safe = self._sample(connection, queue)
         now = self._db.clock()
         qp = queue.qid << 8 | part.partition if 0 < part.partition <= queue.partitions else -1
@@ -79,15 +82,14 @@ class SqliteBulk(SqliteMessages):
 
     def reach(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         """See the contract."""
-        if part.limit <= 0:
-            return 0, part.lower
+        count = 0
+        end = part.lower
         with self._db.readers.reading() as connection:
             where = self._where(connection, queue, part)
-            last: Any = connection.execute(_NTH, (*where, part.limit - 1)).fetchone()
-            if last is not None:
-                return part.limit, ids.following(last)
-            count: Any = connection.execute(_COUNT, where).fetchone()
-        return count[0], max(part.lower, where[3:5])
+            for places in live_places(connection, *where, limit=part.limit):
+                count += len(places)
+                end = ids.following(places[-1][1:3])
+        return count, end if count >= part.limit else max(part.lower, where[3:5])
 
     def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
         """See the contract. Everything is counted, so measures are exact."""
@@ -123,20 +125,19 @@ class SqliteBulk(SqliteMessages):
         return self._db.writer.perform(work)
 
 
-def _gathered(cursor: Iterator[Any], width: int, limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
+def _gathered(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[list[Any]], bool]:
     """Takes rows until one of the two bounds; returns their columns and whether a bound was met.
 
     Rows are taken apart a few at a time: to hold thousands of them would set off the collector of garbage.
     """
-    columns: list[list[Any]] = [[] for _ in range(width)]
+    columns: list[list[Any]] = [[] for _ in _TAKE]
     left = max(1, max_bytes)
     while left > 0 and (chunk := list(islice(cursor, _STEP))):
-        if width > _BODY:
-            size = sum(map(len, map(_TAKE[_BODY], chunk)))
-            if size >= left:
-                chunk = chunk[: _reaching(chunk, left)]
-            left -= size
-        for take, column in zip(_TAKE, columns, strict=False):
+        size = sum(map(len, map(_TAKE[_BODY], chunk)))
+        if size >= left:
+            chunk = chunk[: _reaching(chunk, left)]
+        left -= size
+        for take, column in zip(_TAKE, columns, strict=True):
             column.extend(map(take, chunk))
     return columns, left <= 0 or len(columns[0]) >= limit
 

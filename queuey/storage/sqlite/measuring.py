@@ -18,20 +18,28 @@ from queuey.messages import Measure, Queue
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.places import FROM
 from queuey.storage.sqlite.reading import RANGE
 
 QUEUES = 500
 """Queues that are looked at in one snapshot."""
 MESSAGES = 50_000
 """Messages of one partition that are counted in one snapshot, about."""
+SPARE = 8
+"""Rows that are looked at beyond those which a partition is thought to have: what runs count may be a little low."""
 _END: Position = (TICKS_MAX + 1, LOW_MIN)
 
 _HELD = (
     "SELECT qp, sum(n), min(max(first, ?2 - span)) FROM json_each(?1) AS asked "
     "CROSS JOIN runs ON qp >= asked.value << 8 AND qp < (asked.value + 1) << 8 WHERE until > ?2 GROUP BY qp ORDER BY qp"
 )
-_SUMS = f"SELECT count(*), sum(octet_length(body)), min(ticks), max(ticks), min(low), max(low) {RANGE}"
-_BORDER = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1 OFFSET ?"
+_SOME = (
+    "SELECT count(*), sum(size), min(ticks), max(ticks), min(low), max(low), min(expires) "
+    f"FROM (SELECT qp, ticks, low, expires, octet_length(body) AS size {FROM} LIMIT ?) WHERE qp = ?"  # noqa: S608 - constants only
+)
+"""Of the first rows from a position on, those that are of the partition."""
+_NEXT = f"SELECT qp, ticks, low {FROM} LIMIT 1 OFFSET ?"
+_ALIVE = f"SELECT count(*), sum(octet_length(body)) {RANGE}"
 _OLDEST = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1"
 _NEWEST = f"SELECT ticks, low {RANGE} ORDER BY ticks DESC, low DESC LIMIT 1"
 
@@ -45,25 +53,26 @@ def measure(database: Database, queues: Sequence[Queue]) -> Iterator[list[Measur
 def _measure_some(database: Database, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
     now = database.clock()
     found: defaultdict[int, list[Measure]] = defaultdict(list)
-    large: defaultdict[int, list[tuple[int, Position]]] = defaultdict(list)
+    large: defaultdict[int, list[tuple[int, Measure | None, Position]]] = defaultdict(list)
     with _snapshot(database) as connection:
         current = [_is_current(database, connection, queue) for queue in queues]
         asked = json.dumps([queue.qid for queue, good in zip(queues, current, strict=True) if good])
         held: Any = connection.execute(_HELD, (asked, now)).fetchall()
         for qp, count, ticks in held:
-            lower = (ticks, LOW_MIN)
-            if count > MESSAGES:
-                large[qp >> 8].append((qp, lower))
-            elif one := _count(connection, qp, lower, _END, now):
+            one, border = _count(connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE, MESSAGES), now)
+            if border is not None:
+                large[qp >> 8].append((qp, one, border))
+            elif one is not None:
                 found[qp >> 8].append(one)
     for queue, good in zip(queues, current, strict=True):
         if not good:
             yield []
         elif queue.qid in large:
-            more = [one for qp, lower in large[queue.qid] if (one := _count_on(database, qp, lower, now))]
+            more = [_count_on(database, qp, one, border, now) for qp, one, border in large[queue.qid]]
             with _snapshot(database) as connection:
                 kept = _is_current(database, connection, queue)
-            yield sorted(found[queue.qid] + more, key=lambda one: one.partition) if kept else []
+            every = found[queue.qid] + [one for one in more if one is not None]
+            yield sorted(every, key=lambda one: one.partition) if kept else []
         else:
             yield found[queue.qid]
 
@@ -86,31 +95,39 @@ def _is_current(database: Database, connection: Connection, queue: Queue) -> boo
     return rows.find_queue(connection, queue.application, queue.name, queue.version) == queue
 
 
-def _count(connection: Connection, qp: int, lower: Position, upper: Position, now: int) -> Measure | None:
-    """Measures a range of a partition; None if nothing in it is alive."""
-    where = (qp, *lower, *upper, now)
-    sums: Any = connection.execute(_SUMS, where).fetchone()
-    count, size, first, last, low, high = sums
+def _count(
+    connection: Connection, qp: int, lower: Position, limit: int, now: int
+) -> tuple[Measure | None, Position | None]:
+    """Measures what is alive among so many rows of a partition.
+
+    Returns:
+        The measure, None if nothing is; and where the partition goes on, None if that was all of it.
+    """
+    sums: Any = connection.execute(_SOME, (qp, *lower, limit, qp)).fetchone()
+    count, size, first, last, low, high, ended = sums
+    following: Any = connection.execute(_NEXT, (qp, *lower, limit)).fetchone() if count == limit else None
+    border: Position | None = following[1:] if following is not None and following[0] == qp else None
     if not count:
-        return None
+        return None, border
     oldest: Any = (first, low)
     newest: Any = (last, high)
-    if low != high:
-        # Ids of several processes: which of these belongs to the first and to the last is not known.
+    where = (qp, *lower, *(border or _END), now)
+    if ended <= now:
+        [(count, size)] = connection.execute(_ALIVE, where).fetchall()
+        if not count:
+            return None, border
+    if low != high or ended <= now:
+        # Ids of several processes, or some that have expired: these four belong to other messages.
         oldest = connection.execute(_OLDEST, where).fetchone()
         newest = connection.execute(_NEWEST, where).fetchone()
-    return Measure(qp & 0xFF, count, size, exact=True, oldest=oldest, newest=newest)
+    return Measure(qp & 0xFF, count, size, exact=True, oldest=oldest, newest=newest), border
 
 
-def _count_on(database: Database, qp: int, lower: Position, now: int) -> Measure | None:
-    """Measures a large partition, a snapshot for each part of it."""
-    total: Measure | None = None
-    border: Any = lower
+def _count_on(database: Database, qp: int, total: Measure | None, border: Position | None, now: int) -> Measure | None:
+    """Measures the rest of a large partition, a snapshot for each part of it."""
     while border is not None:
-        lower = border
         with _snapshot(database) as connection:
-            border = connection.execute(_BORDER, (qp, *lower, *_END, now, MESSAGES)).fetchone()
-            part = _count(connection, qp, lower, border or _END, now)
+            part, border = _count(connection, qp, border, MESSAGES, now)
         if part is not None:
             total = part if total is None else _joined(total, part)
     return total
