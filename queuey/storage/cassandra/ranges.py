@@ -29,8 +29,9 @@ class CassandraBulk(CassandraMessages):
     """The bulk contract on Cassandra."""
 
     def horizon(self, queue: Queue) -> int:
-        """See the contract. Needs no request once the clock has been compared with the cluster's."""
+        """See the contract. Needs no request while the queue's row is recent enough to be used unread."""
         self._watch.require()
+        self._rows.current(queue)
         [horizon] = self._horizons(queue, [True], self._clock.now())
         return horizon
 
@@ -106,6 +107,9 @@ class CassandraBulk(CassandraMessages):
         * their places are recorded by base + D - S - C: it uses no look at the record that began longer than C (at
           most D - S) before it chose its horizon.
 
+        Where the queue keeps so short a read delay that base + D - S is below base, it is base: its own readers' clocks
+        must agree with ours for G1 then, as for messages that are appended.
+
         They lie at the levels of given ids, which readers ask whatever floors and vacancies say, so rows of an attempt
         that is made again, and then finds them there, are not hidden although they may have come late.
 
@@ -119,7 +123,7 @@ class CassandraBulk(CassandraMessages):
         if not messages:
             return 0
         level = self._levels.of(queue)
-        spare = min(level.delay, self._levels.delay(queue)) - self._options.clock_difference
+        spare = max(0.0, min(level.delay, self._levels.delay(queue)) - self._options.clock_difference)
         lowest = min(message.ticks for message in messages)
         last_start = lowest + ticks(spare - max(level.deadline, min(self._options.row_age, spare)))
         now, began = self._clock.both()

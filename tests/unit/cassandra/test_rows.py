@@ -157,7 +157,7 @@ def answer_of(found: list[tuple[bytes | None, ...]], columns: int = rows.COLUMNS
     cells = [
         b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
     ]
-    return wire.ROWS + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
+    return wire.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
 
 
 @given(st.lists(st.tuples(strategies.positions(), strategies.bodies(), st.none() | metas, longs), max_size=8))

@@ -16,8 +16,8 @@ PROTOCOL = 4
 EXECUTE, BATCH, RESULT = 0x0A, 0x0D, 0x08
 VOID = struct.pack(">i", 1)
 """A result without rows."""
-ROWS = struct.pack(">ii", 2, 4)
-"""How a result begins that has rows, no further page and no description of its columns."""
+ROWS = struct.pack(">ii", 2, 4), struct.pack(">ii", 2, 5)
+"""How a result begins that has rows, no further page and no description of its columns (of one table or not)."""
 
 _HEADER = struct.Struct(">BBhBi")
 _short = struct.Struct(">H").pack
