@@ -29,7 +29,7 @@ from queuey.spark.jobs.units import Search, Unit, divided, grouped, shared, wave
 from queuey.spark.options import Selection, StoreOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Say = Callable[[str], None]
 HOUR = 3600
@@ -220,9 +220,9 @@ class Scene:
             for number, wave in enumerate(found):
                 keys = {unit.key for unit in wave}
                 self.say(f"archiving {len(keys)} buckets ({number + 1} of {len(found)} waves)")
-                manifests, differing = self._wave(wave, f"{STAGING}/{run}/wave{number}")
+                manifests, differing = self.wave(keys, wave, f"{STAGING}/{run}/wave{number}")
                 archived += map(_archived, manifests)
-                failed += [Failed(queue=key[0], bucket=key[1], **one._asdict()) for key, one in differing.items()]
+                failed += failures(differing)
                 vanished += len(keys) - len(manifests) - len(differing)
         finally:
             self.there.files.delete(f"{STAGING}/{run}")
@@ -288,20 +288,35 @@ class Scene:
         theirs = keeping.read_staged(self.spark, self.there.files, staged)
         return contents.differences(scans.messages(self.spark, self.options.store, self._groups(some)), theirs)
 
-    def _wave(self, units: Sequence[Unit], place: str) -> tuple[list[Manifest], dict[Key, Difference]]:
+    def wave(
+        self, keys: Collection[Key], units: Sequence[Unit], place: str, also: DataFrame | None = None
+    ) -> tuple[list[Manifest], dict[Key, Difference]]:
+        """Archives buckets.
+
+        Args:
+            keys: Which.
+            units: What to scan in the store for them.
+            place: Where to stage it.
+            also: Messages of these buckets from elsewhere, which are taken where the store has them no more.
+
+        Returns:
+            The manifests written, and how other buckets differed at the second scan.
+        """
         files, staged = self.there.files, f"{place}/new"
         keeping.stage(scans.messages(self.spark, self.options.store, self._groups(units)), files, staged)
-        older = self.there.keeper.present({unit.key for unit in units})
-        if older:
-            newer = keeping.read_staged(self.spark, files, staged)
+        older = self.there.keeper.present(keys)
+        if older or also is not None:
+            found = keeping.read_staged(self.spark, files, staged)
             staged = f"{place}/all"
-            keeping.stage(contents.merged(newer, self.there.keeper.read(older)), files, staged)
-        found = contents.summaries(keeping.read_staged(self.spark, files, staged))
+            for more in (self.there.keeper.read(older) if older else None, also):
+                found = found if more is None else contents.merged(found, more)
+            keeping.stage(found, files, staged)
+        summaries = contents.summaries(keeping.read_staged(self.spark, files, staged))
         differing = {}
         if self.options.verify:
-            self.say(f"checking {sum(one.count for one in found.values())} messages against the store")
-            differing = self.differing(units, staged, found)
-        manifests = self.publish(staged, found.keys() - differing.keys(), found)
+            self.say(f"checking {sum(one.count for one in summaries.values())} messages against the store")
+            differing = self.differing(units, staged, summaries)
+        manifests = self.publish(staged, summaries.keys() - differing.keys(), summaries)
         files.delete(place)
         return manifests, differing
 
@@ -319,6 +334,13 @@ class Scene:
 
     def _ttl(self, queue: Queue) -> int:
         return queue.ttl or self._default_ttl
+
+
+def failures(differing: Mapping[Key, Difference]) -> list[Failed]:
+    """Names the buckets that were not archived."""
+    return [
+        Failed(queue=key[0], bucket=key[1], missing=one.missing, changed=one.changed) for key, one in differing.items()
+    ]
 
 
 def _source(queue: Queue) -> Source:

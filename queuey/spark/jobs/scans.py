@@ -37,6 +37,12 @@ def schema() -> StructType:
     return columns.read_schema(headers=True).add("bucket", StringType(), nullable=False)
 
 
+def texts_of(store: StoreOptions) -> dict[str, str]:
+    """Returns the options that say to the format ``queuey`` which store."""
+    more = {"config": store.config, "application": store.application}
+    return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
+
+
 def find(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[Unit]:
     """Finds what closed buckets hold; one task for each share, all in one job."""
     if not shares:

@@ -1,0 +1,200 @@
+"""``queuey pipeline archive``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.pipeline.running import Run, on_spark
+from queuey.client import instants
+
+if TYPE_CHECKING:
+    from queuey.spark.jobs.archive import ArchiveReport
+    from queuey.spark.jobs.archive_stream import StreamReport
+    from queuey.spark.jobs.checking import CheckReport
+    from queuey.spark.options import Selection
+
+app = typer.Typer(add_completion=False)
+
+Queues = Annotated[list[str] | None, typer.Argument(help="Names of queues.", show_default=False)]
+Matching = Annotated[
+    str | None, typer.Option("--pattern", help="All queues whose whole name this regular expression matches.")
+]
+FORMATS = ("parquet", "delta", "iceberg")
+
+
+@app.command()
+@on_spark
+def archive(
+    run: Run,
+    queues: Queues = None,
+    *,
+    to: Annotated[
+        str, typer.Option("--to", help="Directory or URL of the archive, the same on all of Spark's machines.")
+    ],
+    pattern: Matching = None,
+    bucket: Annotated[str, typer.Option(help="How much time one bucket holds: 1h, 15m, 1d.")] = "1h",
+    kind: Annotated[
+        str, typer.Option("--format", help=f"{', '.join(FORMATS)}; the last two need their package.")
+    ] = "parquet",
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Scan the store a second time and compare.")
+    ] = True,
+    again: Annotated[
+        bool, typer.Option("--again", help="Look also at buckets that are archived, and add what they lack.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Archive nothing: compare the archive with its manifests and the store.")
+    ] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Go on until Ctrl-C: keep messages as they come, buckets as they close.")
+    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="With --stream: end when all there is has been kept.")] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="With --stream: directory or URL where it notes how far it is.")
+    ] = None,
+    every: Annotated[str, typer.Option(help="With --stream: time between its batches.")] = "10s",
+) -> None:
+    """Keep messages as Parquet before their TTL takes them.
+
+    Whole buckets of time, once they are over; each is checked against the store and then has a manifest with its
+    count and hash. Doing it again does only what is missing.
+    """
+    selection = selected(queues, pattern)
+    if kind not in FORMATS:
+        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
+    seconds = _length(bucket, "--bucket")
+    if check and stream:
+        raise typer.BadParameter("goes without --check", param_hint="--stream")
+    if (once or checkpoint is not None) and not stream:
+        raise typer.BadParameter("goes with --stream", param_hint="--once" if once else "--checkpoint")
+    if stream and checkpoint is None:
+        raise typer.BadParameter("--stream needs a directory for its checkpoint", param_hint="--checkpoint")
+    if check:
+        _check(run, selection, to, verify=verify)
+        return
+    from queuey.spark.jobs import buckets
+    from queuey.spark.jobs.archive import ArchiveOptions
+    from queuey.spark.jobs.archive import archive as job
+
+    options = ArchiveOptions(
+        store=run.store,
+        selection=selection,
+        to=to,
+        seconds=buckets.width(seconds),
+        data=kind,  # type: ignore[arg-type]  # one of them, see above
+        verify=verify,
+        again=again,
+        dry_run=run.dry_run,
+    )
+    if checkpoint is not None:
+        from queuey.spark.jobs.archive_stream import archive_stream
+
+        with run.session() as spark:
+            ended = archive_stream(spark, options, checkpoint, run.say, every=_length(every, "--every"), once=once)
+        _show_stream(ended, json=run.json)
+        return
+    with run.session() as spark:
+        report = job(spark, options, run.say)
+    _show(report, json=run.json)
+
+
+def selected(queues: list[str] | None, pattern: str | None) -> Selection:
+    """Returns which queues are meant.
+
+    Raises:
+        typer.BadParameter: None are named, or both ways are used, or the pattern is none.
+    """
+    import re
+
+    from queuey.spark.options import Pattern, Subscribe
+
+    if bool(queues) == (pattern is not None):
+        raise typer.BadParameter("name queues, or give --pattern", param_hint="QUEUES")
+    if pattern is None:
+        return Subscribe(tuple(dict.fromkeys(queues or ())))
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise typer.BadParameter(f"no regular expression: {error}", param_hint="--pattern") from error
+    return Pattern(pattern)
+
+
+def _length(text: str, option: str) -> float:
+    try:
+        return instants.duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _check(run: Run, selection: Selection, archive: str, *, verify: bool) -> None:
+    from queuey.spark.jobs.checking import CheckOptions
+    from queuey.spark.jobs.checking import check as job
+
+    options = CheckOptions(store=run.store, selection=selection, archive=archive, against_store=verify)
+    with run.session() as spark:
+        report = job(spark, options, run.say)
+    if run.json:
+        _emit(report)
+    else:
+        _show_check(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _show(report: ArchiveReport, *, json: bool) -> None:
+    if json:
+        _emit(report, messages=report.messages)
+    else:
+        _show_buckets(report)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _show_buckets(report: ArchiveReport) -> None:
+    rows = [(one.queue, one.bucket, one.count, one.bytes, one.expiring) for one in report.archived]
+    if rows:
+        output.table(("queue", "bucket", "messages", "bytes", "expiring"), rows)
+    done = "would be archived" if report.dry_run else "archived"
+    output.note(f"{len(rows)} buckets with {report.messages} messages of {report.queues} queues {done}: {report.to}")
+    late = sum(one.expiring for one in report.archived)
+    if late:
+        output.note(
+            f"{late} buckets are older than their queue's TTL: messages may have expired before. Archive sooner."
+        )
+    for text in report.damaged:
+        output.note(f"A manifest could not be used, its bucket was archived again: {output.printable(text)}")
+    if report.vanished:
+        output.note(f"{report.vanished} buckets were gone when they were to be scanned.")
+    for one in report.failed:
+        name = output.printable(one.queue)
+        text = f"the store has {one.missing} messages more and {one.changed} others at the second look"
+        output.note(f"Not archived: {name} {one.bucket}: {text}. Archive it again.")
+
+
+def _show_check(report: CheckReport) -> None:
+    for one in report.damaged:
+        output.note(f"{output.printable(one.queue)} {one.bucket}: {one.text}")
+    for text in report.unreadable:
+        output.note(output.printable(text))
+    if report.waiting:
+        output.table(("queue", "bucket", "not archived yet"), [(w.queue, w.bucket, w.count) for w in report.waiting])
+    state = "as their manifests say" if report.ok else "checked; some are damaged"
+    output.note(f"{report.buckets} buckets with {report.messages} messages are {state}: {report.archive}")
+
+
+def _show_stream(report: StreamReport, *, json: bool) -> None:
+    if json:
+        _emit(report)
+        return
+    output.note(
+        f"{report.batches} batches with {report.messages} messages kept, {report.closed} buckets closed: {report.to}"
+    )
+
+
+def _emit(report: object, **more: object) -> None:
+    import msgspec
+
+    output.emit({**msgspec.to_builtins(report), **more})

@@ -1,0 +1,130 @@
+"""``queuey pipeline replay``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.pipeline.archive import Matching, Queues, selected
+from queuey.cli.pipeline.running import Run, on_spark
+from queuey.client import instants
+
+if TYPE_CHECKING:
+    from queuey.ids import Position
+    from queuey.spark.jobs.replay import ReplayReport
+
+app = typer.Typer(add_completion=False)
+
+_FORMS = "an id, seconds since 1970, ISO 8601, or relative: -1h, -2d12h"
+
+
+@app.command()
+@on_spark
+def replay(
+    run: Run,
+    archive: Annotated[str, typer.Argument(help="Directory or URL of the archive.", show_default=False)],
+    queues: Queues = None,
+    pattern: Matching = None,
+    into: Annotated[
+        str | None, typer.Option("--into", help="The target queue.", show_default="queues of the same names")
+    ] = None,
+    existing: Annotated[bool, typer.Option("--existing", help="The target may exist already.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Give messages new ids, in their old order, so that readers get them.")
+    ] = False,
+    start: Annotated[str | None, typer.Option("--from", help=f"Only from here on, inclusive: {_FORMS}.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Only up to here, exclusive.")] = None,
+    where: Annotated[
+        str | None, typer.Option("--where", help="Only messages of which this holds, in Spark's SQL.")
+    ] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Of a queue that is made.", show_default="as archived")
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option("--ttl", help="How long messages live from now on.", show_default="the queue's")
+    ] = None,
+    keep_expiry: Annotated[
+        bool, typer.Option("--keep-expiry", help="Messages expire when they were to; expired ones are left out.")
+    ] = False,
+    rate: Annotated[float, typer.Option("--rate", min=0, help="At most so many messages a second; 0: no limit.")] = 0,
+    name: Annotated[
+        str | None,
+        typer.Option("--run", help="Names this replay: by one name messages are written once.", show_default="derived"),
+    ] = None,
+) -> None:
+    """Write an archive back into queues, each message once however often it is run.
+
+    Messages keep their ids unless --fresh is given. Without --into they go to new queues of the old names.
+    """
+    from queuey.ids import FIRST, LAST
+    from queuey.spark.jobs.replay import ReplayOptions
+    from queuey.spark.jobs.replay import replay as job
+
+    now = time.time()
+    options = ReplayOptions(
+        store=run.store,
+        archive=archive,
+        selection=selected(queues, pattern if queues or pattern is not None else ".*"),
+        into=into,
+        existing=existing,
+        fresh=fresh,
+        lower=FIRST if start is None else _position(start, now, "--from"),
+        upper=LAST if end is None else _position(end, now, "--to"),
+        where=where,
+        partitions=partitions,
+        ttl=None if ttl is None else _seconds(ttl),
+        keep_expiry=keep_expiry,
+        rate=rate,
+        run=name,
+        dry_run=run.dry_run,
+    )
+    with run.session() as spark:
+        report = job(spark, options, run.say)
+    _show(report, json=run.json)
+
+
+def _show(report: ReplayReport, *, json: bool) -> None:
+    if json:
+        import msgspec
+
+        output.emit({**msgspec.to_builtins(report), "messages": report.messages})
+        return
+    rows = [(", ".join(one.sources), one.target, one.created, one.count) for one in report.queues]
+    if rows:
+        output.table(("archived", "queue", "new", "messages"), rows)
+    if report.expired:
+        output.note(f"{report.expired} messages have expired and are left out.")
+    if report.moved:
+        output.note(f"{report.moved} messages could not be written in time and got later ids.")
+    if report.dry_run:
+        output.note(f"{report.messages} messages of {report.buckets} buckets would be there. Run {report.run}.")
+        return
+    before = report.messages - report.written
+    text = f", {before} of them from earlier runs" if before > 0 else ""
+    output.note(f"{report.messages} messages of {report.buckets} buckets are there{text}. Run {report.run}.")
+
+
+def _position(text: str, now: float, option: str) -> Position:
+    """Reads a position.
+
+    Raises:
+        typer.BadParameter: It is none.
+    """
+    from queuey import ids
+
+    try:
+        point = instants.point(text, now)
+        ticks = ids.parse_instant(point)
+        return ids.parse_position(point) if ticks is None else (ticks, ids.LOW_MIN)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def _seconds(text: str) -> int:
+    try:
+        return int(instants.duration(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--ttl") from error

@@ -1,0 +1,233 @@
+"""Archive as a stream: messages are kept as soon as they can be read, and buckets are completed as they close.
+
+For queues whose messages live for less time than a bucket is wide, which the batch would come too late for. Each
+micro-batch writes what it has read under ``_incoming`` (:mod:`queuey.spark.jobs.incoming`). Beside the stream, every
+bucket that is over is completed as the batch does it: what the store still has of it and what was kept of it are put
+together, checked against the store and sealed by a manifest.
+
+Nothing here depends on anything being done once: a micro-batch that comes again was written already, and a bucket that
+is completed again stays the same.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from queuey.errors import QueueNotFound
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Queue
+from queuey.spark import stores
+from queuey.spark.errors import OptionError
+from queuey.spark.jobs import buckets, incoming, opened, scans
+from queuey.spark.jobs.archive import STAGING, ArchiveOptions, Failed, Say, Scene, failures
+from queuey.spark.jobs.buckets import Bucket
+from queuey.spark.jobs.contents import Key
+from queuey.spark.jobs.manifest import Archive
+from queuey.spark.jobs.opened import Opened
+from queuey.spark.jobs.units import BUCKET_WEIGHT, Unit
+from queuey.spark.options import Assign, Pattern
+from queuey.storage import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_QUERY = "sql.streaming.queryId"
+GRACE = 2
+"""Batches that may come between the end of a bucket and its completion, so that the stream has read it by then."""
+
+
+class StreamReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a stream has done.
+
+    Attributes:
+        to: The archive, as a URL.
+        batches: Micro-batches that were written.
+        closed: Buckets that were completed.
+        messages: How many these hold.
+        failed: Buckets that are not complete because the store changed while they were put together.
+        open: Buckets of which something is kept, and which are not over.
+    """
+
+    to: str
+    batches: int
+    closed: int
+    messages: int
+    failed: tuple[Failed, ...]
+    open: int
+
+
+def archive_stream(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    checkpoint: str,
+    say: Say,
+    *,
+    every: float = 10.0,
+    once: bool = False,
+) -> StreamReport:
+    """Keeps messages of queues until it is interrupted.
+
+    Args:
+        spark: The session.
+        options: What and where to.
+        checkpoint: A directory, of this stream alone, where Spark notes how far it is.
+        say: Told what is going on.
+        every: Seconds between micro-batches.
+        once: End when everything that could be read at the start is kept.
+
+    Raises:
+        OptionError: The directory holds something else; partitions are chosen, which a bucket cannot be of.
+        QueueNotFound: A queue that is named does not exist.
+        StreamingQueryException: The stream failed.
+    """
+    if isinstance(options.selection, Assign):
+        raise OptionError("an archive is of whole queues")
+    store = stores.opened(options.store)
+    about = Archive(application=stores.application(store, options.store), seconds=options.seconds, data=options.data)
+    there = opened.begin(spark, options.to, about, write=True)
+    closing = Closing(spark, options, there, store, say, grace=0.0 if once else GRACE * every)
+    query = _started(spark, options, checkpoint, closing.keep, every=None if once else every)
+    try:
+        while not query.awaitTermination(max(1, round(every))):
+            closing.close()
+    except KeyboardInterrupt:
+        say("ending")
+    finally:
+        query.stop()
+    closing.close()
+    return closing.report()
+
+
+class Closing:
+    """Keeps micro-batches, and completes buckets that are over. One of both at a time."""
+
+    def __init__(
+        self, spark: SparkSession, options: ArchiveOptions, there: Opened, store: Store, say: Say, *, grace: float
+    ) -> None:
+        self._spark = spark
+        self._options = options
+        self._there = there
+        self._store = store
+        self._say = say
+        self._grace = round(grace * TICKS_PER_SECOND)
+        self._lock = Lock()
+        self._batches = 0
+        self._closed: dict[Key, int] = {}
+        self._failed: dict[Key, Failed] = {}
+
+    def keep(self, messages: DataFrame, batch: int) -> None:
+        """Writes a micro-batch."""
+        query = messages.sparkSession.sparkContext.getLocalProperty(_QUERY)
+        if not query:
+            raise OptionError("Spark does not say which stream this is, so its batches cannot be told from others'")
+        with self._lock:
+            incoming.write(self._there.files, messages, query, batch, self._options.seconds)
+            incoming.tidy(self._there.files, query, batch)
+            self._batches += 1
+
+    def close(self) -> None:
+        """Completes the buckets that are over."""
+        with self._lock:
+            parts = incoming.kept(self._there.files)
+            queues = self._queues({key[0] for key in parts})
+            over = {key for key in parts if self._over(queues[key[0]], self._bucket(key))}
+            if over:
+                self._complete(over, parts, queues)
+
+    def report(self) -> StreamReport:
+        """Says what was done."""
+        return StreamReport(
+            to=self._there.files.root,
+            batches=self._batches,
+            closed=len(self._closed),
+            messages=sum(self._closed.values()),
+            failed=tuple(self._failed.values()),
+            open=len(incoming.kept(self._there.files)),
+        )
+
+    def _complete(self, over: Collection[Key], parts: Mapping[Key, Sequence[str]], queues: Mapping[str, Queue]) -> None:
+        self._say(f"completing {len(over)} buckets")
+        scene = Scene(self._spark, self._options, self._there, queues, self._say)
+        units = [unit for key in sorted(over) for unit in _units(queues[key[0]], self._bucket(key))]
+        also = incoming.read(self._spark, self._there.files, parts, over)
+        place = f"{STAGING}/{secrets.token_hex(8)}/stream"
+        try:
+            manifests, differing = scene.wave(over, units, place, also)
+        finally:
+            self._there.files.delete(place.rpartition("/")[0])
+        incoming.remove(self._there.files, parts, [one.key for one in manifests])
+        for one in manifests:
+            self._closed[one.key] = one.summary.count
+            self._failed.pop(one.key, None)
+        self._failed.update({(one.queue, one.bucket): one for one in failures(differing)})
+
+    def _bucket(self, key: Key) -> Bucket:
+        return buckets.named(key[1], self._options.seconds)
+
+    def _over(self, queue: Queue, bucket: Bucket) -> bool:
+        """Tells whether nothing can be added to a bucket any more. Of a queue that is gone everything is over."""
+        if not queue.partitions:
+            return True
+        return bucket.upper[0] + self._grace <= self._store.horizon(queue)
+
+    def _queues(self, names: Collection[str]) -> dict[str, Queue]:
+        """Returns rows of queues; of those that are gone one without partitions, in which nothing is looked for."""
+        owner = stores.application(self._store, self._options.store)
+        found = {name: Queue(application=owner, name=name, uid=0, qid=0, partitions=0) for name in names}
+        for name in names:
+            with suppress(QueueNotFound):
+                found[name] = stores.queue(self._store, self._options.store, name)
+        return found
+
+
+def _started(
+    spark: SparkSession,
+    options: ArchiveOptions,
+    checkpoint: str,
+    keep: Callable[[DataFrame, int], None],
+    *,
+    every: float | None,
+) -> StreamingQuery:
+    """Starts the stream, from the beginning of the queues; ``every`` None: it ends by itself."""
+    chosen = options.selection
+    if isinstance(chosen, Pattern):
+        selection = {"subscribePattern": chosen.regex}
+    elif isinstance(chosen, Assign):
+        raise OptionError("an archive is of whole queues")
+    elif any("," in name or name != name.strip() for name in chosen.names):
+        # In the list of names these would be taken for others.
+        selection = {"subscribePattern": "|".join(map(re.escape, chosen.names))}
+    else:
+        selection = {"subscribe": ",".join(chosen.names)}
+    reading = {**scans.texts_of(options.store), **selection, "startingOffsets": "earliest", "includeHeaders": "true"}
+    # What has expired is lost to the archive; that is no reason to lose what comes after it as well.
+    messages = spark.readStream.format("queuey").options(**reading, failOnDataLoss="false").load()
+    writer = messages.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
+    trigger = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")
+    return trigger.start()
+
+
+def _units(queue: Queue, bucket: Bucket) -> list[Unit]:
+    """Returns a bucket as units whose sizes nobody knows."""
+    return [
+        Unit(
+            queue.name,
+            queue.uid,
+            queue.qid,
+            bucket.start,
+            bucket.seconds,
+            number,
+            bucket.lower,
+            bucket.upper,
+            BUCKET_WEIGHT,
+        )
+        for number in range(1, queue.partitions + 1)
+    ]
