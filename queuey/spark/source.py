@@ -46,9 +46,9 @@ class QueueySource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read."""
-        from queuey.spark.streaming import QueueyStreamReader
+        from queuey.spark.streaming import stream_reader
 
-        return QueueyStreamReader(table.read_options(self.options, streaming=True), schema)
+        return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark calls it
         """A batch write."""

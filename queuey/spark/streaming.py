@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from queuey import ids
-from queuey.errors import QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.errors import QueueChanged, QueueNotFound, QueueyError, StoreUnavailable
 from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Queue, Slice
 from queuey.spark import columns, offsets, stores
@@ -36,8 +36,9 @@ from queuey.spark.bounds import EARLIEST, LATEST, At
 from queuey.spark.errors import OptionError
 from queuey.spark.frontier import TRIES, Front, fronts
 from queuey.spark.offsets import Place, Range, Reached, StreamOffset
-from queuey.spark.options import ReadOptions
+from queuey.spark.options import ReadOptions, read_options
 from queuey.spark.progress import Progress
+from queuey.spark.refused import RefusedReader
 from queuey.spark.stream_tasks import lose, scanned
 from queuey.storage import Store
 
@@ -45,6 +46,14 @@ OLD = 4
 """A position is moved along once it is older than one part in so many of the queue's TTL."""
 _SHOWN = 3
 """Names in a message."""
+
+
+def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceStreamReader:
+    """Makes the reader of a stream. Never raises: Spark would show an error of its own instead."""
+    try:
+        return QueueyStreamReader(read_options(options, streaming=True), schema)
+    except QueueyError as error:
+        return RefusedReader(error)
 
 
 class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -192,9 +192,9 @@ def test_backlogs_drain_and_each_has_its_turn(held: dict[Place, set[int]], limit
 def test_those_who_wait_for_the_oldest_go_first() -> None:
     """With fewer messages to share than partitions that wait, the ones that are behind have their turn."""
     held: dict[Place, set[int]] = {("a", number): set(range(1, 90)) for number in range(1, 6)}
-    waiting = [Range("a", number, at(number), at(100)) for number in (3, 1, 5, 2, 4)]
+    waiting = [Range("a", number, at(10 - number), at(100)) for number in (3, 1, 5, 2, 4)]
     ends, _ = share(waiting, 2, Held(held))
-    assert ends == {("a", 1): following(at(1)), ("a", 2): following(at(2))}
+    assert ends == {("a", 5): following(at(5)), ("a", 4): following(at(6))}
 
 
 @given(BACKLOGS)

@@ -1,0 +1,1 @@
+"""Processes that fail and are killed while the pipeline runs."""

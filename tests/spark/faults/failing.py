@@ -1,0 +1,107 @@
+"""The source with faults: it fails, or kills a process, where a test asks it to.
+
+A test asks by files in a directory, which reach all of Spark's processes: a file named after a point of the reader,
+with the word for what is to happen there. It happens once. A file ``tasks`` stays, and has every task's first attempt
+killed when it has given its first rows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.types import StructType
+
+from queuey.spark.options import ReadOptions, read_options
+from queuey.spark.source import QueueySource
+from queuey.spark.streaming import QueueyStreamReader
+
+POINTS = ("latestOffset", "partitions", "read", "commit")
+"""Before the end of a batch is written down; before its tasks; within one; and after the next end was written."""
+RAISE, KILL_SPARK = "raise", "kill spark"
+
+
+class Deliberate(Exception):
+    """A fault that a test asked for."""
+
+
+class FailingSource(QueueySource):
+    """The source, with one more option: ``faults``, the directory."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        rest = dict(options)
+        self.faults = rest.pop("faults")
+        super().__init__(rest)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in ``format``."""
+        return "failing"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A streaming read with faults."""
+        return FailingReader(read_options(self.options, streaming=True), schema, Path(self.faults))
+
+
+class FailingReader(QueueyStreamReader):
+    """The reader, with faults."""
+
+    def __init__(self, options: ReadOptions, schema: StructType, faults: Path) -> None:
+        super().__init__(options, schema)
+        self._faults = faults
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """May fail when it has an answer."""
+        end = super().latestOffset(start, limit)
+        self._meet("latestOffset")
+        return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """May fail where there is something to do."""
+        tasks = super().partitions(start, end)
+        if tasks:
+            self._meet("partitions")
+        return tasks
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """May fail when it has done it."""
+        super().commit(end)
+        self._meet("commit")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """May fail, or be killed, when it has given some rows."""
+        task = TaskContext.get()
+        for batch in super().read(partition):
+            yield batch
+            self._meet("read")
+            if task is not None and task.attemptNumber() == 0 and (self._faults / "tasks").exists():
+                (self._faults / f"killed-{task.taskAttemptId()}").touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def _meet(self, point: str) -> None:
+        place = self._faults / point
+        taken = place.with_suffix(f".{os.getpid()}")
+        try:
+            place.rename(taken)
+        except FileNotFoundError:
+            return
+        if taken.read_text() == KILL_SPARK:
+            os.kill(jvm(), signal.SIGKILL)
+            signal.pause()
+        raise Deliberate(point)
+
+
+def jvm() -> int:
+    """Returns the process that this one was started by, directly or not, and that is Spark."""
+    process = os.getpid()
+    while (Path("/proc") / str(process) / "comm").read_text().strip() != "java":
+        # The second field may hold anything, in parentheses; the fourth is the parent.
+        process = int((Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
+    return process

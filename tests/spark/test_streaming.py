@@ -1,0 +1,145 @@
+"""Streaming reads as Spark runs them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuey.messages import Message, NewMessage, Queue, QueueSpec
+from tests.spark.faults.failing import POINTS, RAISE, FailingSource
+from tests.spark.kept import TTL, Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def stream(spark: SparkSession, kept: Kept, source: str = "queuey", **options: str) -> DataFrame:
+    """A streaming read of what the options say."""
+    return spark.readStream.format(source).options(**kept.options, **options).load()
+
+
+def post(kept: Kept, queue: Queue, count: int) -> list[Message]:
+    """Sends so many messages to all partitions in turn."""
+    items = [NewMessage(f"{queue.name} {n}", n % queue.partitions + 1, TTL) for n in range(count)]
+    return kept.post(queue, items)
+
+
+def into_parquet(frame: DataFrame, place: Path) -> StreamingQuery:
+    """Starts a run over what is there now."""
+    writing = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
+    return writing.trigger(availableNow=True).start(str(place / "rows"))
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> Iterator[str]:
+    """The name of a table in memory."""
+    yield "streamed"
+    spark.catalog.dropTempView("streamed")
+
+
+def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, table: str, tmp_path: Path) -> None:
+    """What was there, what comes, and what comes in new partitions and queues; without news no batch is run."""
+    first = embedded.queue("log-1")
+    sent = post(embedded, first, 50)
+    frame = stream(spark, embedded, subscribePattern="log-.*", startingOffsets="earliest", group="spark")
+    writing = frame.select("id", "queue", "partition").writeStream.format("memory").queryName(table)
+    checkpoint = tmp_path / "checkpoint"
+    query = writing.option("checkpointLocation", str(checkpoint)).start()
+    try:
+        query.processAllAvailable()
+        first = embedded.store.update_queue(first, QueueSpec(partitions=3))
+        sent += post(embedded, first, 30) + post(embedded, embedded.queue("log-2", partitions=2), 20)
+        query.processAllAvailable()
+        assert sorted(row.id for row in spark.table(table).collect()) == sorted(one.id for one in sent)
+        batches = sorted(path.name for path in (checkpoint / "commits").iterdir())
+        for _ in range(3):
+            query.processAllAvailable()
+        assert sorted(path.name for path in (checkpoint / "commits").iterdir()) == batches
+        offsets = embedded.store.offsets(first, "spark")
+        assert [lag.count for lag in embedded.store.lag(first, [(one.partition, one.position) for one in offsets])] == [
+            0,
+            0,
+            0,
+        ]
+    finally:
+        query.stop()
+
+
+def test_a_stream_from_the_latest_with_a_condition(
+    spark: SparkSession, embedded: Kept, table: str, tmp_path: Path
+) -> None:
+    """By default what was there before is left out; conditions and columns are as everywhere in Spark."""
+    queue = embedded.queue(partitions=2)
+    post(embedded, queue, 10)
+    frame = stream(spark, embedded, subscribe="orders").where("partition = 2").selectExpr("string(value) AS text")
+    query = frame.writeStream.format("memory").queryName(table).start()
+    try:
+        query.processAllAvailable()
+        sent = post(embedded, queue, 10)
+        query.processAllAvailable()
+        assert sorted(row.text for row in spark.table(table).collect()) == sorted(
+            str(one.body) for one in sent if one.partition == 2
+        )
+    finally:
+        query.stop()
+
+
+def test_every_row_is_written_once_whatever_fails(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """Runs that fail at each point between the logs, then one whose every task is killed once: each id once."""
+    spark.dataSource.register(FailingSource)
+    queue = embedded.queue(partitions=3)
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    frame = stream(
+        spark,
+        embedded,
+        "failing",
+        subscribe="orders",
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger="150",
+        faults=str(faults),
+    )
+    sent = post(embedded, queue, 200)
+    for point in POINTS:
+        (faults / point).write_text(RAISE)
+        query = into_parquet(frame, tmp_path)
+        if point == "read":
+            # A task that failed is tried again.
+            query.awaitTermination()
+        else:
+            with pytest.raises(Exception, match=f"Deliberate: {point}"):
+                query.awaitTermination()
+        assert not (faults / point).exists()
+        sent += post(embedded, queue, 100)
+    (faults / "tasks").touch()
+    into_parquet(frame, tmp_path).awaitTermination()
+    assert len(list(faults.glob("killed-*"))) >= 3
+    written = Counter(row.id for row in spark.read.parquet(str(tmp_path / "rows")).select("id").collect())
+    assert written == Counter(one.id for one in sent)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"subscribe": "nothing"}, "There is no queue 'nothing'."),
+        ({"subscribe": "orders", "startingOffsets": '{"orders":{"7":"earliest"}}'}, "partition 7"),
+        ({"subscribe": "orders", "endingOffsets": "latest"}, "endingOffsets means nothing for a streaming read"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_a_sentence(
+    spark: SparkSession, embedded: Kept, options: dict[str, str], says: str
+) -> None:
+    """Before any task is started."""
+    from queuey.spark.failures import explain  # noqa: PLC0415 - only who uses it needs PySpark
+
+    embedded.queue()
+    with pytest.raises(Exception, match=r".") as failed:
+        stream(spark, embedded, **options).writeStream.format("noop").start().awaitTermination()
+    failure = explain(failed.value)
+    assert failure is not None
+    assert says in failure.text
