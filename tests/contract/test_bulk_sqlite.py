@@ -184,6 +184,36 @@ class TestStatements:
         assert max(taken["places"], taken["reach"], taken["measure"]) < 50 * 100_000
 
 
+class TestLoads:
+    """Many messages in one transaction."""
+
+    def test_the_last_of_several_for_one_id(self, opened: Opened) -> None:
+        """Of messages for the same id in one call the last one stays, and what stood there goes."""
+        first = opened.store.now() + 60 * ids.TICKS_PER_SECOND
+        messages = [Message(first + n % 3, 0, 1, first + 10**9, str(n)) for n in range(9)]
+        opened.store.load_unread(opened.queue, messages[::-1])
+        opened.store.load_unread(opened.queue, messages)
+        opened.clock.advance(61)
+        assert [message.body for message in shown(opened.store, opened.queue)] == ["6", "7", "8"]
+        [[found]] = opened.store.measure([opened.queue])
+        assert found.count == 3
+
+    def test_swept_when_they_end(self, opened: Opened) -> None:
+        """Loaded messages leave no row behind once they have expired, wherever their ids lie."""
+        now = opened.store.now()
+        messages = [
+            Message(now + (n - 50) * 10**7, n, 1, now + (60 + n) * 10**7, "x" * (n % 7 + 1)) for n in range(100)
+        ]
+        opened.store.load(opened.queue, messages)
+        opened.store.load_unread(opened.queue, messages[60:])
+        assert opened.count("messages") == 100
+        opened.clock.advance(100)
+        opened.store.sweep()
+        opened.clock.advance(100)
+        opened.store.sweep()
+        assert (opened.count("messages"), opened.count("runs")) == (0, 0)
+
+
 class TestLedger:
     """The ledger's table."""
 

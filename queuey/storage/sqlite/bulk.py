@@ -19,7 +19,7 @@ from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.messages import SqliteMessages, behind
 from queuey.storage.sqlite.places import live_places
 from queuey.storage.sqlite.reading import RANGE, bounds
-from queuey.storage.sqlite.transaction import Transaction
+from queuey.storage.sqlite.transaction import Row, Transaction
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -159,8 +159,11 @@ def _load(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -
     # So that watchers in other processes notice ids that lie below those minted before.
     transaction.advance()
     alive = [message for message in messages if message.expires > transaction.now]
-    for message in alive:
-        lifetime = message.expires - max(transaction.now, message.ticks)
-        meta = rows.encode_meta(message.meta)
-        transaction.put(queue.qid << 8 | message.partition, message.position, lifetime, message.body, meta)
+    base = queue.qid << 8
+    # By id, so that of several messages for one id the last one stays.
+    found: dict[tuple[int, int, int], Row] = {}
+    for one in alive:
+        place = (base | one.partition, one.ticks, one.low)
+        found[place] = (*place, one.expires, one.body, rows.encode_meta(one.meta))
+    transaction.put_all(list(found.values()))
     return len(alive)

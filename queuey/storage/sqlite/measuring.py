@@ -34,8 +34,8 @@ _HELD = (
     "CROSS JOIN runs ON qp >= asked.value << 8 AND qp < (asked.value + 1) << 8 WHERE until > ?2 GROUP BY qp ORDER BY qp"
 )
 _SOME = (
-    "SELECT count(*), sum(size), min(ticks), max(ticks), min(low), max(low), min(expires) "
-    f"FROM (SELECT qp, ticks, low, expires, octet_length(body) AS size {FROM} LIMIT ?) WHERE qp = ?"  # noqa: S608 - constants only
+    "SELECT count(*), sum(size), min(ticks), max(ticks), min(low), max(low), min(expires) "  # noqa: S608 - constants only
+    f"FROM (SELECT qp, ticks, low, expires, octet_length(body) AS size {FROM} LIMIT ?) WHERE qp = ?"
 )
 """Of the first rows from a position on, those that are of the partition."""
 _NEXT = f"SELECT qp, ticks, low {FROM} LIMIT 1 OFFSET ?"
