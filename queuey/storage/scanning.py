@@ -78,7 +78,8 @@ class Scanning(Messages, Bulk):
         for info in self.inspect(queue)[1]:
             if info.count and info.oldest is not None and info.newest is not None:
                 parts = self.scan(queue, Slice(info.partition, limit=1000, delayed=False))
-                size = sum(len(message.body) for messages in parts for message in messages)
+                texts = (message.body for messages in parts for message in messages)
+                size = sum(len(text.encode() if isinstance(text, str) else text) for text in texts)
                 yield Measure(info.partition, info.count, size, info.exact, info.oldest, info.newest)
 
 
