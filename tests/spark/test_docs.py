@@ -1,0 +1,47 @@
+"""The examples of the page about Spark, as far as it is about batch reads."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import queuey.spark
+from queuey.spark import options as table
+from queuey.spark import session as sessions
+from tests.spark.kept import Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+
+
+def test_the_examples_run(spark: SparkSession, embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of how to start and to read run in order, on the store that they are pointed to."""
+    embedded.fill(embedded.queue("orders", partitions=2), 20)
+    monkeypatch.setattr(sessions, "session", lambda: spark)
+    sections = {text.partition("\n")[0]: text for text in PAGE.read_text().split("\n## ")}
+    text = sections["Start"] + sections["Read"]
+    examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    assert len(examples) >= 4
+    names: dict[str, object] = {"place": embedded.options}
+    for example in examples:
+        exec(compile(example.replace(".load()", ".options(**place).load()"), str(PAGE), "exec"), names)
+
+
+def test_every_option_is_in_the_table() -> None:
+    """Every option that is not a setting of the store is in the table of the package."""
+    text = queuey.spark.__doc__ or ""
+    own = [name for name in table._names().values() if name not in table._store_settings()]
+    own = [name for name in own if name not in table._OF_SPARK and not name.startswith("ending")]
+    assert [name for name in own if f"`{name}`" not in text] == []
+
+
+def test_every_option_of_a_batch_read_is_on_the_page() -> None:
+    """Every option of a batch read is on the page."""
+    text = PAGE.read_text()
+    own = (*table._OF_STORE, *table._READ, *table._BATCH_READ)
+    assert [name for name in own if f"`{name}" not in text] == []
