@@ -1,0 +1,129 @@
+"""The data source with attempts that die: Python workers of tasks, or the whole driver, killed at a given point."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSource
+
+from queuey.spark import stores, writing
+from queuey.spark.source import QueueySource
+from queuey.spark.writing import QueueyStreamWriter, QueueyWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+IN_TASKS = ("planned", "reserved", "half", "loaded", "done")
+"""Points in a task: it begins; ids are reserved; half is written; all is; that is noted."""
+COMMITTING = "committing"
+"""The tasks of a micro-batch are done, and Spark has not noted it yet."""
+
+
+class Deaths(msgspec.Struct, frozen=True):
+    """Who dies where; each death happens once.
+
+    Attributes:
+        directory: Keeps which have happened.
+        point: Where; None: tasks die at all the points of tasks, by turns.
+        batch: The micro-batch in which it happens; None: in every one.
+        pid: Who dies; None: the Python worker that does the task.
+        chunk: In which chunk of the task.
+    """
+
+    directory: Path
+    point: str | None = None
+    batch: str | None = None
+    pid: int | None = None
+    chunk: int = 0
+
+    def reach(self, point: str, batch: str, task: int) -> None:
+        """Dies if this is where."""
+        wanted = self.point or IN_TASKS[task % len(IN_TASKS)]
+        if point != wanted or self.batch not in {None, batch}:
+            return
+        name = "driver" if self.pid else f"{batch}-{task}"
+        try:
+            (self.directory / f"{name}-{wanted}").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def happened(self) -> list[str]:
+        """Which have."""
+        return sorted(path.name for path in self.directory.iterdir())
+
+
+def source(called: str, deaths: Deaths) -> type[DataSource]:
+    """Returns a data source of this name that dies so."""
+
+    class Writer(QueueyWriter):
+        def write(self, iterator: Iterator[Any]) -> writing.Written:
+            return dying(deaths, self._options, lambda: super(Writer, self).write(iterator))
+
+    class StreamWriter(QueueyStreamWriter):
+        def write(self, iterator: Iterator[Any]) -> writing.Written:
+            return dying(deaths, self._options, lambda: super(StreamWriter, self).write(iterator))
+
+        def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark names it so
+            deaths.reach(COMMITTING, str(batchId), 0)
+            super().commit(messages, batchId)
+
+    class Mortal(QueueySource):
+        @classmethod
+        def name(cls) -> str:
+            return called
+
+        def writer(self, schema: StructType, overwrite: bool) -> QueueyWriter:  # noqa: FBT001 - as Spark calls it
+            from queuey.spark import options  # noqa: PLC0415 - where it runs
+
+            return Writer(options.write_options(self.options, streaming=False), schema, overwrite=overwrite)
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> QueueyStreamWriter:  # noqa: FBT001, N802
+            from queuey.spark import options  # noqa: PLC0415 - likewise
+
+            return StreamWriter(options.write_options(self.options, streaming=True), schema, overwrite=overwrite)
+
+    return Mortal
+
+
+def dying(deaths: Deaths, options: Any, write: Callable[[], writing.Written]) -> writing.Written:  # noqa: ANN401
+    """Does a task with a store that dies at the points in it."""
+    context = TaskContext.get()
+    assert context is not None
+    batch, task = context.getLocalProperty(writing.BATCH) or "", context.partitionId()
+    store: Any = stores.opened(options.store)
+    load, enter = store.load_unread, store.enter
+    seen = {"load": -1}
+
+    def loading(queue: Any, messages: Any) -> int:  # noqa: ANN401
+        seen["load"] += 1
+        if seen["load"] == deaths.chunk:
+            deaths.reach("reserved", batch, task)
+            if (deaths.point or IN_TASKS[task % len(IN_TASKS)]) == "half":
+                load(queue, messages[: len(messages) // 2])
+            deaths.reach("half", batch, task)
+        written: int = load(queue, messages)
+        if seen["load"] == deaths.chunk:
+            deaths.reach("loaded", batch, task)
+        return written
+
+    def entering(work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+        found: bytes = enter(work, piece, value, expected=expected)
+        if expected is not None and seen["load"] == deaths.chunk:
+            deaths.reach("done", batch, task)
+        return found
+
+    deaths.reach("planned", batch, task)
+    store.load_unread, store.enter = loading, entering
+    try:
+        return write()
+    finally:
+        del store.load_unread, store.enter

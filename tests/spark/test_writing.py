@@ -1,0 +1,172 @@
+"""Writes to queues, in batches and as streams, with Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuey import ids
+from queuey.messages import Meta
+from queuey.spark import register, reports
+from queuey.spark.reserved import Counts
+from tests.backends import APP
+from tests.spark.kept import Kept
+from tests.spark.mortal import Deaths, source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS = 25_000
+
+
+def numbers(spark: SparkSession, count: int, tasks: int) -> DataFrame:
+    """Rows ``m0``, ``m1``, … in so many tasks."""
+    return spark.range(0, count, 1, tasks).selectExpr("concat('m', id) AS value")
+
+
+def write(frame: DataFrame, kept: Kept, form: str = "queuey", **options: str) -> None:
+    """Writes a frame to the queue ``orders``."""
+    options = {"queue": "orders", "lead": "2", **options}
+    frame.write.format(form).mode("append").options(**kept.options, **options).save()
+
+
+def bodies(kept: Kept, name: str = "orders") -> list[str]:
+    """The texts in a queue, as soon as all of its ids are due."""
+    queue = kept.store.queue(APP, name, fresh=True)
+    newest = [info.newest for info in kept.store.inspect(queue)[1] if info.newest is not None]
+    if newest:
+        kept.settle(queue, max(newest))
+    return [str(message.body) for message in kept.all(queue)]
+
+
+def exact(found: list[str], count: int) -> None:
+    """Demands each of the rows once."""
+    assert len(found) == count
+    assert Counter(found) == Counter(f"m{number}" for number in range(count))
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: SparkSession) -> None:
+    """The format is known."""
+    register(spark)
+
+
+def test_rows_are_written_once_and_can_be_read(spark: SparkSession, embedded: Kept) -> None:
+    """What is written becomes visible to readers, with what each row says of it, as soon as its ids are due."""
+    queue = embedded.queue("orders", partitions=3)
+    frame = spark.range(0, 100, 1, 2).selectExpr(
+        "CAST(concat('m', id) AS binary) AS value",
+        "CAST(id % 3 + 1 AS int) AS partition",
+        "CAST(60 AS int) AS ttl",
+        "'text/plain' AS contentType",
+        "array(named_struct('key', 'n', 'value', CAST(string(id) AS binary))) AS headers",
+    )
+    write(frame, embedded, lead="0.2")
+    assert len(bodies(embedded)) == 100
+    messages = embedded.all(queue)
+    assert {str(message.body if isinstance(message.body, str) else message.body.decode()) for message in messages} == {
+        f"m{number}" for number in range(100)
+    }
+    for message in messages:
+        body = message.body.decode() if isinstance(message.body, bytes) else message.body
+        number = int(body[1:])
+        assert message.partition == number % 3 + 1
+        assert message.meta == Meta("text/plain", (("n", str(number)),))
+        assert message.expires - message.ticks == 60 * ids.TICKS_PER_SECOND
+    read = spark.read.format("queuey").options(**embedded.options, subscribe="orders").load()
+    assert read.count() == 100
+
+
+@pytest.mark.parametrize("where", ["embedded", "clustered"])
+def test_a_run_is_written_once_however_often(where: str, spark: SparkSession, request: pytest.FixtureRequest) -> None:
+    """A write with ``run`` that is repeated as a whole writes the same messages once, and says that it did."""
+    kept: Kept = request.getfixturevalue(where)
+    kept.queue("orders", partitions=4)
+    frame = numbers(spark, ROWS, 2)
+    write(frame, kept, run="first")
+    assert reports.report(kept.store, APP, "first") == Counts(rows=ROWS, written=ROWS)
+    write(frame, kept, run="first")
+    assert reports.report(kept.store, APP, "first") == Counts(rows=ROWS, skipped=ROWS)
+    exact(bodies(kept), ROWS)
+    write(numbers(spark, 10, 1), kept)
+    write(numbers(spark, 10, 1), kept)
+    assert len(bodies(kept)) == ROWS + 20
+
+
+@pytest.mark.parametrize("where", ["embedded", "clustered"])
+def test_tasks_that_are_killed_once_each_leave_every_row_once(
+    where: str, spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Each task's Python worker dies once, at another point of its second chunk; Spark tries again, rows are exact."""
+    kept: Kept = request.getfixturevalue(where)
+    kept.queue("orders", partitions=2)
+    deaths = Deaths(tmp_path / "deaths", chunk=1)
+    deaths.directory.mkdir()
+    spark.dataSource.register(source("mortal", deaths))
+    count = 5 * 12_000
+    write(numbers(spark, count, 5), kept, "mortal", run="first")
+    assert len(deaths.happened()) == 5
+    exact(bodies(kept), count)
+
+
+def test_a_stream_whose_tasks_are_killed_writes_every_row_once(
+    spark: SparkSession, embedded: Kept, tmp_path: Path
+) -> None:
+    """Every task of every micro-batch dies once; each row is there once."""
+    embedded.queue("orders", partitions=2)
+    given = tmp_path / "given"
+    for part in range(3):
+        frame = spark.range(part * 2000, (part + 1) * 2000, 1, 1).selectExpr("concat('m', id) AS value")
+        frame.write.mode("append").parquet(str(given))
+    deaths = Deaths(tmp_path / "deaths", point="half")
+    deaths.directory.mkdir()
+    spark.dataSource.register(source("mortal", deaths))
+    rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(given))
+    query = (
+        rows.writeStream.format("mortal")
+        .options(**embedded.options, queue="orders", lead="2", checkpointLocation=str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(90)
+    finally:
+        query.stop()
+    assert [name.split("-")[0] for name in deaths.happened()] == ["0", "1", "2"]
+    exact(bodies(embedded), 6000)
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "mode", "text"),
+    [
+        (["1 AS value"], {}, "append", "The column value is of type int"),
+        (["'a' AS colour"], {}, "append", "A write has no column 'colour'"),
+        (["'a' AS value"], {"queue": "nowhere"}, "append", "nowhere"),
+        (["'a' AS value"], {}, "overwrite", "Queues can only be appended to"),
+        (["'a' AS value"], {"colour": "red"}, "append", "Unknown option colour"),
+    ],
+)
+def test_mistakes_are_told_at_planning(
+    spark: SparkSession, embedded: Kept, select: list[str], options: dict[str, str], mode: str, text: str
+) -> None:
+    """Wrong columns, unknown queues and other modes end a write before any task runs, in one sentence."""
+    embedded.queue("orders")
+    frame = spark.range(1).selectExpr(*select)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = set(tracker.getJobIdsForGroup())
+    writer = frame.write.format("queuey").mode(mode).options(**{**embedded.options, "queue": "orders", **options})
+    with pytest.raises(Exception, match=text):
+        writer.save()
+    assert set(tracker.getJobIdsForGroup()) == jobs
+    assert bodies(embedded) == []
+
+
+def test_a_queue_is_created_when_asked(spark: SparkSession, embedded: Kept) -> None:
+    """With ``create`` a queue that is not there is made, with the partitions asked for."""
+    write(numbers(spark, 10, 1), embedded, queue="new", create="true", partitions="3")
+    write(numbers(spark, 10, 1), embedded, queue="new", create="true", partitions="3")
+    assert embedded.store.queue(APP, "new").partitions == 3
+    assert len(bodies(embedded, "new")) == 20
