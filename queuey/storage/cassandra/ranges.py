@@ -9,20 +9,27 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from queuey import ids
-from queuey.errors import TooLate
+from queuey.errors import QueueChanged, TooLate
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import Message, Queue, Slice
+from queuey.messages import Measure, Message, Queue, Slice
 from queuey.storage import items as items_of
+from queuey.storage.cassandra import counting, measuring, queue_rows, rows, segments
 from queuey.storage.cassandra.clock import ticks
-from queuey.storage.cassandra.driver import InDoubt
+from queuey.storage.cassandra.driver import InDoubt, Statement, TooManyDead
 from queuey.storage.cassandra.loading import LOADED_AT_ONCE, Loader
 from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.queue_rows import Row
+from queuey.storage.cassandra.segments import Known
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
 
     from queuey.storage.cassandra.bulk import Columns
+
+LOOKS = 64
+"""Partitions of one queue whose places are looked up together to be measured."""
+SAMPLE = 100
+"""Messages at each end by which the size of very many is estimated."""
 
 
 class CassandraBulk(CassandraMessages):
@@ -52,6 +59,67 @@ class CassandraBulk(CassandraMessages):
                 return part.limit, ids.following((int(last.ticks[0]), int(last.low[0])))
             count, at = count + len(columns), end
         return count, at
+
+    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
+        """See the contract."""
+        self._watch.require()
+        return measuring.run(self._measuring(queue) for queue in queues)
+
+    def _measuring(self, queue: Queue) -> measuring.Steps[list[Measure]]:
+        """Measures a queue."""
+        row = self._rows.held(queue)
+        if row is None:
+            began, name = self._clock.boottime(), (queue.application, queue.name)
+            [found] = yield [self._asking(queue_rows.FIND, name, self._options.catalogue_read)]
+            row = queue_rows.row_of(*name, found[0], began) if found else None
+        if row is None or row.queue.version != queue.version:
+            return []
+        level, now = self._levels.of(queue), self._clock.now()
+        measures = []
+        for first in range(1, row.queue.partitions + 1, LOOKS):
+            numbers = range(first, min(first + LOOKS, row.queue.partitions + 1))
+            began = self._clock.boottime()
+            looks = yield [self._asking(segments.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
+            for number, found in zip(numbers, looks, strict=True):
+                known = segments.all_of(began, found)
+                measure = yield from self._measuring_partition(row, known, number, now)
+                if measure is not None:
+                    measures.append(measure)
+        return measures
+
+    def _measuring_partition(
+        self, row: Row, known: Known | None, number: int, now: int
+    ) -> measuring.Steps[Measure | None]:
+        if known is not None:
+            extent = self._extent(row, known, Slice(number, ids.FIRST, counting.END), counting.END, now)
+            if extent.complete and len(extent.sources) <= measuring.MOST_PLACES:
+                reads = self._levels.of(row.queue).reads
+                try:
+                    meter = measuring.Meter(self._driver, (row.queue.qid, number), reads, now)
+                    return (yield from meter.measure(extent))
+                except TooManyDead:
+                    pass  # The other way asks for less at a time.
+        return self._measured_at_length(row, number, now)
+
+    def _measured_at_length(self, row: Row, number: int, now: int) -> Measure | None:
+        """Measures a partition with very many places, or many dead rows, alone."""
+        [tally] = self._count(row, [(number, ids.FIRST, counting.END)], now)
+        if tally.oldest is None or tally.newest is None:
+            return None
+        ends = [
+            Slice(number, limit=SAMPLE, max_bytes=measuring.MORE_BYTES, delayed=False, descending=descending)
+            for descending in (False, True)
+        ]
+        try:
+            pages = self.read(row.queue, ends)
+        except QueueChanged:
+            return None
+        sizes = [len(rows.encode(message.body, None)[0]) for page in pages for message in page.messages]
+        size = tally.size * sum(sizes) // max(1, len(sizes))
+        return Measure(number, tally.size, size, exact=False, oldest=tally.oldest, newest=tally.newest)
+
+    def _asking(self, statement: Statement, values: Sequence[object], consistency: str) -> measuring.Ask:
+        return lambda done: self._driver.begin(statement, values, consistency=consistency, done=done)
 
     def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> Iterator[tuple[Columns, Position]]:
         """Reads a slice upwards.

@@ -356,9 +356,9 @@ class Going:
             self._answers = [None] * len(probes)
             self._left = len(probes)
             for number, probe in enumerate(probes):
-                query, decode = _query(self._key, probe)
+                call, decode = query(self._key, probe)
                 self._driver.begin_encoded(
-                    query, decode, consistency=self._consistency, done=partial(self._took, number)
+                    call, decode, consistency=self._consistency, done=partial(self._took, number)
                 )
         except StopIteration as ended:
             self._done(ended.value, None)
@@ -394,7 +394,7 @@ def _answers(
             answers = driver.run_all([_query_ids(*one) for one in wanted], consistency=consistency)
             found = iter([[(data, b"", expires, None) for data, expires in answer] for answer in answers])
         else:
-            found = iter(driver.run_encoded([_query(*one) for one in wanted], consistency=consistency))
+            found = iter(driver.run_encoded([query(*one) for one in wanted], consistency=consistency))
         return {number: [next(found) for _ in probes] for number, probes in asked.items()}
     except TooManyDead:
         if len(asked) == 1:
@@ -422,7 +422,8 @@ def _advance(
         return None
 
 
-def _query(key: tuple[int, int], probe: Probe) -> tuple[Encoded, Decode]:
+def query(key: tuple[int, int], probe: Probe) -> tuple[Encoded, Decode]:
+    """Returns the query for a probe, and what makes rows (id, body, expires, meta) of its answer."""
     where = (*key, probe.place.bucket)
     values = rows.encoded_range(rows.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit)
     statement = (rows.DOWN if probe.descending else rows.UP)[probe.place.kind]

@@ -45,7 +45,7 @@ FLOOR_STEP = TICKS_PER_SECOND
 Key = tuple[int, int]
 """qid and partition."""
 
-_ALL = Statement(f"SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? LIMIT {FIRST_LOOK}")
+FIRST = Statement(f"SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? LIMIT {FIRST_LOOK}")
 _WIDE = Statement("SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? AND level = ?")
 _UP = Statement(
     "SELECT floor, level, start, class FROM segments WHERE qid = ? AND part = ? AND level = ? AND start > ? "
@@ -157,12 +157,11 @@ class Segments:
             StoreUnavailable: As the driver.
         """
         began = self._clock.boottime()
-        first = self._driver.run_all([(_ALL, (qid, part)) for qid, part, _ in wanted], consistency=consistency)
+        first = self._driver.run_all([(FIRST, (qid, part)) for qid, part, _ in wanted], consistency=consistency)
         found = []
         for (qid, part, at), rows in zip(wanted, first, strict=True):
-            if len(rows) < FIRST_LOOK:
-                known = Known(began, Recorded(_places(rows)), 0, ids.TICKS_MAX + 1, _floor(rows))
-            else:
+            known = all_of(began, rows)
+            if known is None:
                 known = self._look_further(began, (qid, part), at, _floor(rows), consistency, descending=descending)
             with self._lock:
                 _remember(self._known, (qid, part, descending), known, self._size)
@@ -213,6 +212,13 @@ class Segments:
             _remember(self._raised, key, now, self._size)
         value = UUID(hex=ids.to_hex(floor))
         self._driver.begin(FLOOR, (lifetime, value, *key), consistency=consistency, done=_noted)
+
+
+def all_of(began: float, rows: Rows) -> Known | None:
+    """Returns what a first look gave, None if it was not enough."""
+    if len(rows) >= FIRST_LOOK:
+        return None
+    return Known(began, Recorded(_places(rows)), 0, ids.TICKS_MAX + 1, _floor(rows))
 
 
 def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:

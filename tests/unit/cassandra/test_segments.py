@@ -64,7 +64,7 @@ class Record:
 
     def _found(self, statement: object, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         assert values[:2] == (QID, PART)
-        if statement is segments._ALL:
+        if statement is segments.FIRST:
             return self.rows[:FIRST_LOOK] or ([(None, None, None)] if self.floor else [])
         level = [row for row in self.rows if row[0] == values[2]]
         if statement is segments._UP:
