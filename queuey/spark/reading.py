@@ -32,7 +32,7 @@ MOST_TASKS = 200
 """Tasks of a read, unless more are asked for: further slices share them."""
 MOST_PLANNED = 100
 """Queues that are divided by what they hold; of more queues, each partition is a slice of its own."""
-ROWS_PER_TASK = 100_000
+ROWS_PER_TASK = 50_000
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 << 20
 
@@ -216,7 +216,7 @@ def _divided(
     _, infos = store.inspect(queue)
     counts = {info.partition: info.count for info in infos if info.partition in ranges}
     total = sum(counts.values())
-    rows = min(ROWS_PER_TASK, options.max_records or ROWS_PER_TASK)
+    rows = min(max(ROWS_PER_TASK, total / MOST_TASKS), options.max_records or math.inf)
     # Rounded up to equal shares of the partitions that hold anything, so that minPartitions is reached.
     filled = sum(1 for count in counts.values() if count) or 1
     wanted = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))

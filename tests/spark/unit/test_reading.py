@@ -100,3 +100,12 @@ def test_sharing_out(weights: list[float], tasks: int) -> None:
     assert [part for share in shares for part in share] == parts
     assert all(shares)
     assert len(shares) <= tasks + 1
+
+
+def test_nothing_to_read(embedded: Kept) -> None:
+    """A queue that holds nothing, or nothing in the range asked for, gives no slices."""
+    queue = embedded.queue(partitions=2)
+    assert planned(asked(embedded)) == []
+    embedded.fill(queue, 10)
+    assert planned(asked(embedded, startingTimestamp="99999999999999")) == []
+    assert planned(asked(embedded, endingTimestamp="1000")) == []
