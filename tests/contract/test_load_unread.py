@@ -157,6 +157,30 @@ def test_a_reader_that_moved_the_clock_on(store: Store, other: Store, clock: Clo
     assert store.load_unread(queue, planned(clock.ticks + 1, 1)) == 1
 
 
+@pytest.mark.needs("exact_horizon")
+def test_a_clock_that_steps_back(store: Store, other: Store, clock: Clock) -> None:
+    """What counts is what readers may have passed: ids ahead of a clock that was set back may lie below that."""
+    queue = make_queue(store)
+    say(store, queue, "x")
+    clock.advance(-60)
+    with pytest.raises(TooLate):
+        other.load_unread(queue, planned(clock.ticks + 30 * SECOND, 1))
+    assert other.load_unread(queue, planned(store.now() + 1, 1)) == 1
+
+
+@pytest.mark.needs("exact_horizon")
+def test_ids_of_a_quiet_time(store: Store, other: Store, clock: Clock) -> None:
+    """Ids of the past that lie above all that was ever shown are taken, and the reader that goes on gets them."""
+    queue = make_queue(store)
+    say(store, queue, "x")
+    page = read_one(other, queue, whole())
+    assert page.next is not None
+    clock.advance(60)
+    messages = planned(clock.ticks - 30 * SECOND, 5)
+    assert store.load_unread(queue, messages) == 5
+    assert read_one(other, queue, structs.replace(whole(), lower=page.next)).messages == messages
+
+
 def test_new_messages_spare_what_was_loaded(store: Store, other: Store, clock: Clock) -> None:
     """Messages appended at the very moment of loaded ids overwrite none of them, and all are shown."""
     queue = make_queue(store)
