@@ -11,6 +11,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakSet
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +29,7 @@ Batches = Iterator[pa.RecordBatch]
 FORMAT = "queuey_tasks"
 KINDS = {"measures": "queuey.spark.jobs.stats:rows", "digests": "queuey.spark.jobs.digests:rows"}
 """Where the work of a kind is: a function of store and payload that gives record batches."""
+_registered: WeakSet[SparkSession] = WeakSet()
 
 
 class _Order(msgspec.Struct, frozen=True, array_like=True):
@@ -51,7 +53,10 @@ def rows(
         store: Where.
         payloads: One for each task.
     """
-    spark.dataSource.register(TasksSource)
+    if spark not in _registered:
+        # Doing it again would be a warning of Spark's.
+        spark.dataSource.register(TasksSource)
+        _registered.add(spark)
     order = msgspec.msgpack.encode(_Order(kind, schema.json(), store, tuple(payloads)))
     return spark.read.format(FORMAT).option("work", b64encode(zlib.compress(order)).decode()).load()
 

@@ -1,0 +1,179 @@
+"""``queuey pipeline audit``: what producers were told, beside what is there and what was handled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.pipeline import times
+from queuey.cli.pipeline.running import Run, on_spark
+from queuey.client import instants
+
+if TYPE_CHECKING:
+    from queuey.ids import Position
+    from queuey.spark.jobs.audit import Account, Audit
+
+app = typer.Typer(add_completion=False)
+
+LONGEST = 31 * 86_400.0
+"""Seconds."""
+_GROUPS = "What groups have passed"
+_FINDINGS = {
+    "missing": "missing",
+    "twice": "twice in the archive",
+    "copies": "duplicates",
+    "differs": "other bodies than accepted",
+}
+_COUNTS = ("accepted", "present", "archived", "missing", "expired", "ahead", "copies", "twice", "differs", "late")
+
+
+@app.command()
+@on_spark
+def audit(
+    run: Run,
+    receipts: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files of receipts, directories or globs; where Spark's tasks find them.", show_default=False
+        ),
+    ],
+    archive: Annotated[
+        str | None, typer.Option(help="Directory of queuey pipeline archive; what is there is present too.")
+    ] = None,
+    only_archive: Annotated[bool, typer.Option("--only-archive", help="Do not look into the store.")] = False,
+    queue: Annotated[
+        list[str] | None, typer.Option(help="Only receipts of this queue; several may be given.", show_default="all")
+    ] = None,
+    renamed: Annotated[
+        list[str] | None,
+        typer.Option("--as", help="OLD=NEW: look for the messages of queue OLD in NEW, where they were replayed to."),
+    ] = None,
+    late: Annotated[str, typer.Option(help="Answers so long after the id's time are late.")] = "5s",
+    margin: Annotated[
+        str, typer.Option(help="Messages may be gone so long before their end: what an audit takes.")
+    ] = "60s",
+    equal_bodies: Annotated[
+        bool, typer.Option("--equal-bodies", help="Producers send equal bodies on purpose: they are no duplicates.")
+    ] = False,
+    samples: Annotated[int, typer.Option(min=0, max=10_000, help="So many messages of each finding are named.")] = 10,
+    group: Annotated[
+        list[str] | None,
+        typer.Option(help="A group with offsets in the store; several may be given.", rich_help_panel=_GROUPS),
+    ] = None,
+    offsets: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="GROUP=FILE, with offsets as qdo offsets show --json prints them; several may be given.",
+            rich_help_panel=_GROUPS,
+        ),
+    ] = None,
+) -> None:
+    """Compare receipts with the store, an archive, and what groups have passed. Nothing is changed.
+
+    Ends with 1 if a message is missing, duplicated, or not what was accepted.
+    """
+    from queuey.spark.jobs import audit as job
+
+    options = job.AuditOptions(
+        receipts=tuple(receipts),
+        store=run.store,
+        archive=archive,
+        only_archive=only_archive,
+        queues=tuple(queue or ()),
+        names=dict(_pair(text, "--as", "OLD=NEW") for text in renamed or ()),
+        groups=tuple(dict.fromkeys(group or ())),
+        offsets=_offsets(run, offsets or []),
+        late=times.length(late, least=0.001, most=LONGEST),
+        margin=times.length(margin, least=0, most=LONGEST),
+        copies=not equal_bodies,
+        samples=samples,
+    )
+    if run.dry_run:
+        output.note("Nothing is changed in any case; --dry-run means nothing here.")
+    with run.session() as spark:
+        found = job.run(spark, options, run.say)
+    if run.json:
+        output.emit(found)
+    else:
+        _show(found)
+    if not found.sound:
+        raise typer.Exit(1)
+
+
+def _offsets(run: Run, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
+    from queuey.spark import stores
+    from queuey.spark.jobs import offset_files
+
+    if not texts:
+        return {}
+    application = stores.application(stores.opened(run.store), run.store)
+    pairs = (_pair(text, "--offsets", "GROUP=FILE") for text in texts)
+    found = ((name, offset_files.read(Path(file), application)) for name, file in pairs)
+    return {name: {queue: dict(each) for queue, each in read.items()} for name, read in found}
+
+
+def _pair(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        raise typer.BadParameter(f"{text!r} is not {form}", param_hint=option)
+    return name, value
+
+
+def _show(found: Audit) -> None:
+    names = [name for name in _COUNTS if getattr(found.total, name) or name in {"accepted", "present", "missing"}]
+    rows = [
+        (queue, partition, *(f"{getattr(account, name):,}" for name in names), *_standing(found, account))
+        for queue, each in found.partitions.items()
+        for partition, account in each.items()
+        if any(getattr(account, name) for name in names)
+    ]
+    groups = [f"{group} {word}" for group in found.total.groups for word in ("passed", "waiting", "expired")]
+    output.table(["queue", "partition", *names, *groups], rows)
+    print()
+    _show_rest(found)
+    _show_samples(found)
+    total = found.total
+    wrong = [f"{getattr(total, name):,} {text}" for name, text in _FINDINGS.items() if getattr(total, name)]
+    gone = f", {total.expired:,} expired" if total.expired else ""
+    still = f", {total.ahead:,} not to be read yet" if total.ahead else ""
+    print(
+        f"{total.present:,} of {total.accepted:,} messages are there{gone}{still}: {', '.join(wrong) or 'all is well'}."
+    )
+
+
+def _standing(found: Audit, account: Account) -> list[str]:
+    stands = [account.groups.get(group) for group in found.total.groups]
+    return [
+        f"{number:,}" if one is not None else ""
+        for one in stands
+        for number in ((one.passed, one.waiting, one.expired) if one is not None else (0, 0, 0))
+    ]
+
+
+def _show_rest(found: Audit) -> None:
+    """Says what the table has no columns for."""
+    total = found.total
+    if found.doubtful or total.maybe:
+        there = found.answered + total.found
+        print(f"{found.doubtful + total.maybe:,} sends were never answered; {there:,} of them were stored.")
+    strays = found.strays - found.answered - total.copies
+    if strays > 0:
+        print(f"{strays:,} other messages have no receipt.")
+    if found.foreign:
+        print(f"{found.foreign:,} receipts are of other applications.")
+    if found.broken:
+        output.note(f"{found.broken:,} lines are no receipts.")
+
+
+def _show_samples(found: Audit) -> None:
+    if not found.samples:
+        return
+    rows = [
+        (one.kind, one.queue, one.partition, one.id, "" if one.at is None else instants.iso(one.at), one.sha256)
+        for one in found.samples
+    ]
+    output.table(["finding", "queue", "partition", "id", "accepted", "hash"], rows)
+    print()
