@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource
 from queuey.spark import stores, writing
 from queuey.spark.source import QueueySource
 from queuey.spark.writing import QueueyStreamWriter, QueueyWriter
+from tests.spark.faults.failing import jvm
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -32,14 +33,14 @@ class Deaths(msgspec.Struct, frozen=True):
         directory: Keeps which have happened.
         point: Where; None: tasks die at all the points of tasks, by turns.
         batch: The micro-batch in which it happens; None: in every one.
-        pid: Who dies; None: the Python worker that does the task.
+        driver: Spark's JVM dies as well, and with it the driver; else the Python worker that does the task alone.
         chunk: In which chunk of the task.
     """
 
     directory: Path
     point: str | None = None
     batch: str | None = None
-    pid: int | None = None
+    driver: bool = False
     chunk: int = 0
 
     def reach(self, point: str, batch: str, task: int) -> None:
@@ -47,13 +48,12 @@ class Deaths(msgspec.Struct, frozen=True):
         wanted = self.point or IN_TASKS[task % len(IN_TASKS)]
         if point != wanted or self.batch not in {None, batch}:
             return
-        name = "driver" if self.pid else f"{batch}-{task}"
         try:
-            (self.directory / f"{name}-{wanted}").touch(exist_ok=False)
+            (self.directory / (f"driver-{wanted}" if self.driver else f"{batch}-{task}-{wanted}")).touch(exist_ok=False)
         except FileExistsError:
             return
-        if self.pid:
-            os.kill(self.pid, signal.SIGKILL)
+        if self.driver:
+            os.kill(jvm(), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def happened(self) -> list[str]:

@@ -1,0 +1,27 @@
+"""A driver to be killed: streams Parquet files into a queue, a file a micro-batch, until all are there.
+
+Run as ``python -m tests.spark.faults.sending PLACE POINT BATCH OPTION=VALUE…``. It dies at the point in that batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from queuey.spark.session import session
+from tests.spark.mortal import Deaths, source
+
+
+def main(place: Path, point: str, batch: str, options: dict[str, str]) -> None:
+    """Runs the query over what is there now; its checkpoint is in the same place."""
+    spark = session(master="local[2,4]", conf={"spark.local.dir": str(place / "local"), "spark.driver.memory": "512m"})
+    deaths = Deaths(place / "deaths", point=point, batch=batch, driver=True)
+    spark.dataSource.register(source("mortal", deaths))
+    rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(place / "given"))
+    writing = rows.writeStream.format("mortal").options(**options)
+    writing = writing.option("checkpointLocation", str(place / "checkpoint"))
+    writing.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3], dict(option.split("=", 1) for option in sys.argv[4:]))

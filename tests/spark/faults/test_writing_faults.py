@@ -1,0 +1,142 @@
+"""Streams into queues whose driver is killed, and started again in time or too late."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from queuey import ids
+from queuey.messages import NewMessage, Queue, Slice
+from tests.spark.kept import Kept
+from tests.spark.mortal import COMMITTING, IN_TASKS
+
+ROOT = Path(__file__).parents[3]
+COMMITTED = "committed"
+"""Spark has noted the micro-batch, and not begun another."""
+NOWHERE = "nowhere"
+PATIENCE = 150
+ROWS = 400
+"""Of each micro-batch."""
+
+
+@contextmanager
+def driver(place: Path, point: str, batch: int, options: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a driver that dies at a point; all of it is gone afterwards."""
+    given = [f"{name}={value}" for name, value in options.items()]
+    command = [sys.executable, "-m", "tests.spark.faults.sending", str(place), point, str(batch), *given]
+    with (place / "log").open("ab") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE)
+
+
+def await_or_end(process: subprocess.Popen[bytes], there: Callable[[], bool]) -> None:
+    """Waits for something with the least delay."""
+    until = time.monotonic() + PATIENCE
+    while not there():
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.0005)
+
+
+class Follower:
+    """Reads a queue all the time with cursors, as any reader may, while others write to the same store."""
+
+    def __init__(self, kept: Kept, queue: Queue) -> None:
+        self._kept = kept
+        self._queue = queue
+        self._other = kept.queue("other")
+        self._cursors = dict.fromkeys(range(1, queue.partitions + 1), ids.FIRST)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.seen: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.05):
+            self._kept.store.append(self._other, [NewMessage("tick", 1, 60)])
+            self.read()
+
+    def read(self) -> None:
+        """Reads what is there now."""
+        for partition in self._cursors:
+            more = True
+            while more:
+                [page] = self._kept.store.read(self._queue, [Slice(partition, self._cursors[partition], limit=1000)])
+                self.seen.update(str(message.body) for message in page.messages)
+                assert page.next is not None
+                self._cursors[partition], more = page.next, page.more
+
+
+def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
+    """Kills a driver at each point, each time one micro-batch further, and then lets one end; all rows are exact."""
+    queue = kept.queue("orders", partitions=2)
+    for part in ("given", "deaths"):
+        (place / part).mkdir()
+    expected = [f"m{number}" for number in range((len(points) + 1) * ROWS)]
+    for number in range(len(points) + 1):
+        table = pa.table({"value": expected[number * ROWS : (number + 1) * ROWS]})
+        pq.write_table(table, place / "given" / f"{number:03}.parquet")
+        os.utime(place / "given" / f"{number:03}.parquet", (1_700_000_000 + number, 1_700_000_000 + number))
+    options = {**kept.options, "queue": "orders", "lead": lead}
+    with Follower(kept, queue) as follower:
+        for batch, point in enumerate(points):
+            with driver(place, point, batch, options) as process:
+                if point == COMMITTED:
+                    await_or_end(process, (place / "checkpoint" / "commits" / str(batch)).exists)
+                    os.killpg(process.pid, signal.SIGKILL)
+                assert process.wait(PATIENCE) != 0, (place / "log").read_text()[-3000:]
+            assert (place / "checkpoint" / "offsets" / str(batch)).exists()
+            assert (place / "checkpoint" / "commits" / str(batch)).exists() == (point == COMMITTED)
+        with driver(place, NOWHERE, 0, options) as process:
+            assert process.wait(PATIENCE) == 0, (place / "log").read_text()[-3000:]
+        newest = [info.newest for info in kept.store.inspect(queue)[1] if info.newest is not None]
+        kept.settle(queue, max(newest))
+    follower.read()
+    assert Counter(str(message.body) for message in kept.all(queue)) == Counter(expected)
+    assert follower.seen == Counter(expected)
+
+
+@pytest.mark.timeout(500)
+def test_a_stream_whose_driver_is_killed_writes_every_row_once(embedded: Kept, tmp_path: Path) -> None:
+    """Killed with half a micro-batch written, and between sink and commit log; restarted when its ids are passed."""
+    stream(embedded, tmp_path, ["half", COMMITTING], lead="1")
+    log = (tmp_path / "log").read_text()
+    assert "200 messages to queue orders moved to later ids" in log
+    assert "200 messages to queue orders were written by attempts that ended" in log
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("where", ["embedded", "clustered"])
+@pytest.mark.parametrize("lead", ["0.5", "60"], ids=["too-late", "in-time"])
+def test_a_stream_whose_driver_is_killed_at_every_point_writes_every_row_once(
+    where: str, lead: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Killed at each point between its logs, restarted in time and too late: exact on every store, for any reader."""
+    kept: Kept = request.getfixturevalue(where)
+    stream(kept, tmp_path, [*IN_TASKS, COMMITTING, COMMITTED], lead)
