@@ -161,6 +161,21 @@ class TestStatements:
         assert len(plan) == len(steps), plan
         assert all(line.startswith(step) for line, step in zip(plan, steps, strict=True)), plan
 
+    def test_compiled_once(self, opened: Opened) -> None:
+        """SQLite compiles a statement once, whatever limit is bound to it: again each time would double short reads."""
+        asked: list[int] = []
+
+        def permit(*_: object) -> int:
+            asked.append(limit)
+            return apsw.SQLITE_OK
+
+        with contextlib.closing(driver.connect(opened.file, SqliteOptions(), read_only=True)) as connection:
+            connection.authorizer = permit
+            for limit in range(1, 20):
+                connection.execute(bulk._ROWS, (*self.RANGE, limit)).fetchall()
+        # SQLite asks for permission whenever it compiles.
+        assert set(asked) == {1}
+
     @pytest.mark.skipif(not IO.exists(), reason="the system does not say what a process reads")
     def test_bodies_stay_unread(self, opened: Opened) -> None:
         """Places, and sizes, are found without the pages on which long bodies lie."""

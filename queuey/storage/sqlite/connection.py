@@ -81,6 +81,9 @@ def connect(path: Path, options: SqliteOptions, *, create: bool = False, read_on
         flags |= apsw.SQLITE_OPEN_CREATE
     try:
         connection = apsw.Connection(str(path), flags=flags, statementcachesize=160)
+        # Plans do not depend on what is bound: else SQLite would compile a statement anew at each change of its LIMIT,
+        # which took longer than to read ten messages.
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         connection.set_busy_handler(_patience(options.busy_timeout))
         _use_log(connection, options.busy_timeout)
         connection.execute(f"PRAGMA synchronous = {options.sync}")
