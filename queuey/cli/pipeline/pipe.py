@@ -1,0 +1,194 @@
+"""``queuey pipeline pipe``: messages of queues, through SQL or a function, into a queue, each exactly once."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fnmatch import translate
+from pathlib import Path
+from threading import Event
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.pipeline import times
+from queuey.cli.pipeline.running import Run, on_spark
+
+if TYPE_CHECKING:
+    from queuey.spark.jobs.pipe import Mode, Preview
+    from queuey.spark.options import Selection
+
+_WHAT = "What is moved"
+_HOW = "How it is written"
+
+
+@on_spark
+def pipe(
+    run: Run,
+    queues: Annotated[list[str] | None, typer.Argument(help="Queues to read.", show_default=False)] = None,
+    pattern: Annotated[
+        list[str] | None,
+        typer.Option(help="And all queues with such a name, also those to come: crash-*.", rich_help_panel=_WHAT),
+    ] = None,
+    sql: Annotated[
+        str | None, typer.Option(help="A SELECT from the view messages; @FILE: it is in there.", rich_help_panel=_WHAT)
+    ] = None,
+    function: Annotated[
+        str | None,
+        typer.Option(help="module:function, which gets a DataFrame and returns one.", rich_help_panel=_WHAT),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(help="Queue to write to; column queue is left out.", rich_help_panel=_WHAT)
+    ] = None,
+    route: Annotated[
+        bool, typer.Option("--route", help="Write each row to the queue of its column queue.", rich_help_panel=_WHAT)
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Directory that keeps how far it is: one for each pipe. Needed.", rich_help_panel=_WHAT),
+    ] = None,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from", help="Where to begin without a checkpoint: earliest, latest, -1h.", rich_help_panel=_WHAT
+        ),
+    ] = "latest",
+    group: Annotated[
+        str | None, typer.Option(help="Record progress as offsets of this consumer group.", rich_help_panel=_WHAT)
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Move what is there now, and end.", rich_help_panel=_WHAT)
+    ] = False,
+    every: Annotated[str, typer.Option(help="From micro-batch to micro-batch.", rich_help_panel=_HOW)] = "1s",
+    most: Annotated[int | None, typer.Option(min=1, help="Messages of one micro-batch.", rich_help_panel=_HOW)] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Create the queue if it is not there.", rich_help_panel=_HOW)
+    ] = False,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of a queue that is created.", show_default="the source's", rich_help_panel=_HOW),
+    ] = None,
+    ttl: Annotated[
+        str | None, typer.Option(help="How long messages live.", show_default="the queue's", rich_help_panel=_HOW)
+    ] = None,
+    lead: Annotated[
+        str,
+        typer.Option(
+            help="How far ahead ids are reserved: messages can be read that much later.", rich_help_panel=_HOW
+        ),
+    ] = "10s",
+    watermark: Annotated[
+        str | None, typer.Option(help="How late messages may be for groups by time: 10m.", rich_help_panel=_HOW)
+    ] = None,
+    update: Annotated[
+        bool,
+        typer.Option("--update", help="Write groups whenever they change, not when complete.", rich_help_panel=_HOW),
+    ] = False,
+) -> None:
+    """Move messages from queues to a queue through SQL or a function, each exactly once.
+
+    Runs until SIGTERM or Ctrl-C, which end it after the micro-batch under way. Started again with its checkpoint it
+    goes on there. --dry-run shows the first rows that would be written of what is there now.
+    """
+    from queuey.messages import MAX_TTL
+    from queuey.spark.jobs import pipe as job
+    from queuey.spark.options import MAX_LEAD
+
+    if (to is None) != route:
+        raise typer.BadParameter("say where to: --to QUEUE or --route")
+    if checkpoint is None and not run.dry_run:
+        raise typer.BadParameter("a pipe needs a directory for its checkpoint", param_hint="--checkpoint")
+    mode: Mode = "update" if update else "append"
+    chosen = job.Pipe(
+        store=run.store,
+        source=_selection(queues or [], pattern or []),
+        target=to,
+        sql=None if sql is None else _sql(sql),
+        function=function,
+        checkpoint=_directory(checkpoint or ""),
+        start=start if start in {"earliest", "latest"} else times.instant(start, time.time()),
+        group=group,
+        once=once,
+        every=times.length(every, least=0.0, most=86_400.0),
+        most=most,
+        create=create,
+        partitions=partitions,
+        ttl=None if ttl is None else int(times.length(ttl, least=1, most=MAX_TTL)),
+        lead=times.length(lead, least=0.1, most=MAX_LEAD),
+        watermark=None if watermark is None else f"{times.length(watermark, least=0, most=MAX_TTL)} seconds",
+        mode=mode,
+    )
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - a text
+    with run.session() as spark:
+        if run.dry_run:
+            _show(job.preview(spark, chosen), json=run.json)
+            return
+        with _stopped_by_signals() as stop:
+            done = job.run(spark, chosen, run.say, stop)
+    if run.json:
+        output.emit(done)
+    else:
+        print(f"{done.messages} messages were read in {done.batches} micro-batches (query {done.query})")
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[Event]:
+    """Gives an event that the first SIGTERM or SIGINT sets; a second one interrupts."""
+    stop = Event()
+
+    def told(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as handlers are called
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _selection(queues: list[str], patterns: list[str]) -> Selection:
+    from queuey.spark.options import Pattern, Subscribe
+
+    if not queues and not patterns:
+        raise typer.BadParameter("name the queues to read, or a --pattern")
+    if not patterns:
+        return Subscribe(tuple(dict.fromkeys(queues)))
+    return Pattern("|".join([*map(translate, patterns), *map(re.escape, queues)]))
+
+
+def _directory(text: str) -> str:
+    """Returns a directory's name that holds in any process; names with a scheme (``hdfs:``) are Spark's."""
+    return text if ":" in text else str(Path(text).expanduser().absolute())
+
+
+def _sql(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{text[1:]} cannot be read: {error}", param_hint="--sql") from error
+
+
+def _show(found: Preview, *, json: bool) -> None:
+    if json:
+        output.emit(found)
+        return
+    output.table(["column", "type"], found.columns.items())
+    if found.sorted:
+        print("Rows are shuffled, so those of a task are sorted before they are written.")
+    output.table(list(found.columns), [list(row.values()) for row in found.rows])
+
+
+app = typer.Typer(add_completion=False)
+app.command()(pipe)
