@@ -12,6 +12,7 @@ from tests.bench.measures import (
     qdo_throughput,
     scale,
     scale_on_cassandra,
+    spark_streams,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "qdo_throughput",
     "scale",
     "scale_on_cassandra",
+    "spark_streams",
 ]

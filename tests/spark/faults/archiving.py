@@ -1,0 +1,25 @@
+"""A driver to be killed: streams a queue into Parquet files until everything is there.
+
+Run as ``python -m tests.spark.faults.archiving PLACE OPTION=VALUE…``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from queuey.spark.session import session
+from tests.spark.faults.failing import FailingSource
+
+
+def main(place: Path, options: dict[str, str]) -> None:
+    """Runs the query over what is there now; its checkpoint is in the same place."""
+    spark = session(master="local[2,4]", conf={"spark.local.dir": str(place / "local")})
+    spark.dataSource.register(FailingSource)
+    frame = spark.readStream.format("failing").options(**options, faults=str(place / "faults")).load()
+    writing = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
+    writing.trigger(availableNow=True).start(str(place / "rows")).awaitTermination()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), dict(option.split("=", 1) for option in sys.argv[2:]))
