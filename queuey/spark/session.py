@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,9 @@ _CONF = {
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}",
 }
+_WITHOUT_PANDAS = {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
+"""Functions in Python get their rows without Arrow where pandas, which PySpark wants for that, is missing; it would do so
+by itself, with a warning."""
 _LOCAL_CONF = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOPBACK}
 """Of sessions whose executors are on this machine."""
 
@@ -53,7 +57,8 @@ def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**_CONF, **(_LOCAL_CONF if is_local(master) else {}), **(conf or {})}.items():
+    usual = _CONF | (_LOCAL_CONF if is_local(master) else {}) | ({} if find_spec("pandas") else _WITHOUT_PANDAS)
+    for key, value in (usual | dict(conf or {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
