@@ -180,10 +180,33 @@ def _write_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: AN
     return work
 
 
+def _stats_queuey(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    from queuey.spark.jobs import stats  # noqa: PLC0415 - needs PySpark
+    from queuey.spark.options import store_options  # noqa: PLC0415 - likewise
+
+    wanted = stats.StatsOptions(store=store_options(options), recent=False)
+
+    def work() -> int:
+        return stats.run(spark, wanted).tally.messages
+
+    return work
+
+
+def _stats_naive(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
+    def work() -> int:
+        frame = spark.read.format("queuey").options(**options, subscribePattern=".*").load()
+        rows = frame.groupBy("queue").agg({"value": "count"}).collect()
+        return len(rows)
+
+    return work
+
+
 KINDS = {
     "scan-queuey": _scan_queuey,
     "scan-connector": _scan_connector,
     "scan-tuples": _scan_tuples,
+    "stats-queuey": _stats_queuey,
+    "stats-naive": _stats_naive,
     "write-queuey": _write_queuey,
     "write-connector": _write_connector,
 }

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
+from queuey.spark.errors import OptionError
+from queuey.spark.jobs import files
 from queuey.spark.jobs.digests import LENGTH
 
 if TYPE_CHECKING:
@@ -32,9 +34,16 @@ def receipts(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     Returns:
         A row for each line: ``queue``, ``app``, ``partition``, ``id``, ``hash`` (binary), ``size``, ``at``, ``ttl``,
         ``put``, ``unknown`` and ``broken``. A line that is broken says nothing else; an accepted message has a place.
+
+    Raises:
+        OptionError: There is no such file.
+        FilesUnavailable: There is no such file system, or it does not answer.
     """
     from pyspark.sql import functions as f
 
+    for path in paths:
+        if not files.matching(spark, path):
+            raise OptionError(f"There are no receipts at {path}.")
     reader = spark.read.schema(f"{_FIELDS}, {BROKEN} string").option("columnNameOfCorruptRecord", BROKEN)
     lines = reader.option("mode", "PERMISSIVE").json(list(paths))
     name = f.lower(f.regexp_replace("id", "-", ""))

@@ -125,6 +125,22 @@ class Files:
         return self._path(self.place(place))
 
 
+def matching(spark: SparkSession, pattern: str) -> bool:
+    """Tells whether there is a file or directory of this name, or one that the glob matches.
+
+    Raises:
+        FilesUnavailable: There is no such file system, or it does not answer.
+    """
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
+    session: Any = spark._jsparkSession  # noqa: SLF001 - likewise
+    try:
+        path = jvm.org.apache.hadoop.fs.Path(pattern)
+        found = path.getFileSystem(session.sessionState().newHadoopConf()).globStatus(path)
+    except Py4JJavaError as error:
+        raise _refused(pattern, error) from error
+    return found is not None and len(found) > 0
+
+
 def _refused(place: str, error: Py4JJavaError) -> FilesUnavailable:
     reason = error.java_exception
     text = str(reason.getMessage() or reason.getClass().getName()).splitlines()[0]

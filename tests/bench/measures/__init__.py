@@ -12,6 +12,7 @@ from tests.bench.measures import (
     qdo_throughput,
     scale,
     scale_on_cassandra,
+    spark_stats,
     spark_streams,
 )
 
@@ -27,5 +28,6 @@ __all__ = [
     "qdo_throughput",
     "scale",
     "scale_on_cassandra",
+    "spark_stats",
     "spark_streams",
 ]

@@ -153,7 +153,7 @@ def test_queues_that_are_gone_and_queues_of_another_name(spark: SparkSession, em
 
 def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kept, told: Told) -> None:
     """Files that are not there are an error; options that contradict each other are one before anything begins."""
-    with pytest.raises(Exception, match="PATH_NOT_FOUND"):
+    with pytest.raises(OptionError, match="no receipts"):
         audited(spark, embedded, told)
     for wrong in ({"only_archive": True}, {"late": 0.0}, {"archive": "x", "only_archive": True, "groups": ("g",)}):
         with pytest.raises(OptionError):
