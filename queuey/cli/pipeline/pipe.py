@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from fnmatch import translate
 from pathlib import Path
 from threading import Event
 from types import FrameType
@@ -19,11 +17,11 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.pipeline import times
+from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import Run, on_spark
 
 if TYPE_CHECKING:
     from queuey.spark.jobs.pipe import Mode, Preview
-    from queuey.spark.options import Selection
 
 _WHAT = "What is moved"
 _HOW = "How it is written"
@@ -32,11 +30,8 @@ _HOW = "How it is written"
 @on_spark
 def pipe(
     run: Run,
-    queues: Annotated[list[str] | None, typer.Argument(help="Queues to read.", show_default=False)] = None,
-    pattern: Annotated[
-        list[str] | None,
-        typer.Option(help="And all queues with such a name, also those to come: crash-*.", rich_help_panel=_WHAT),
-    ] = None,
+    queues: Queues = None,
+    pattern: Matching = None,
     sql: Annotated[
         str | None, typer.Option(help="A SELECT from the view messages; @FILE: it is in there.", rich_help_panel=_WHAT)
     ] = None,
@@ -108,7 +103,7 @@ def pipe(
     mode: Mode = "update" if update else "append"
     chosen = job.Pipe(
         store=run.store,
-        source=_selection(queues or [], pattern or []),
+        source=selected(queues, pattern),
         target=to,
         sql=None if sql is None else _sql(sql),
         function=function,
@@ -154,16 +149,6 @@ def _stopped_by_signals() -> Iterator[Event]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _selection(queues: list[str], patterns: list[str]) -> Selection:
-    from queuey.spark.options import Pattern, Subscribe
-
-    if not queues and not patterns:
-        raise typer.BadParameter("name the queues to read, or a --pattern")
-    if not patterns:
-        return Subscribe(tuple(dict.fromkeys(queues)))
-    return Pattern("|".join([*map(translate, patterns), *map(re.escape, queues)]))
 
 
 def _directory(text: str) -> str:
