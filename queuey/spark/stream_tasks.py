@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 ROWS = 10_000
 """Rows of a record batch at most."""
 PATIENCE = 30.0
-"""Seconds that a task waits for the horizon on its own machine to come to where its batch ends."""
+"""Seconds of waiting for a store that does not answer, or for the horizon of a machine whose clock is behind."""
 LOOK_EVERY = 0.05
 
 

@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -39,8 +40,8 @@ from queuey.spark.offsets import Place, Range, Reached, StreamOffset
 from queuey.spark.options import ReadOptions, read_options
 from queuey.spark.progress import Progress
 from queuey.spark.refused import RefusedReader
-from queuey.spark.stream_tasks import lose, scanned
-from queuey.storage import Store
+from queuey.spark.stream_tasks import PATIENCE, lose, scanned
+from queuey.storage import Store, opening
 
 OLD = 4
 """A position is moved along once it is older than one part in so many of the queue's TTL."""
@@ -79,6 +80,8 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest: StreamOffset | None = None
         self._given: dict[str, Any] | None = None
         """The last answer of ``latestOffset``."""
+        self._vacant: dict[Place, tuple[Position, Position]] = {}
+        """Ranges that were seen to hold nothing; what comes now lies above them."""
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a stream without a checkpoint starts; the same at every call.
@@ -116,6 +119,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             DataLoss: What lies above ``start`` may have expired unread, or its queue is gone.
+            StoreUnavailable: The store did not answer for a while.
         """
         begin = offsets.parse(start)
         if self._to_be_kept and begin == self._initial:
@@ -124,13 +128,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if self._progress is not None:
             self._progress.record(begin)
-        for attempt in range(TRIES):
-            try:
-                end = self._end(begin, limit)
-                break
-            except QueueChanged:
-                if attempt == TRIES - 1:
-                    raise
+        end = opening.patiently(lambda: self._end(begin, limit), PATIENCE)
         self._given = start if end == begin else end.to_json()
         return self._given
 
@@ -159,8 +157,16 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._progress is not None:
             self._progress.record(offsets.parse(end))
 
-    def _end(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset:
+    def _end(self, begin: StreamOffset, limit: ReadLimit, tries: int = TRIES) -> StreamOffset:
         """Chooses where the next batch ends."""
+        try:
+            return self._chosen_end(begin, limit)
+        except QueueChanged:
+            if tries == 1:
+                raise
+            return self._end(begin, limit, tries - 1)
+
+    def _chosen_end(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset:
         store = stores.opened(self._options.store)
         found = {front.queue.name: front for front in self._fronts()}
         there = {place: front.horizon for front in found.values() for place in front.places()}
@@ -172,8 +178,12 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         uppers = self._within_targets(there)
         waiting = offsets.ranges(begin, StreamOffset(uppers))
         self._check_age(waiting, {name: front.queue for name, front in found.items()}, store.now())
-        ends, empty = self._chosen(store, found, waiting, limit)
-        for place in empty:
+        unseen = list(self._unseen(waiting))
+        ends, empty = self._chosen(store, found, unseen, limit)
+        known = {one.place for one in waiting} - {one.place for one in unseen}
+        kept = {place: self._vacant[place] for place in known}
+        self._vacant = kept | {place: (begin.of(place), uppers[place]) for place in empty}
+        for place in self._vacant:
             if FIRST[0] < begin.of(place)[0] < uppers[place][0] - self._while(found[place[0]].queue):
                 ends[place] = uppers[place]
         return begin.moved(ends, gone)
@@ -199,6 +209,14 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._targets is None:
             return dict(there)
         return {place: min(there[place], target) for place, target in self._targets.items() if place in there}
+
+    def _unseen(self, waiting: Sequence[Range]) -> Iterator[Range]:
+        """Gives what is left of ranges of which a part was seen to hold nothing."""
+        for one in waiting:
+            lower, upper = self._vacant.get(one.place, (None, one.lower))
+            since = upper if lower == one.lower else one.lower
+            if since < one.upper:
+                yield msgspec.structs.replace(one, lower=since)
 
     def _chosen(
         self, store: Store, found: Mapping[str, Front], waiting: Sequence[Range], limit: ReadLimit

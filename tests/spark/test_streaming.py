@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
+from queuey.spark import options as table_of_options
 from tests.spark.faults.failing import POINTS, RAISE, FailingSource
 from tests.spark.kept import TTL, Kept
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
 
 
 def stream(spark: SparkSession, kept: Kept, source: str = "queuey", **options: str) -> DataFrame:
@@ -121,6 +125,19 @@ def test_every_row_is_written_once_whatever_fails(spark: SparkSession, embedded:
     assert len(list(faults.glob("killed-*"))) >= 3
     written = Counter(row.id for row in spark.read.parquet(str(tmp_path / "rows")).select("id").collect())
     assert written == Counter(one.id for one in sent)
+
+
+def test_the_example_of_the_page_runs(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """The example of how to follow a queue writes every message, and the page names every option of streams."""
+    sent = embedded.fill(embedded.queue(partitions=2), 20)
+    section = PAGE.read_text().partition("\n## Streaming\n")[2].partition("\n## ")[0]
+    [example] = re.findall(r"^```python\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    example = example.replace("orders.checkpoint", str(tmp_path / "checkpoint"))
+    example = example.replace("orders.parquet", str(tmp_path / "rows")).replace(".load()", ".options(**place).load()")
+    exec(compile(example, str(PAGE), "exec"), {"spark": spark, "place": embedded.options})
+    rows = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert sorted(row.id for row in rows) == sorted(one.id for one in sent)
+    assert [name for name in table_of_options._STREAM_READ if f"`{name}`" not in section] == []
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from queuey import ids
-from queuey.errors import QueueNotFound
-from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND
+from queuey.errors import QueueNotFound, StoreUnavailable
+from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, OffsetChange, Queue, QueueSpec, Slice
 from queuey.spark import offsets
 from queuey.spark.errors import DataLoss, OptionError
@@ -375,6 +375,38 @@ def test_an_idle_stream_moves_along_before_it_is_stale(
     assert values(query.batch()) == ["2"]
 
 
+def test_an_idle_stream_does_not_look_twice(
+    store: Store, clock: Clock, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark asks for news all the time: what was seen to be empty is not looked at again, only what is above it."""
+    create(store, partitions=5)
+    create(store, "b")
+    query = Query(options())
+    query.batch()
+    send(store, "a", ["1"], 3)
+    assert values(query.batch()) == ["1"]
+    looks: list[Slice] = []
+    reach = type(store).reach
+
+    def counted(store: Store, queue: Queue, part: Slice) -> tuple[int, Position]:
+        looks.append(part)
+        return reach(store, queue, part)
+
+    monkeypatch.setattr(type(store), "reach", counted)
+    assert [query.batch() for _ in range(9)] == [None] * 9
+    assert len(looks) <= 5
+    clock.advance(1)
+    send(store, "b", ["elsewhere"])
+    looks.clear()
+    before = clock.ticks - TICKS_PER_SECOND
+    assert [query.batch() for _ in range(9)] == [None] * 9
+    assert len(looks) == 5
+    assert all(look.lower[0] >= before for look in looks)
+    send(store, "a", ["2"], 1)
+    send(store, "a", ["3"], 3)
+    assert values(query.rest(ReadMaxRows(1))) == ["2", "3"]
+
+
 def test_a_start_that_has_expired_is_an_error(
     store: Store, clock: Clock, options: Callable[..., dict[str, str]]
 ) -> None:
@@ -556,6 +588,25 @@ def test_a_task_waits_for_a_horizon_that_is_behind(
     )
     assert values(query.run()) == ["1"]
     assert next(looks, None) is None
+
+
+def test_a_short_outage_does_not_end_a_stream(
+    store: Store, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the next batch ends is asked for again until the store answers."""
+    create(store)
+    send(store, "a", ["1"])
+    query = Query(options())
+    query.reader.initialOffset()
+    reach, outages = type(store).reach, iter([True, True, False])
+
+    def failing(store: Store, queue: Queue, part: Slice) -> tuple[int, Position]:
+        if next(outages):
+            raise StoreUnavailable("away for a moment")
+        return reach(store, queue, part)
+
+    monkeypatch.setattr(type(store), "reach", failing)
+    assert values(query.batch()) == ["1"]
 
 
 @pytest.fixture
