@@ -20,7 +20,7 @@ from queuey.storage.cassandra.segments import Segments
 
 LOADED_AT_ONCE = 5000
 """Messages that are divided among places together."""
-BATCH_ROWS = 50
+BATCH_ROWS = 100
 BATCH_BYTES = 128 << 10
 FLYING = 8
 """Batches on the way."""

@@ -161,7 +161,7 @@ class CassandraBulk(CassandraMessages):
         written = 0
         left = iter(messages)
         while some := list(islice(left, LOADED_AT_ONCE)):
-            _check(self._rows.current(queue).queue, some)
+            self._check(self._rows.current(queue).queue, some)
             written += loader.write(some)
         return written
 
@@ -187,7 +187,7 @@ class CassandraBulk(CassandraMessages):
         """
         self._watch.require()
         row = self._rows.current(queue)
-        _check(row.queue, messages)
+        self._check(row.queue, messages)
         if not messages:
             return 0
         level = self._levels.of(queue)
@@ -214,8 +214,11 @@ class CassandraBulk(CassandraMessages):
     def _loader(self, row: Row) -> Loader:
         return Loader(self._driver, self._segments, row, self._levels.of(row.queue), self._clock, self._stamps)
 
-
-def _check(queue: Queue, messages: Sequence[Message]) -> None:
-    for message in messages:
-        items_of.check_partition(queue, message.partition)
-        items_of.check_text(message.body)
+    def _check(self, queue: Queue, messages: Sequence[Message]) -> None:
+        """Refuses what cannot be loaded, and sees to it that no id of it is made here as well."""
+        for message in messages:
+            items_of.check_partition(queue, message.partition)
+            items_of.check_text(message.body)
+        mine = self._generator.low
+        if mine in {message.low for message in messages}:
+            self._generator.avoid(mine)
