@@ -24,8 +24,8 @@ _GROUPS = "What groups have passed"
 _FINDINGS = {
     "missing": "missing",
     "twice": "twice in the archive",
-    "copies": "duplicates",
-    "differs": "other bodies than accepted",
+    "copies": "duplicated",
+    "differs": "not what was accepted",
 }
 _COUNTS = ("accepted", "present", "archived", "missing", "expired", "ahead", "copies", "twice", "differs", "late")
 
@@ -158,14 +158,14 @@ def _show_rest(found: Audit) -> None:
     total = found.total
     if found.doubtful or total.maybe:
         there = found.answered + total.found
-        print(f"{found.doubtful + total.maybe:,} sends were never answered; {there:,} of them were stored.")
+        print(f"Sends that were never answered: {found.doubtful + total.maybe:,}, of which stored: {there:,}.")
     strays = found.strays - found.answered - total.copies
     if strays > 0:
-        print(f"{strays:,} other messages have no receipt.")
+        print(f"Other messages, without a receipt: {strays:,}.")
     if found.foreign:
-        print(f"{found.foreign:,} receipts are of other applications.")
+        print(f"Receipts of other applications, left out: {found.foreign:,}.")
     if found.broken:
-        output.note(f"{found.broken:,} lines are no receipts.")
+        output.note(f"Lines that are no receipts: {found.broken:,}.")
 
 
 def _show_samples(found: Audit) -> None:

@@ -217,7 +217,7 @@ def _show_lag(found: LagReport) -> None:
         ],
     )
     if len(found.rows) < found.behind:
-        output.note(f"{found.behind - len(found.rows):,} more are behind: --top shows more.")
+        output.note(f"Not shown, though behind: {found.behind - len(found.rows):,}; --top shows more.")
 
 
 def _foretold(forecast: Forecast) -> tuple[str, str]:

@@ -10,6 +10,7 @@ import msgspec
 from queuey.errors import QueueNotFound
 from queuey.messages import Queue
 from queuey.spark import stores
+from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, Selection, StoreOptions, Subscribe
 from queuey.storage import Store
 
@@ -57,11 +58,17 @@ def stretches(options: StoreOptions, selection: Selection | None, size: int = RA
 
 
 def check(options: StoreOptions, selection: Selection) -> None:
-    """Makes sure that the queues that are named are there.
+    """Makes sure that the queues that are named are there, and that a pattern is one.
 
     Raises:
-        QueueNotFound: One is not.
+        OptionError: It is no regular expression.
+        QueueNotFound: One is not there.
     """
+    if isinstance(selection, Pattern):
+        try:
+            re.compile(selection.regex)
+        except re.error as error:
+            raise OptionError(f"{selection.regex!r} is no regular expression: {error}.") from error
     if isinstance(selection, Subscribe):
         stores.selected(options, selection)
 

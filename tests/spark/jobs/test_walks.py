@@ -57,6 +57,8 @@ def test_queues_by_name(embedded: Kept) -> None:
     assert sorted(walked(embedded, walks.stretches(embedded.named, chosen))) == ["a", "c"]
     with pytest.raises(QueueNotFound):
         walks.check(embedded.named, Subscribe(("a", "absent")))
+    with pytest.raises(OptionError, match="regular expression"):
+        walks.check(embedded.named, Pattern("("))
 
 
 def test_a_wrong_application_is_noticed_first(embedded: Kept) -> None:
