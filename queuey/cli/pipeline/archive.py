@@ -68,6 +68,8 @@ def archive(
     seconds = _length(bucket, "--bucket")
     if check and stream:
         raise typer.BadParameter("goes without --check", param_hint="--stream")
+    if stream and run.dry_run:
+        raise typer.BadParameter("goes without --dry-run", param_hint="--stream")
     if (once or checkpoint is not None) and not stream:
         raise typer.BadParameter("goes with --stream", param_hint="--once" if once else "--checkpoint")
     if stream and checkpoint is None:

@@ -137,6 +137,8 @@ class Closing:
         """Completes the buckets that are over."""
         with self._lock:
             parts = incoming.kept(self._there.files)
+            # Moves the horizon of a store that does so only when something happens.
+            self._store.ping()
             queues = self._queues({key[0] for key in parts})
             over = {key for key in parts if self._over(queues[key[0]], self._bucket(key))}
             if over:

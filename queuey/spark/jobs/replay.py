@@ -26,7 +26,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.jobs import buckets, manifest, opened, scans
 from queuey.spark.jobs.manifest import ArchiveDamaged, Manifest, Source
 from queuey.spark.jobs.opened import Opened
-from queuey.spark.options import MAX_NAME, Selection, StoreOptions
+from queuey.spark.options import LEAD, MAX_NAME, Selection, StoreOptions
 from queuey.storage import Store
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
         ttl: Seconds that messages live from now on; None: the target queue's.
         keep_expiry: They expire when they were to; those that are past it are left out.
         rate: Messages a second; 0: no limit.
+        lead: Seconds by which fresh ids lie ahead of the clock: what a task may take for a few thousand messages.
         run: Names the replay; None: made of what is replayed and where to.
         dry_run: Only find out what would be written.
     """
@@ -68,6 +69,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     ttl: int | None = None
     keep_expiry: bool = False
     rate: float = 0.0
+    lead: float = LEAD
     run: str | None = None
     dry_run: bool = False
 
@@ -287,6 +289,7 @@ class Scene:
         run = blake2b("/".join([self.run, *(f"{queue.qid:x}" for queue in queues)]).encode(), digest_size=16)
         writer = self._rows({queue.name: queue for queue in queues}).write.format("queuey").mode("append")
         options = scans.texts_of(self._options.store) | {"application": self._owner, "run": run.hexdigest()}
+        options["lead"] = str(self._options.lead)
         if self._options.ttl is not None:
             options["ttl"] = str(self._options.ttl)
         if self._options.rate:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
-from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from functools import partial
-from weakref import WeakSet
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructType
 
 from queuey import ids
@@ -20,16 +16,16 @@ from queuey.ids import Position
 from queuey.messages import Queue, Slice
 from queuey.spark import columns, reading, stores
 from queuey.spark.bounds import EARLIEST, LATEST, Bounds
-from queuey.spark.jobs import buckets
+from queuey.spark.jobs import buckets, tasks
 from queuey.spark.jobs.buckets import Bucket
+from queuey.spark.jobs.tasks import Batches
 from queuey.spark.jobs.units import MOST_COUNTED, Search, Unit
 from queuey.spark.options import ReadOptions, StoreOptions, Subscribe
 from queuey.spark.reading import Part
 from queuey.storage import Store
 
-_FORMAT = "queuey_units"
-_known: WeakSet[SparkSession] = WeakSet()
-"""Sessions that know the format: Spark warns when they are told again."""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def schema() -> StructType:
@@ -45,11 +41,8 @@ def texts_of(store: StoreOptions) -> dict[str, str]:
 
 def find(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[Unit]:
     """Finds what closed buckets hold; one task for each share, all in one job."""
-    if not shares:
-        return []
     packed = [msgspec.msgpack.encode(share) for share in shares]
-    found = spark.sparkContext.parallelize(packed, len(packed)).flatMap(partial(_find, store)).collect()
-    return [msgspec.msgpack.decode(unit, type=Unit) for unit in found]
+    return [msgspec.msgpack.decode(unit, type=Unit) for unit in tasks.values(spark, partial(_find, store), packed)]
 
 
 def messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence[Unit]]) -> DataFrame:
@@ -57,62 +50,26 @@ def messages(spark: SparkSession, store: StoreOptions, groups: Sequence[Sequence
 
     Queues that are gone or were purged since the units were made give nothing.
     """
-    if spark not in _known:
-        spark.dataSource.register(UnitsSource)
-        _known.add(spark)
-    work = msgspec.msgpack.encode((store, [msgspec.msgpack.encode(group) for group in groups]))
-    return spark.read.format(_FORMAT).option("work", b64encode(zlib.compress(work)).decode()).load()
+    return tasks.rows(spark, "units", schema(), store, [msgspec.msgpack.encode(group) for group in groups])
 
 
-class UnitsSource(DataSource):
-    """Units as a source of Spark, for :func:`messages` alone: each group of units is one task's.
-
-    (``mapInArrow`` would do, did PySpark not ask for pandas there, which nothing here uses.)
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        """The name of the format."""
-        return _FORMAT
-
-    def schema(self) -> StructType:
-        """All columns."""
-        return schema()
-
-    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - all columns, always
-        """The batch read."""
-        work = zlib.decompress(b64decode(self.options["work"]))
-        store, groups = msgspec.msgpack.decode(work, type=tuple[StoreOptions, list[bytes]])
-        return UnitsReader(store, groups)
-
-
-class UnitsReader(DataSourceReader):
-    """Scans groups of units.
-
-    Args:
-        store: Where they are.
-        groups: Units, packed; they travel with the tasks that scan them, and only with these.
-    """
-
-    def __init__(self, store: StoreOptions, groups: Sequence[bytes]) -> None:
-        self._store = store
-        self._groups = groups
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"_store": self._store, "_groups": ()}
-
-    def partitions(self) -> list[InputPartition]:
-        """A task for each group."""
-        return [InputPartition(group) for group in self._groups]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Scans one group. Spark makes up a partition where there are none."""
-        packed = partition.value if isinstance(partition.value, bytes) else msgspec.msgpack.encode([])
-        return _scan(self._store, packed)
+def rows(options: StoreOptions, payload: bytes) -> Batches:
+    """Does the work of one task: scans a group of units."""
+    whole = schema()
+    read = StructType(whole.fields[:-1])
+    result = columns.arrow_schema(whole)
+    for unit in msgspec.msgpack.decode(payload, type=list[Unit]):
+        name = pa.scalar(unit.key[1], pa.string())
+        part = Part(unit.queue, unit.uid, unit.qid, Slice(unit.partition, unit.lower, unit.upper))
+        for batch in reading.read_parts(_reading(options, unit.queue), [part], read):
+            yield pa.RecordBatch.from_arrays([*batch.columns, pa.repeat(name, batch.num_rows)], schema=result)
 
 
 def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     store = stores.opened(options)
+    # A store that moves its horizon only when something is written or comes due does so now; else the last bucket of
+    # queues that have fallen silent would stay open.
+    store.ping()
     for search in msgspec.msgpack.decode(packed, type=list[Search]):
         queue = _queue(store, options, search.queue, search.qid)
         if queue is not None:
@@ -146,17 +103,6 @@ def _in_gap(
         if weight:
             yield Unit(queue.name, queue.uid, queue.qid, bucket.start, search.seconds, partition, at, over, weight)
         at = over
-
-
-def _scan(options: StoreOptions, packed: bytes) -> Iterator[pa.RecordBatch]:
-    whole = schema()
-    read = StructType(whole.fields[:-1])
-    result = columns.arrow_schema(whole)
-    for unit in msgspec.msgpack.decode(packed, type=list[Unit]):
-        name = pa.scalar(unit.key[1], pa.string())
-        part = Part(unit.queue, unit.uid, unit.qid, Slice(unit.partition, unit.lower, unit.upper))
-        for rows in reading.read_parts(_reading(options, unit.queue), [part], read):
-            yield pa.RecordBatch.from_arrays([*rows.columns, pa.repeat(name, rows.num_rows)], schema=result)
 
 
 def _reading(store: StoreOptions, queue: str) -> ReadOptions:

@@ -27,7 +27,11 @@ T = TypeVar("T")
 Batches = Iterator[pa.RecordBatch]
 
 FORMAT = "queuey_tasks"
-KINDS = {"measures": "queuey.spark.jobs.stats:rows", "digests": "queuey.spark.jobs.digests:rows"}
+KINDS = {
+    "measures": "queuey.spark.jobs.stats:rows",
+    "digests": "queuey.spark.jobs.digests:rows",
+    "units": "queuey.spark.jobs.scans:rows",
+}
 """Where the work of a kind is: a function of store and payload that gives record batches."""
 _registered: WeakSet[SparkSession] = WeakSet()
 
