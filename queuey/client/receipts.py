@@ -135,17 +135,32 @@ class Journal:
         """Returns the context in which a message is written at given ids."""
         return _Putting(self, queue, places, Sent.of(message, put=True))
 
-    def line(self, queue: str, sent: Sent) -> Line:
-        """Returns the line of a message whose place and fate are not known."""
-        now = round(self._clock(), 6)
+    def now(self) -> float:
+        """Returns what receipts have as ``at``."""
+        return round(self._clock(), 6)
+
+    def line(
+        self,
+        queue: str,
+        sent: Sent,
+        at: float,
+        place: tuple[int | None, str | None] = (None, None),
+        *,
+        outcome: Literal["stored", "unknown"] = "stored",
+        put: bool = False,
+    ) -> Line:
+        """Returns the line of a message, with the partition and the id of its place."""
         return Line(
             queue=queue,
             app=self._application,
+            partition=place[0],
+            id=place[1],
             sha256=sent.sha256,
             size=sent.size,
-            at=now,
+            at=at,
             ttl=sent.ttl,
-            outcome="unknown",
+            put=put,
+            outcome=outcome,
         )
 
     def write(self, lines: Iterable[Line]) -> None:
@@ -199,9 +214,9 @@ class _Sending:
     ) -> None:
         if error is None or self._answered:
             return
-        fates = outcomes(error, len(self._sent))
+        fates, at = outcomes(error, len(self._sent)), self._journal.now()
         lines = [
-            self._journal.line(self._queue, sent)
+            self._journal.line(self._queue, sent, at, outcome="unknown")
             for sent, fate in zip(self._sent, fates, strict=True)
             if fate == "unknown"
         ]
@@ -217,10 +232,9 @@ class _Sending:
         if len(receipts) != len(self._sent):
             raise InvalidAnswer(f"the server took {len(receipts)} messages of {len(self._sent)}")
         self._answered = True
+        at = self._journal.now()
         lines = [
-            msgspec.structs.replace(
-                self._journal.line(self._queue, sent), partition=receipt.partition, id=receipt.id, outcome="stored"
-            )
+            self._journal.line(self._queue, sent, at, (receipt.partition, receipt.id))
             for sent, receipt in zip(self._sent, receipts, strict=True)
         ]
         try:
@@ -238,7 +252,8 @@ class _Putting:
         self._journal = journal
         self._queue = queue
         self._sent = sent
-        self._places = [place_text(place).split(":") for place in places]
+        texts = (place_text(place).split(":") for place in places)
+        self._places = [(int(number), text) for number, text in texts]
 
     def __enter__(self) -> None:
         pass
@@ -247,11 +262,15 @@ class _Putting:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         # A put is sent again after failures of any kind: the last of them says nothing about the first.
-        outcome = "stored" if error is None else outcomes(error, 1, repeated=True)[0]
-        if outcome == "none":
+        if error is not None and outcomes(error, 1, repeated=True) == ["none"]:
             return
-        line = msgspec.structs.replace(self._journal.line(self._queue, self._sent), put=True, outcome=outcome)
-        lines = [msgspec.structs.replace(line, partition=int(number), id=text) for number, text in self._places]
+        at = self._journal.now()
+        lines = [
+            self._journal.line(
+                self._queue, self._sent, at, place, outcome="stored" if error is None else "unknown", put=True
+            )
+            for place in self._places
+        ]
         if error is None:
             self._journal.write(lines)
         else:

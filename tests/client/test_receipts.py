@@ -242,4 +242,4 @@ def test_a_closed_file_takes_no_more(path: Path) -> None:
     journal.close()
     journal.close()
     with pytest.raises(ReceiptsError, match="closed"):
-        journal.write([journal.line("q", Sent.of(Outgoing("x")))])
+        journal.write([journal.line("q", Sent.of(Outgoing("x")), 1.0)])

@@ -71,12 +71,19 @@ def present(stored: DataFrame | None, archived: DataFrame | None) -> DataFrame:
     )
 
 
-def archived(messages: DataFrame) -> DataFrame:
-    """Returns messages of an archive in the shape of those that a scan of a store gives."""
+def archived(messages: DataFrame, starts: DataFrame) -> DataFrame:
+    """Returns messages of an archive in the shape of those that a scan of a store gives.
+
+    Args:
+        messages: As the archive keeps them.
+        starts: For each ``queue`` the ``lowest`` position that is looked at, as text.
+    """
     from pyspark.sql import functions as f
 
-    return messages.select(
-        *PLACE, accounts.digest("value").alias("hash"), f.octet_length("value").cast("long").alias("size")
+    return (
+        messages.join(f.broadcast(starts), "queue")
+        .where("position >= lowest")
+        .select(*PLACE, accounts.digest("value").alias("hash"), f.octet_length("value").cast("long").alias("size"))
     )
 
 

@@ -13,7 +13,7 @@ from queuey.ids import LOW_MIN, TICKS_MAX, Position
 from queuey.messages import DEFAULT_TTL, Queue
 from queuey.spark import columns, reading, stores
 from queuey.spark.bounds import LATEST, At, Bound, Bounds
-from queuey.spark.jobs import accounts, digests, matching, opened, tasks
+from queuey.spark.jobs import accounts, buckets, digests, matching, opened, tasks
 from queuey.spark.options import ReadOptions, StoreOptions, Subscribe
 from queuey.storage import Store
 
@@ -100,13 +100,20 @@ class Places:
         return tasks.rows(self._spark, "digests", digests.SCHEMA, self._options, payloads)
 
     def archived(self, spans: Sequence[Span]) -> DataFrame | None:
-        """Returns hashes of what the archive has of these queues; None: there is none."""
+        """Returns hashes of what the archive has, from the first receipts on; None: there is none."""
         if self._archive is None:
             return None
-        there = set(self._archive.queues())
-        names = [span.queue for span in spans if span.queue in there]
-        keys = [(name, bucket) for name in names for bucket in self._archive.bucket_names(name)]
-        return matching.archived(self._archive.keeper.read(keys))
+        there, seconds = set(self._archive.queues()), self._archive.about.seconds
+        keys = [
+            (span.queue, name)
+            for span in spans
+            if span.queue in there
+            for name in self._archive.bucket_names(span.queue)
+            if buckets.named(name, seconds).upper > span.lower
+        ]
+        lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
+        starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
+        return matching.archived(self._archive.keeper.read(keys), starts)
 
     def offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
         """Returns where groups stand: group -> queue -> partition -> position."""

@@ -9,7 +9,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 
@@ -19,9 +18,11 @@ from queuey.client.send_calls import Outgoing
 from queuey.messages import Message, NewMessage, OffsetChange, Queue
 from queuey.spark import columns
 from queuey.spark.errors import OptionError
-from queuey.spark.jobs import accounts, audit, digests, matching
+from queuey.spark.jobs import accounts, archive, audit, digests, matching
 from queuey.spark.jobs.audit import Account, Audit, AuditOptions, Passed
 from tests.backends import APP
+from tests.spark.jobs import archives
+from tests.spark.jobs.archives import past
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -40,15 +41,13 @@ class Told:
         """Writes receipts as the client does, so long after the ids' times."""
         with closing(Journal(self.path, APP)) as journal:
             for message in messages:
-                line = journal.line(queue, Sent.of(Outgoing(message.body, ttl=ttl)))
-                at = ids.ticks_to_seconds(message.ticks) + delay
-                place = {"partition": message.partition, "id": message.id, "outcome": "stored"}
-                journal.write([msgspec.structs.replace(line, at=at, **(place | other))])
+                sent, at = Sent.of(Outgoing(message.body, ttl=ttl)), ids.ticks_to_seconds(message.ticks) + delay
+                journal.write([journal.line(queue, sent, at, (message.partition, message.id), **other)])
 
     def unknown(self, queue: str, body: str) -> None:
         """Writes a receipt of a send that nobody answered."""
         with closing(Journal(self.path, APP)) as journal:
-            journal.write([journal.line(queue, Sent.of(Outgoing(body)))])
+            journal.write([journal.line(queue, Sent.of(Outgoing(body)), journal.now(), outcome="unknown")])
 
 
 @pytest.fixture
@@ -149,6 +148,23 @@ def test_queues_that_are_gone_and_queues_of_another_name(spark: SparkSession, em
     }
     assert len(found.samples) == 1
     assert audited(spark, embedded, told, queues=("first",)).sound
+
+
+def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
+    """What TTL took from the store is present in the archive; alone it promises nothing behind its last bucket."""
+    queue = past(embedded, "orders", 60, hours=2)
+    earlier, *messages = sorted(embedded.all(queue), key=lambda one: one.position)
+    archive.archive(spark, archives.options(embedded, tmp_path / "archive"), print)
+    told.of("orders", *messages)
+    told.of("orders", *posted(embedded, queue, "new"))
+    embedded.store.delete(queue, [(one.partition, one.position) for one in [earlier, *messages[:20]]])
+    where = {"archive": str(tmp_path / "archive")}
+    both = audited(spark, embedded, told, **where)
+    assert both.total == Account(accepted=60, present=60, archived=59)
+    assert (both.sound, both.strays) == (True, 0)
+    alone = audited(spark, embedded, told, only_archive=True, **where)
+    assert alone.total == Account(accepted=60, present=59, archived=59, ahead=1)
+    assert audited(spark, embedded, told).total.missing == 20
 
 
 def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kept, told: Told) -> None:
