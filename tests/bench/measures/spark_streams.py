@@ -56,7 +56,7 @@ class Followed:
         self.reader.latestOffset(self.end, self.reader.getDefaultReadLimit())
 
     def batches(self) -> float:
-        """Runs some micro-batches; returns the median of their times (ms). Out of a backlog these are the first ones."""
+        """Runs some micro-batches, out of a backlog the first ones; returns the median of their times (ms)."""
         if self.backlog:
             self.end = self.reader.initialOffset()
         return statistics.median(self.batch() for _ in range(BATCHES))

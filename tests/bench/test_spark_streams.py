@@ -1,0 +1,29 @@
+"""The measure of micro-batches: that they hold what they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queuey.spark import stores
+from tests.bench import service, traffic
+from tests.bench.harness import Bench, Void
+from tests.bench.measures import spark_streams
+from tests.bench.measures.spark_streams import BATCH, BATCHES, Followed
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_each_batch_holds_a_thousand_messages(start: str, tmp_path: Path) -> None:
+    """New ones, or ones out of a backlog that is long enough; a batch of any other size does not count."""
+    store = service.prepare(tmp_path)
+    queue = store.queue(service.APPLICATION, "bench")
+    service.fill(store, queue, traffic.bodies(BATCH), BATCH * BATCHES + 1)
+    followed = Followed(store, {"data": str(tmp_path)}, start)
+    report = spark_streams.compared(Bench(tmp_path, quick=True), {("it", 1): followed.batches}, 2)
+    assert [len(row.samples) for row in report.rows] == [2]
+    if start == "earliest":
+        with pytest.raises(Void, match="1 rows"):
+            followed.batch()
+    stores.close_all()
+    store.close()
