@@ -41,7 +41,9 @@ def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> No
         assert KEPT - 600 < left[0] <= KEPT
     # No marker of a row was written, which would end 30 days after the first change, or never.
     store._driver.run(
-        Statement("UPDATE ledger SET value = null, ver = null WHERE work = ? AND piece = ? IF EXISTS", idempotent=False),
+        Statement(
+            "UPDATE ledger SET value = null, ver = null WHERE work = ? AND piece = ? IF EXISTS", idempotent=False
+        ),
         (application, 7),
     )
     assert store._driver.run(Statement("SELECT * FROM ledger WHERE work = ? AND piece = ?"), (application, 7)) == []

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from queuey import ids
-from queuey.errors import StoreUnavailable
+from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.ids import LOW_MIN, Position
 from queuey.storage.cassandra import rows
 from queuey.storage.cassandra.driver import Driver, Rows, TooManyDead
@@ -32,8 +32,8 @@ from queuey.storage.columns import PLACES, SCHEMA
 
 FIRST_ROWS = 64
 """Rows of the first page of a range, when nothing is known of how large bodies are."""
-PAGE_ROWS = 10_000
-PAGE_BYTES = 4 << 20
+PAGE_ROWS = 5_000
+PAGE_BYTES = 2 << 20
 GROWTH = 16
 """A page may have so many times the rows of the one before."""
 AHEAD = 1
@@ -215,6 +215,13 @@ class Pace:
             fit = self._bytes * len(page.starts) // len(page.body)
             self.rows = max(1, min(self._most, fit, GROWTH * max(self.rows, len(page.starts))))
 
+    def eases(self, failed: Probe) -> bool:
+        """Asks for less after a failure, if it was for much: bodies may have become larger all of a sudden."""
+        if failed.limit <= FIRST_ROWS:
+            return False
+        self.rows = max(1, failed.limit // GROWTH)
+        return True
+
 
 class Stream:
     """One place, page by page.
@@ -290,7 +297,9 @@ class Stream:
                 raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
             return
         if isinstance(answer, StoreUnavailable):
-            raise answer
+            if isinstance(answer, StoreClosed) or not self._pace.eases(probe):
+                raise answer
+            return
         columns = rows.COLUMNS if self._reading.bodies else rows.ID_COLUMNS
         # The driver's own way gives rows; it is taken when something went wrong, and not often.
         body = answer[0] if answer and isinstance(answer[0], bytes) else rows.packed(answer, columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from queuey.storage import items as items_of
 from queuey.storage.cassandra import counting, measuring, queue_rows, rows, segments
 from queuey.storage.cassandra.clock import ticks
 from queuey.storage.cassandra.driver import InDoubt, Statement, TooManyDead
+from queuey.storage.cassandra.levels import InForce
 from queuey.storage.cassandra.loading import LOADED_AT_ONCE, Loader
 from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.queue_rows import Row
@@ -166,48 +167,38 @@ class CassandraBulk(CassandraMessages):
         return written
 
     def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
-        """See the contract. After any other error some of the messages may be written.
+        """See the contract; when it is too late, and why, says :func:`window`.
 
-        Let *base* be the lowest id's time. A reader whose horizon lies above it chose it when its clock showed more
-        than base + D, which is after base + D - S on ours. So the reader finds the messages if, by our clock,
-
-        * they are acknowledged by base + D - S: its queries meet what was acknowledged before them;
-        * their places are recorded by base + D - S - C: it uses no look at the record that began longer than C (at
-          most D - S) before it chose its horizon.
-
-        Where the queue keeps so short a read delay that base + D - S is below base, it is base: its own readers' clocks
-        must agree with ours for G1 then, as for messages that are appended.
-
-        They lie at the levels of given ids, which readers ask whatever floors and vacancies say, so rows of an attempt
-        that is made again, and then finds them there, are not hidden although they may have come late.
-
-        W is kept free for the write, so what begins in time is normally acknowledged in time. The timestamps of the
-        rows are taken before that is judged, and are not above it: a delete by anybody whose clock says that it is too
-        late to write at these ids wins against rows of this call that are still on their way.
+        After any other error some of the messages may be written.
         """
         self._watch.require()
         row = self._rows.current(queue)
         self._check(row.queue, messages)
         if not messages:
             return 0
-        level = self._levels.of(queue)
-        spare = max(0.0, min(level.delay, self._levels.delay(queue)) - self._options.clock_difference)
-        lowest = min(message.ticks for message in messages)
-        last_start = lowest + ticks(spare - max(level.deadline, min(self._options.row_age, spare)))
+        within = window(
+            min(message.ticks for message in messages),
+            self._levels.of(queue),
+            self._levels.delay(queue),
+            difference=self._options.clock_difference,
+            age=self._options.row_age,
+        )
         now, began = self._clock.both()
-        if now >= last_start:
+        if now >= within.begin:
             raise TooLate(written=False)
         loader = self._loader(row)
         placed = loader.placed(messages, now)
         loader.record(placed)
         self._rows.current(queue)
-        if self._clock.now() >= last_start:
+        if self._clock.now() >= within.begin:
             raise TooLate(written=False)
+        # The timestamps are of before that was judged. So a delete by anybody for whom it is too late to begin wins
+        # against rows of this call that are still on their way, wherever this process is stopped.
         written = loader.send(placed, now, lambda at: self._stamps.at(now, at))
         ended = self._clock.now()
         if not self._watch.sound() and not self._watch.check():
             raise InDoubt(str(self._watch.refusal()))
-        if ended > lowest + ticks(spare) or not self._watch.vouches(began):
+        if ended > within.end or not self._watch.vouches(began):
             raise TooLate(written=True)
         return written
 
@@ -222,3 +213,39 @@ class CassandraBulk(CassandraMessages):
         mine = self._generator.low
         if mine in {message.low for message in messages}:
             self._generator.avoid(mine)
+
+
+class Window(NamedTuple):
+    """When ids can be certain to be unread (ticks): until when a write may begin, and by when it must have ended."""
+
+    begin: int
+    end: int
+
+
+def window(lowest: int, level: InForce, delay: float, *, difference: float, age: float) -> Window:
+    """Decides when messages may be written at given ids so that no reader misses them.
+
+    A reader whose horizon lies above *lowest* chose it when its clock showed more than lowest + D, which is after
+    lowest + D - S on ours. So it finds the messages if, by our clock,
+
+    * they are acknowledged by lowest + D - S, since its queries meet whatever was acknowledged before them;
+    * their places are recorded by lowest + D - S - C: it uses no look at the record that began longer than C (and never
+      longer than D - S) before it chose its horizon. Ids that lie ahead of the clock are recorded before their time
+      comes, so no look of any age matters; ids of the past second or so are what this is about.
+
+    They lie at the levels of given ids, which readers ask whatever floors and vacancies say. So rows that reached
+    Cassandra too late, of an attempt that is made again and then finds them there, are not hidden from later readers.
+
+    W is kept free for the write itself: what begins in time normally ends in time. Where a queue keeps so short a delay
+    that lowest + D - S would lie below lowest, lowest counts: its readers' clocks must agree with ours then, as for
+    messages that are appended to such a queue.
+
+    Args:
+        lowest: The lowest id's time.
+        level: The queue's; gives D and W.
+        delay: The queue's own read delay; the shorter of both counts, as it may just have been changed.
+        difference: S.
+        age: C.
+    """
+    spare = max(0.0, min(level.delay, delay) - difference)
+    return Window(lowest + ticks(spare - max(level.deadline, min(age, spare))), lowest + ticks(spare))
