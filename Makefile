@@ -1,15 +1,18 @@
 # Everything here works in a fresh checkout with Python 3.11 or later and make, and nothing else.
 # PYTHON=/path/to/python picks the interpreter that .venv is made from.
+# SPARK=1 installs PySpark for the demo's last part, a download of 456 MB; make test has it in any case.
 
 PYTHON ?=
+SPARK ?=
 PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
 
-# Stamps: the environment exists; the service is installed; the service and its tools are installed.
+# Stamps: the environment exists; the service is installed; so is PySpark; the service and its tools are installed.
 MADE := $(VENV)/.made
 CORE := $(VENV)/.core
+SPARKED := $(VENV)/.spark
 DEV := $(VENV)/.dev
 
 .DEFAULT_GOAL := help
@@ -20,7 +23,7 @@ DEV := $(VENV)/.dev
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
-demo: $(CORE) ## Run the service and workers on a real feed, kill both, and show that nothing is lost
+demo: $(CORE) $(if $(SPARK),$(SPARKED)) ## Run the service and workers on a real feed, kill both, show that nothing is lost (SPARK=1: on Spark, too)
 	$(BIN)/python deploy/demo/run.py
 
 test: $(DEV) ## Run the test suite without the slow tests
@@ -64,6 +67,11 @@ $(MADE):
 $(CORE): $(MADE) pyproject.toml constraints.txt
 	@echo "Installing queuey into $(VENV)"
 	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(SPARKED): $(CORE) pyproject.toml constraints.txt
+	@echo "Installing PySpark into $(VENV)"
+	$(PIP_INSTALL) -e '.[spark]'
 	@touch $@
 
 $(DEV): $(MADE) pyproject.toml constraints.txt

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import chart
+import pipeline
 from service import DemoFailed, Service
 from workers import Handled, Workers
 
@@ -23,6 +25,7 @@ from queuey.storage.sqlite import check
 FEED = Path(__file__).with_name("earthquakes.jsonl")
 WORK = "quakes-work"
 LIVE = "quakes-live"
+AGAIN = "quakes-again"
 PARTITIONS = 4
 GROUP = "demo"
 WRITERS = 4
@@ -45,6 +48,7 @@ class Stage:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.client: Client
+        self.receipts = service.directory / "receipts.jsonl"
         self.quakes = [json.loads(line) for line in FEED.read_text().splitlines()]
         self.networks = Counter(quake["net"] for quake in self.quakes)
         self.work: list[Receipt] = []
@@ -95,7 +99,8 @@ def feed_work(stage: Stage) -> Account:
     """Sends the whole feed to one queue with partitions; the network is the key."""
     stage.client.create_queue(WORK, partitions=PARTITIONS)
     messages = (Outgoing(json=quake, key=quake["net"]) for quake in stage.quakes)
-    stage.work = stage.client.send_many(WORK, messages)
+    with stage.service.client(receipts=stage.receipts) as client:
+        stage.work = client.send_many(WORK, messages)
     networks: dict[int, set[str]] = {number: set() for number in range(1, PARTITIONS + 1)}
     for quake, receipt in zip(stage.quakes, stage.work, strict=True):
         networks[receipt.partition].add(quake["net"])
@@ -253,6 +258,32 @@ def share_out(stage: Stage) -> Account:
     return Account(text, ("worker", "handled", "of partitions", ""), rows)
 
 
+def through_spark(stage: Stage) -> Account:
+    """Archives the work queue with Spark, counts it, replays it into a second queue and audits that by the receipts."""
+    if not pipeline.is_installed():
+        return Account(pipeline.MISSING)
+    found = pipeline.run(stage.service, WORK, AGAIN, stage.receipts)
+    sent = len(stage.work)
+    require(found["archived"] == sent, f"{found['archived']} of {sent} messages were archived")
+    networks: Counter[str] = Counter()
+    for network, _, _, count in found["hours"]:
+        networks[network] += count
+    require(networks == stage.networks, "the archive's counts by network are not the feed's")
+    require(found["replayed"] == sent, f"{found['replayed']} of {sent} messages were replayed")
+    again = list(stage.client.read_all(AGAIN, merge=True))
+    require([message.body for message in again] == stage.quakes, "the replayed feed is not the feed")
+    require((found["accepted"], found["present"]) == (sent, sent), f"the audit found {found['present']} of {sent}")
+    require(found["sound"], "the audit found messages twice or altered")
+    text = (
+        f"Archived {found['archived']:,} messages of {WORK} as Parquet ({found['bytes'] / 1e6:.1f} MB), and counted "
+        f"them by network, hour and magnitude with SQL: the chart is {pipeline.chart_path()}\n"
+        f"Replayed into {AGAIN} and audited by the receipts of the producer: "
+        f"{found['present']:,} of {found['accepted']:,} are there, each once and as it was sent."
+    )
+    columns = ("network", "notices", *(f"magnitude {name}" for name, _ in chart.CLASSES))
+    return Account(text, columns, pipeline.busiest(found["hours"]))
+
+
 def stop(stage: Stage) -> Account:
     """Stops the service as a service manager does."""
     seconds = stage.service.stop()
@@ -271,6 +302,7 @@ PARTS: list[tuple[str, Callable[[Stage], Account]]] = [
     ("Crash", kill_while_writing),
     ("After the crash", check_rest),
     ("Workers", share_out),
+    ("Pipeline", through_spark),
     ("Stop", stop),
 ]
 

@@ -57,10 +57,10 @@ class Service:
             raise DemoFailed(f"the service did not start:\n{self._log.read_text()}")
         return line.strip()
 
-    def client(self) -> Client:
-        """Returns a client that knows the service from the profile that it wrote."""
+    def client(self, *, receipts: Path | None = None) -> Client:
+        """Returns a client that knows the service from the profile that it wrote, and keeps receipts if it is to."""
         profile = read_profile(self.profile)
-        return Client(profile.url, key=profile.key, application=profile.application)
+        return Client(profile.url, key=profile.key, application=profile.application, receipts=receipts)
 
     def kill(self) -> None:
         """Ends the service, workers and all, with SIGKILL: nothing is finished, nothing is closed."""
