@@ -161,7 +161,7 @@ def drafts_of(chunk: Chunk, layout: Layout, which: Sequence[int], rules: Rules) 
         metas=work.metas(kinds),
         lifetimes=work.lifetimes() if "expires" not in layout else None,
         ends=work.ends() if "expires" in layout else None,
-        positions=None if own is None else [work.read(index, "id", ids.parse_id, id_) for index, id_ in own],
+        positions=None if own is None else [work.read(index, "id", _id, id_) for index, id_ in own],
     )
 
 
@@ -320,6 +320,12 @@ class _Work:
         return values if len(self._which) == len(values) else [values[index] for index in self._which]
 
 
+def _id(text: str | None) -> Position:
+    if text is None:
+        raise ValueError("null: every row needs an id, or none has one")
+    return ids.parse_id(text)
+
+
 def _as_text(value: str | bytes) -> str:
     return value if isinstance(value, str) else value.decode()
 
@@ -334,12 +340,15 @@ def _content_type(value: str | None) -> str | None:
     return value or None
 
 
-def _headers(pairs: Sequence[Mapping[str, str | bytes]] | None) -> tuple[tuple[str, str], ...]:
+def _headers(pairs: Sequence[Mapping[str, str | bytes | None] | None] | None) -> tuple[tuple[str, str], ...]:
     found = []
     for pair in pairs or ():
-        name, text = pair["key"], _as_text(pair["value"])
+        name, value = (None, None) if pair is None else (pair["key"], pair["value"])
         if not isinstance(name, str) or _NAME.fullmatch(name) is None:
             raise ValueError(f"{name!r} is not a header name")
+        if value is None:
+            raise ValueError(f"the value of header {name} is null")
+        text = _as_text(value)
         if _CONTROL.search(text):
             raise ValueError("a header has no control characters")
         found.append((name.lower(), text))

@@ -36,6 +36,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """One chunk.
 
     Attributes:
+        batch: Of a stream: the micro-batch. A later one takes the entry over, so that a stream needs no more of them
+            the longer it runs.
         count: All indexes are below.
         order: Equal for equal rows in equal order only; empty: each row says itself which index it has.
         content: Equal for the same rows in any order only; empty likewise.
@@ -46,6 +48,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     """
 
     format: int
+    batch: int
     count: int
     order: bytes
     content: bytes

@@ -12,7 +12,8 @@ the rows are acknowledged. States of a row, and what moves it::
 Every step is a compare-and-set of the chunk's entry. A row that moves is fenced: its older ids are deleted by everybody
 who is about to write it at newer ones. Nobody can write at the older ids any more by then, because they have been found
 to be too late, and they stay so. The ledger says what moved before anything is deleted, and nothing that is done ever
-changes, so an attempt may end between any two steps.
+changes, so an attempt may end between any two steps. A stream's next micro-batch, which Spark begins when all before it
+are done, takes the entries over.
 """
 
 from __future__ import annotations
@@ -171,19 +172,22 @@ class Reserver:
         target: The queue.
         work: Names the work in the ledger: the same at each attempt and of nothing else.
         lead: Seconds by which ids are reserved ahead of the clock.
+        batch: Of a stream: the micro-batch, which is begun when all before it are done.
     """
 
-    def __init__(self, target: Target, work: str, *, lead: float) -> None:
+    def __init__(self, target: Target, work: str, *, lead: float, batch: int = 0) -> None:
         self._target = target
         self._store = target.store
         self._work = work
         self._lead = lead
+        self._batch = batch
         self._last: tuple[int, int] = (-1, 0)
         """The piece that was entered last, and the lowest base above its ids."""
 
     def begun(self, piece: int) -> bool:
         """Tells whether an attempt has come to a chunk before."""
-        return self._target.patiently(lambda: self._store.entry(self._work, piece)) is not None
+        raw = self._target.patiently(lambda: self._store.entry(self._work, piece))
+        return raw is not None and decode(raw).batch >= self._batch
 
     def write(self, piece: int, rows: Rows) -> Counts:
         """Writes rows that are a chunk, or some of one; all of them are done when it returns.
@@ -193,7 +197,7 @@ class Reserver:
             rows: The rows.
 
         Raises:
-            NotRepeatable: An earlier attempt had other rows here. Nothing was written.
+            NotRepeatable: An earlier attempt had other rows here, or a later micro-batch has begun.
             QueueChanged, StoreUnavailable: Some may be written; doing it again is safe.
         """
         raw, entry = self._entered(piece, rows)
@@ -227,14 +231,20 @@ class Reserver:
 
     def _entered(self, piece: int, rows: Rows) -> tuple[bytes, Entry]:
         """Reserves ids for a chunk, or finds those that were."""
-        first = Generation(self._base(self._floor(piece), self._lead), ids.random_low(), ((0, rows.count),))
-        raw, entry = self._set(piece, None, Entry(FORMAT, rows.count, rows.order, rows.content, (first,)))
-        self._last = piece, entry.end
-        return raw, entry
+        raw: bytes | None = None
+        floor = self._floor(piece)
+        while True:
+            first = Generation(self._base(floor, self._lead), ids.random_low(), ((0, rows.count),))
+            mine = Entry(FORMAT, self._batch, rows.count, rows.order, rows.content, (first,))
+            raw, entry = self._set(piece, raw, mine)
+            if entry.batch == self._batch:
+                self._last = piece, entry.end
+                return raw, entry
+            floor = max(floor, entry.end)
 
     def _floor(self, piece: int) -> int:
         """Returns the lowest base of a chunk that keeps it above the one before, if that is in the ledger."""
-        if self._last[0] == piece - 1 or not piece:
+        if self._last[0] in {piece - 1, piece} or not piece:
             return self._last[1]
         before = self._target.patiently(lambda: self._store.entry(self._work, piece - 1))
         return decode(before).end if before is not None else 0
@@ -246,7 +256,13 @@ class Reserver:
         """Sets a chunk's entry if ``raw`` stands there; returns what stands there then."""
         value = encode(entry)
         found = self._target.patiently(lambda: self._store.enter(self._work, piece, value, expected=raw))
-        return found, entry if found == value else decode(found)
+        standing = entry if found == value else decode(found)
+        if standing.batch > self._batch:
+            raise NotRepeatable(
+                f"Micro-batch {self._batch} is done again, but micro-batch {standing.batch} of the same query has "
+                "begun to write: the checkpoint is an old copy, or this attempt is. Nothing more is written."
+            )
+        return found, standing
 
     def _compare(self, piece: int, entry: Entry, rows: Rows) -> None:
         """Makes sure that an attempt brings the rows that the ids were reserved for."""

@@ -15,7 +15,7 @@ from queuey.messages import Queue
 from queuey.spark.drafts import Drafts, Rules, by_queue, drafts_of, sequences
 from queuey.spark.options import WriteOptions
 from queuey.spark.pacing import Pace
-from queuey.spark.reserved import Counts, Reserver, Target
+from queuey.spark.reserved import Counts, NotRepeatable, Reserver, Target
 from queuey.spark.rows import CHUNK_ROWS, Chunk, Layout, chunks
 from queuey.storage import Store
 
@@ -31,16 +31,16 @@ class Identity(msgspec.Struct, frozen=True):
 
     Attributes:
         writer: The run, the query or this one write.
-        batch: Of a stream: the number of the micro-batch; else empty.
+        batch: Of a stream: the micro-batch; else 0. It is no part of names: a later one takes the entries over.
         task: The number of the partition of Spark.
     """
 
     writer: str
-    batch: str
+    batch: int
     task: int
 
     @classmethod
-    def of(cls, kind: str, application: str, name: str, *, batch: str = "", task: int = 0) -> Identity:
+    def of(cls, kind: str, application: str, name: str, *, batch: int = 0, task: int = 0) -> Identity:
         """Makes an identity of a writer's kind, its name and whose queues it writes to."""
         writer = f"{kind}/{application}/{name}"
         if len(writer.encode()) > LONGEST_NAME:
@@ -48,8 +48,8 @@ class Identity(msgspec.Struct, frozen=True):
         return cls(writer, batch, task)
 
     def work(self, *parts: str) -> str:
-        """Names a piece of work that all tasks of the batch share."""
-        return "/".join(("spark", self.writer, self.batch, *parts))
+        """Names a piece of work that all tasks share."""
+        return "/".join(("spark", self.writer, *parts))
 
     def own(self, *parts: str) -> str:
         """Names a piece of work of this task alone."""
@@ -123,10 +123,20 @@ class TaskWriter:
         return self._agreed(self._identity.own("rows"), rows)
 
     def _agreed(self, work: str, number: int) -> int:
-        found = self._store.entry(work, 0)
-        if found is None:
-            found = self._store.enter(work, 0, b"%d" % number, expected=None)
-        return int(found)
+        """Returns the number that the first attempt of this micro-batch had here, which is this one if it is the first.
+
+        Raises:
+            NotRepeatable: A later micro-batch has begun.
+        """
+        batch = self._identity.batch
+        wanted = b"%d %d" % (batch, number)
+        found = self._store.enter(work, 0, wanted, expected=None)
+        while int(found.split()[0]) < batch:
+            found = self._store.enter(work, 0, wanted, expected=found)
+        standing, agreed = map(int, found.split())
+        if standing > batch:
+            raise NotRepeatable(f"Micro-batch {batch} is done again, but micro-batch {standing} has begun to write.")
+        return agreed
 
     def _divided(self, chunk: Chunk) -> list[tuple[Target, Sequence[int]]]:
         """Returns the queues that a chunk goes to and its rows for each, having found all of them."""
@@ -172,7 +182,9 @@ class TaskWriter:
     def _reserve(self, work: str, piece: int, target: Target, drafts: Drafts) -> Counts:
         reserver = self._reservers.get(work)
         if reserver is None:
-            reserver = self._reservers[work] = Reserver(target, work, lead=self._options.lead)
+            reserver = self._reservers[work] = Reserver(
+                target, work, lead=self._options.lead, batch=self._identity.batch
+            )
         if self._options.rate and not reserver.begun(piece):
             self._pace.wait(len(drafts))
         return reserver.write(piece, drafts)

@@ -93,7 +93,7 @@ class QueueyStreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
         if query is None or batch is None:
             raise OptionError("Spark does not say which micro-batch this is, so it cannot be written exactly once.")
-        return _write(iterator, self._options, self._layout, ("stream", query), batch=batch)
+        return _write(iterator, self._options, self._layout, ("stream", query), batch=int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Says what a micro-batch has written if it is out of the ordinary."""
@@ -126,7 +126,7 @@ def _check_queue(options: WriteOptions) -> None:
 
 
 def _write(
-    iterator: Iterator[RecordBatch], options: WriteOptions, layout: Layout, name: tuple[str, str], *, batch: str = ""
+    iterator: Iterator[RecordBatch], options: WriteOptions, layout: Layout, name: tuple[str, str], *, batch: int = 0
 ) -> Written:
     store = stores.opened(options.store)
     application = stores.application(store, options.store)

@@ -134,11 +134,11 @@ class Scene:
         self.work = f"work-{number}"
         self.reader = Reader(self.store, self.queue)
 
-    def attempt(self, mortal: Mortal | None = None) -> Reserver:
+    def attempt(self, mortal: Mortal | None = None, *, batch: int = 0) -> Reserver:
         """One attempt of the task; waiting moves the clock."""
         store = self.store if mortal is None else cast("Store", mortal)
         target = Target(store, self.queue, sleep=self.clock.advance)
-        return Reserver(target, self.work, lead=LEAD)
+        return Reserver(target, self.work, lead=LEAD, batch=batch)
 
     def later(self, seconds: float) -> None:
         """Lets time pass; somebody else writes and the reader reads."""
@@ -357,6 +357,39 @@ def test_a_chunk_lies_above_the_one_before_whoever_wrote_it(scene: Scene) -> Non
     assert entries[1].generations[0].base >= entries[0].end
 
 
+def test_a_later_micro_batch_takes_the_entries_over(scene: Scene) -> None:
+    """A stream needs no more of the ledger the longer it runs; attempts of a micro-batch that is done write nothing."""
+    old = scene.attempt(batch=3)
+    assert old.write(0, Texts.chunk("a", "b")).written == 2
+    assert scene.attempt(batch=4).write(0, Texts.chunk("c")).written == 1
+    scene.later(3 * LEAD)
+    assert scene.attempt(batch=4).write(0, Texts.chunk("c")).skipped == 1
+    for stale in (old, scene.attempt(batch=3)):
+        assert stale.begun(0)
+        with pytest.raises(NotRepeatable, match="micro-batch 4 of the same query has begun"):
+            stale.write(0, Texts.chunk("a", "b"))
+    assert not scene.attempt(batch=5).begun(0)
+    exact(scene, "abc")
+
+
+def test_an_attempt_of_a_micro_batch_that_is_done_stops_at_any_step(scene: Scene) -> None:
+    """An attempt that goes on while the next micro-batch is written neither harms that one nor writes rows twice."""
+    for at in range(3):
+        scene.fresh()
+
+        mortal = Mortal(scene.store, None)
+
+        def overtake(mortal: Mortal = mortal, at: int = at) -> None:
+            if len(mortal.steps) == at:
+                assert scene.attempt(batch=1).write(0, Texts.chunk("a")).rows == 1
+                assert scene.attempt(batch=2).write(0, Texts.chunk("b")).written == 1
+
+        mortal._between = overtake
+        with pytest.raises(NotRepeatable):
+            scene.attempt(mortal, batch=1).write(0, Texts.chunk("a"))
+        exact(scene, "ab")
+
+
 def test_failures_that_pass_are_waited_for(scene: Scene) -> None:
     """A store that does not serve for a moment costs time, not the task; one that stays away ends it."""
     failures = iter([True, True, False] * 3)
@@ -440,5 +473,5 @@ def test_ranges_are_sets(one: set[int], other: set[int]) -> None:
     assert both == ranges(one | other)
     assert members(both, list(range(61))) == sorted(one | other)
     assert lacking(both, list(range(61))) == [index for index in range(61) if index not in one | other]
-    entry = Entry(1, 61, b"o", b"c", (), done=both)
+    entry = Entry(1, 7, 61, b"o", b"c", (), done=both)
     assert decode(encode(entry)) == entry

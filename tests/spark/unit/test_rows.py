@@ -20,7 +20,7 @@ from queuey.partitions import by_key
 from queuey.spark.errors import OptionError
 from queuey.spark.options import StoreOptions, WriteOptions
 from queuey.spark.pacing import Pace
-from queuey.spark.reserved import Counts
+from queuey.spark.reserved import Counts, NotRepeatable
 from queuey.spark.rows import Chunk, Layout, chunks, layout_of
 from queuey.spark.write_task import Identity, Limits, TaskWriter
 from queuey.storage import Store
@@ -125,13 +125,14 @@ class Desk:
         *,
         name: str = "x",
         task: int = 0,
-        **options: Any,  # noqa: ANN401
+        batch: int = 0,
+        **options: Any,  # noqa: ANN401 - fields of WriteOptions
     ) -> Counts:
         """Writes rows as one attempt of a task does."""
         named: dict[str, Any] = {"queue": "q", **options}
         wanted = WriteOptions(store=StoreOptions(), **named)
         columns = layout(schema, wanted.queue)
-        identity = Identity.of("run", APP, name, task=task)
+        identity = Identity.of("run", APP, name, batch=batch, task=task)
         limits = Limits(max_body=100, default_ttl=5000)
         writer = TaskWriter(self.store, APP, wanted, columns, identity, limits, sleep=self.clock.advance)
         return writer.write([_arrow(schema, rows)])
@@ -225,7 +226,7 @@ def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_wer
     assert desk.write("value string, key string", rows[::-1]).skipped == 50
     # As if nothing had been noted of the rows: only where they go is known.
     work = Identity.of("run", APP, "y").own(f"{desk.queue.uid:x}/partitions")
-    desk.store.enter(work, 0, b"4", expected=None)
+    desk.store.enter(work, 0, b"0 4", expected=None)
     desk.write("value string, key string", rows, name="y")
     assert {one.partition for one in desk.all()} <= {1, 2, 3, 4}
 
@@ -335,6 +336,17 @@ def test_a_run_is_one_queues(desk: Desk) -> None:
     desk.queue, _ = desk.store.create_queue(APP, "q", QueueSpec())
     assert desk.write("value string", rows).written == 2
     assert len(desk.all()) == 2
+
+
+def test_each_micro_batch_divides_rows_anew(desk: Desk) -> None:
+    """A queue that got more partitions is used as a whole by the next micro-batch; an older one is refused."""
+    rows = [(str(number),) for number in range(40)]
+    for batch, partitions in enumerate((4, 9)):
+        desk.queue = desk.store.update_queue(desk.queue, QueueSpec(partitions=partitions))
+        assert desk.write("value string", rows, batch=batch).written == 40
+    assert max(one.partition for one in desk.all()) > 4
+    with pytest.raises(NotRepeatable, match="micro-batch 1 has begun"):
+        desk.write("value string", rows, batch=0)
 
 
 def test_a_rate_is_kept_over_all_tasks(desk: Desk) -> None:
