@@ -1,4 +1,4 @@
-"""The examples of the page about Spark, as far as it is about batch reads."""
+"""The examples of the page about Spark, as far as it is about batches."""
 
 from __future__ import annotations
 
@@ -17,19 +17,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+POINTED = {
+    ".load()": ".options(**place).load()",
+    ".save()": ".options(**place).save()",
+    "store_options({})": "store_options(place)",
+}
+"""Calls that go to the user's own store, and the same ones to the test's."""
 
 
 def test_the_examples_run(spark: SparkSession, embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The examples of how to start and to read run in order, on the store that they are pointed to."""
+    """The examples of how to start, to read and to write run in order, on the store that they are pointed to."""
     embedded.fill(embedded.queue("orders", partitions=2), 20)
     monkeypatch.setattr(sessions, "session", lambda: spark)
     sections = {text.partition("\n")[0]: text for text in PAGE.read_text().split("\n## ")}
-    text = sections["Start"] + sections["Read"]
+    text = sections["Start"] + sections["Read"] + sections["Write"]
     examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
-    assert len(examples) >= 4
+    assert len(examples) >= 6
     names: dict[str, object] = {"place": embedded.options}
     for example in examples:
-        exec(compile(example.replace(".load()", ".options(**place).load()"), str(PAGE), "exec"), names)
+        for call, pointed in POINTED.items():
+            example = example.replace(call, pointed)  # noqa: PLW2901 - the example as it is run
+        exec(compile(example, str(PAGE), "exec"), names)
 
 
 def test_every_option_is_in_the_table() -> None:
