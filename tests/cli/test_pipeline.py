@@ -1,0 +1,226 @@
+"""What all jobs of ``queuey pipeline`` have in common, and what its commands refuse before they start Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuey.cli import main
+from queuey.cli.pipeline import COMMANDS, load, running
+from queuey.spark.jobs import deadletter, pipe
+from queuey.spark.jobs.deadletter import Sorted
+from queuey.spark.jobs.letters import ErrorClass, Sample
+from queuey.spark.jobs.pipe import Piped, Preview
+from queuey.spark.jobs.redriving import Outcome, Staying
+from tests.commands import Run, runner
+
+CLASS = ErrorClass(
+    queue="or\x1bders",
+    error="acme.Late",
+    text="order <n> is late",
+    count=2,
+    first=1_795_000_000.0,
+    last=1_795_000_001.0,
+    attempts=3,
+    samples=(Sample(1_795_000_001.0, "orders.dead", 1, "a" * 32, "order 7 is late"),),
+)
+
+
+class Started(Exception):
+    """What a command does first when all is well."""
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """How Spark was to be started; it is not."""
+    found: list[dict[str, Any]] = []
+
+    def start(**options: Any) -> None:  # noqa: ANN401 - what the session is given
+        found.append(options)
+        raise Started
+
+    monkeypatch.setattr("queuey.spark.session.session", start)
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs a command on a store that is an empty directory."""
+    monkeypatch.setenv("QUEUEY_DATA", str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "200")
+    return runner("queuey", main, monkeypatch)
+
+
+class Session:
+    """Stands where a session of Spark would."""
+
+    def stop(self) -> None:
+        """Does nothing."""
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    """Replaces a job by one that reports at once; returns where what it was given goes."""
+    monkeypatch.setattr("queuey.spark.session.session", lambda **_: Session())
+
+    def replace(module: Any, name: str, report: object) -> list[Any]:  # noqa: ANN401 - a module of a job
+        given: list[Any] = []
+
+        def instead(_spark: object, *arguments: object, **_: object) -> object:
+            given.extend(arguments)
+            return report
+
+        monkeypatch.setattr(module, name, instead)
+        return given
+
+    return replace
+
+
+def test_every_job_has_a_command() -> None:
+    """Each loads, and has the options that all jobs have."""
+    common = {"--data", "--store", "--config", "--application", "--master", "--conf", "--json", "--dry-run"}
+    for name in COMMANDS:
+        command = load(name)
+        for each in getattr(command, "commands", {"": command}).values():
+            options = {option for parameter in each.params for option in parameter.opts}
+            assert common - options == set(), (name, each.name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["deadletter", "classes"], "name the queue that the dead letters came from"),
+        (["deadletter", "redrive", "--queue", "a", "--ttl", "0"], "is not between"),
+        (["deadletter", "list", "--queue", "a", "--since", "soon"], "is no instant"),
+        (["pipe"], "--to QUEUE or --route"),
+        (["pipe", "a", "--to", "b", "--route"], "--to QUEUE or --route"),
+        (["pipe", "a", "--to", "b", "--sql", "SELECT 1"], "--checkpoint"),
+        (["pipe", "--to", "b", "--sql", "SELECT 1", "--checkpoint", "c"], "name queues, or give --pattern"),
+        (["pipe", "a", "--to", "b", "--checkpoint", "c"], "one transform"),
+        (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "@missing.sql"], "cannot be read"),
+        (["pipe", "a", "--to", "a", "--checkpoint", "c", "--sql", "SELECT 1"], "read and written by the same pipe"),
+        (["pipe", "a", "--to", "b", "--checkpoint", "c", "--sql", "SELECT 1", "--conf", "x"], "is not NAME=VALUE"),
+    ],
+)
+def test_mistakes_cost_no_start(run: Run, starts: list[Any], arguments: list[str], said: str) -> None:
+    """What can be seen to be wrong is said before Spark is started, with exit code 2."""
+    ended = run("pipeline", *arguments)
+    assert (ended.code, ended.out) == (2, b""), ended.err
+    assert said in ended.err
+    assert starts == []
+
+
+def test_how_spark_is_started(run: Run, starts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the master and the settings that are given."""
+    arguments = ["--queue", "a", "--master", "spark://one:7077", "--conf", "spark.cores.max=2", "--conf", "a=b=c"]
+    with pytest.raises(Started):
+        run("pipeline", "deadletter", "classes", *arguments)
+    assert starts == [{"master": "spark://one:7077", "conf": {"spark.cores.max": "2", "a": "b=c"}}]
+
+
+def test_a_store_that_is_not_there(run: Run, starts: list[Any], tmp_path: Path) -> None:
+    """A mistyped directory is said to be none, and none is made."""
+    ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--data", str(tmp_path / "typo"))
+    assert (ended.code, starts, (tmp_path / "typo").exists()) == (1, [], False)
+    assert "there is no store at" in ended.err
+
+
+def test_without_spark(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever lacks PySpark is told what to install."""
+    monkeypatch.setattr(running, "find_spec", lambda name: None if name == "pyspark" else find_spec(name))
+    ended = run("pipeline", "deadletter", "classes", "--queue", "a")
+    assert (ended.code, ended.err) == (2, "queuey: the pipeline needs pyspark: pip install 'queuey[spark]'\n")
+
+
+def test_where_the_store_is(run: Run, job: Callable[..., list[Any]], tmp_path: Path) -> None:
+    """Tasks are told every setting that was given, by any way, as names: no secret, no relative path, nothing else."""
+    (tmp_path / "queuey.toml").write_text("default_ttl = 60\nport = 1\nbusy_timeout = 1.5\n")
+    given = job(deadletter, "classes", Sorted(0, ()))
+    options = ["--config", str(tmp_path / "queuey.toml"), "--application", "acme"]
+    assert run("pipeline", "deadletter", "classes", "--queue", "a", *options).code == 0
+    store = given[0]
+    assert dict(store.settings) == {"data": str(tmp_path), "default_ttl": "60", "busy_timeout": "1.5"}
+    assert (store.config, store.application) == (None, "acme")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        (
+            "Traceback (most recent call last):\n  File\nqueuey.spark.errors.OptionError: no such\n\n\tat x",
+            2,
+            "no such",
+        ),
+        ("Job aborted\nTraceback (most recent call last):\nValueError: seven\n\tat x", 1, "ValueError: seven"),
+    ],
+)
+def test_errors_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, text: str, code: int, said: str) -> None:
+    """An error of Spark is told in a line, with 2 where the request was wrong and 1 where something failed."""
+    monkeypatch.setattr("queuey.spark.session.session", lambda **_: Session())
+    error = type("PythonException", (Exception,), {"__module__": "pyspark.errors.exceptions"})(text)
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(deadletter, "classes", fail)
+    ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--json")
+    assert (ended.code, ended.out, ended.err) == (code, b"", f"queuey: {said}\n")
+
+
+def test_classes(run: Run, job: Callable[..., list[Any]]) -> None:
+    """A table and the samples below it, unable to steer a terminal; with --json the report as one document."""
+    given = job(deadletter, "classes", Sorted(2, (CLASS,)))
+    arguments = ["pipeline", "deadletter", "classes", "--queue", "orders", "--partition", "2", "--error", "Late"]
+    ended = run(*arguments)
+    assert ended.code == 0
+    lines = ended.text.splitlines()
+    assert lines[1].split()[:3] == ["2", "or\\x1bders", "acme.Late"]
+    assert lines[2].endswith(f"1:{'a' * 32}  acme.Late: order 7 is late")
+    assert lines[3] == "2 dead letters in 1 classes"
+    wanted = given[1]
+    assert (wanted.queues, wanted.partitions, wanted.choice.error) == (("orders",), (2,), "Late")
+    assert run(*arguments, "--json").json["classes"][0]["count"] == 2
+
+
+def test_redrive(run: Run, job: Callable[..., list[Any]]) -> None:
+    """The report tells what went where and what stays, which is a failure; the name to go on by is said first."""
+    stays = Staying("orders.dead", 3, "b" * 32, "queue orders has only 2 partitions")
+    outcome = Outcome(sent={"orders": 5}, moved=1, left={stays.reason: 1}, samples=(stays,))
+    given = job(deadletter, "redrive", outcome)
+    arguments = ["pipeline", "deadletter", "redrive", "--queue", "orders", "--run", "r7", "--ttl", "1h"]
+    ended = run(*arguments)
+    assert ended.code == 1
+    assert ended.text.splitlines() == [
+        "orders: 5 dead letters were sent back",
+        "1 of them got other ids than those reserved first",
+        f"1 stay: {stays.reason}",
+    ]
+    assert "go on with --run r7" in ended.err
+    assert (given[1].run, given[1].ttl, given[1].dry_run) == ("r7", 3600, False)
+    tried = run(*arguments, "--dry-run", "--json")
+    assert (tried.json["run"], tried.json["dry_run"], tried.json["sent"]) == ("r7", True, {"orders": 5})
+
+
+def test_pipe(run: Run, job: Callable[..., list[Any]], tmp_path: Path) -> None:
+    """Options become one description of the pipe; a dry run shows columns and rows instead of moving anything."""
+    (tmp_path / "all.sql").write_text("SELECT * FROM messages")
+    given = job(pipe, "run", Piped("q-1", 3, 40))
+    arguments = ["pipeline", "pipe", "a", "b", "--to", "c", "--sql", f"@{tmp_path / 'all.sql'}", "--from", "1795000000"]
+    ended = run(*arguments, "--checkpoint", str(tmp_path / "c"), "--watermark", "10m", "--every", "5s", "--update")
+    assert (ended.code, ended.text) == (0, "40 messages were read in 3 micro-batches (query q-1)\n")
+    found = given[0]
+    assert (found.source.names, found.target, found.sql) == (("a", "b"), "c", "SELECT * FROM messages")
+    assert (found.start, found.watermark, found.every, found.mode) == (1_795_000_000.0, "600.0 seconds", 5.0, "update")
+    job(pipe, "preview", Preview({"value": "binary"}, sorted=True, rows=({"value": "\x1bbody"},)))
+    shown = run(*arguments, "--dry-run").text.splitlines()
+    assert shown == [
+        "column  type",
+        "value   binary",
+        "Rows are shuffled, so those of a task are sorted before they are written.",
+        "value",
+        "\\x1bbody",
+    ]

@@ -1,0 +1,67 @@
+"""The sentence that counts is found in what Spark says."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey.errors import QueueNotFound
+from queuey.spark.failures import Failure, explain
+
+OURS = """An error occurred while calling o45.load.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
+Traceback (most recent call last):
+  File "worker.py", line 3, in main
+KeyError: 'a'
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "worker.py", line 9, in main
+    process()
+{raised}
+
+\tat org.apache.spark.api.python.PythonRunner.handle(PythonRunner.scala:561)
+Caused by: java.io.EOFException: the end
+"""
+
+
+def error(kind: str, text: str, module: str = "pyspark.errors.exceptions.captured") -> Exception:
+    """An error of Spark."""
+    made: Exception = type(kind, (Exception,), {"__module__": module})(text)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("raised", "found"),
+    [
+        ("queuey.spark.errors.OptionError: Unknown option x.", Failure("Unknown option x.", usage=True)),
+        ("queuey.errors.QueueChanged: queue orders was purged", Failure("queue orders was purged", usage=False)),
+        ("queuey.errors.StoreClosed", Failure("StoreClosed", usage=False)),
+        ("ValueError: seven: eight", Failure("ValueError: seven: eight", usage=False)),
+    ],
+)
+def test_the_last_traceback_counts(raised: str, found: Failure) -> None:
+    """What a task or a data source raised is told as it was meant: ours as a sentence, others with their class."""
+    assert explain(error("PythonException", OURS.format(raised=raised))) == found
+
+
+def test_errors_of_the_jvm() -> None:
+    """A wrong query is told by its first line, a failure by its innermost cause."""
+    wrong = (
+        "[UNRESOLVED_COLUMN] A column `colour` cannot be resolved. SQLSTATE: 42703; line 1 pos 7;\n'Project ['colour]"
+    )
+    found = explain(error("AnalysisException", wrong))
+    assert found == Failure(wrong.splitlines()[0].rstrip(";"), usage=True)
+    failed = (
+        "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted\n"
+        "\tat a.B\nCaused by: java.lang.IllegalStateException: one\nCaused by: java.net.ConnectException: refused\n"
+    )
+    assert explain(error("Py4JJavaError", failed, "py4j.protocol")) == Failure("refused", usage=False)
+    alone = "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted\n\tat a.B\n"
+    assert explain(error("Py4JJavaError", alone, "py4j.protocol")) == Failure("Job aborted", usage=False)
+
+
+def test_other_errors_are_left_alone() -> None:
+    """They are not Spark's, and have their own ways to be told."""
+    assert explain(QueueNotFound("orders")) is None
+    assert explain(ValueError("x")) is None
