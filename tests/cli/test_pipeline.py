@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from queuey.cli import main
 from queuey.cli.pipeline import COMMANDS, load, running
+from queuey.cli.pipeline.pipe import stopped_by_signals
 from queuey.spark.jobs import deadletter, pipe
 from queuey.spark.jobs.deadletter import Sorted
 from queuey.spark.jobs.letters import ErrorClass, Sample
@@ -224,3 +226,15 @@ def test_pipe(run: Run, job: Callable[..., list[Any]], tmp_path: Path) -> None:
         "value",
         "\\x1bbody",
     ]
+
+
+def test_a_pipe_is_told_to_stop_by_signals() -> None:
+    """The first signal asks for an end, a second one interrupts, and afterwards signals are as they were before."""
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with stopped_by_signals() as stop:
+        assert not stop.is_set()
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before

@@ -125,7 +125,7 @@ def pipe(
         if run.dry_run:
             _show(job.preview(spark, chosen), json=run.json)
             return
-        with _stopped_by_signals() as stop:
+        with stopped_by_signals() as stop:
             done = job.run(spark, chosen, run.say, stop)
     if run.json:
         output.emit(done)
@@ -134,7 +134,7 @@ def pipe(
 
 
 @contextmanager
-def _stopped_by_signals() -> Iterator[Event]:
+def stopped_by_signals() -> Iterator[Event]:
     """Gives an event that the first SIGTERM or SIGINT sets; a second one interrupts."""
     stop = Event()
 

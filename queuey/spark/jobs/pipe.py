@@ -38,8 +38,10 @@ _START = 60.0
 """Seconds that a query may take to say its id."""
 _LOOK = 0.5
 """Seconds between looks at the stream."""
+_SAY = 10.0
+"""Seconds between reports of a stream that may run for weeks."""
 _LOOK_ENDING = 0.05
-"""The same while it is to end: soon after a micro-batch, before the next one has done much."""
+"""Seconds between looks while it is to end: soon after a micro-batch, before the next one has done much."""
 _OF_THE_SOURCE = ("id", "position", "timestamp")
 """Columns that messages come with and new ones get anew."""
 _ROW_BY_ROW = frozenset(
@@ -346,6 +348,7 @@ def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
     """Waits until the stream ends, and ends it after a micro-batch when told to."""
     last, batches, messages = -1, 0, 0
     deadline: float | None = None
+    silent_until = 0.0
     while True:
         ended = query.awaitTermination(_LOOK if deadline is None else _LOOK_ENDING)  # type: ignore[arg-type]  # fractions are fine
         before = last
@@ -353,8 +356,9 @@ def _follow(query: StreamingQuery, say: Say, stop: Event) -> Piped:
             number, rows = int(progress["batchId"]), int(progress["numInputRows"])
             if number > last:
                 last, batches, messages = number, batches + (rows > 0), messages + rows
-        if last > before:
+        if last > before and time.monotonic() >= silent_until:
             say(f"{messages:,} messages in {batches:,} micro-batches")
+            silent_until = time.monotonic() + _SAY
         if ended:
             return Piped(str(query.id), batches, messages)
         if not stop.is_set():
