@@ -200,9 +200,16 @@ def test_the_report_is_a_document(embedded: Kept) -> None:
 
 
 def test_measuring_cassandra(spark: SparkSession, clustered: Kept) -> None:
-    """A cluster is measured by its nodes, with the same sums."""
+    """A cluster is measured by its nodes, with the same sums, and groups are behind there as anywhere."""
     filled(clustered)
+    queue = clustered.queue("deep", partitions=2)
+    read = [one for one in clustered.all(queue) if one.partition == 1][9]
+    clustered.store.set_offsets(queue, "g", [OffsetChange(1, read.position)])
     found = stats.run(spark, StatsOptions(store=clustered.named, top=2)).tally
     assert (found.queues, found.empty, found.partitions) == (4, 1, 5)
     if found.exact:
         check(found)
+    late = lag.run(spark, LagOptions(store=clustered.named, within=10_000))
+    assert (late.partitions, late.behind) == (2, 2)
+    assert {row.partition: row.messages for row in late.rows if row.exact} in ({1: 20, 2: 30}, {})
+    assert all(0 < row.forecast.lost <= row.messages for row in late.rows)
