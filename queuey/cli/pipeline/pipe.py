@@ -27,65 +27,71 @@ _WHAT = "What is moved"
 _HOW = "How it is written"
 
 
+Sql = Annotated[
+    str | None, typer.Option(help="A SELECT from the view messages; @FILE: it is in there.", rich_help_panel=_WHAT)
+]
+Function = Annotated[
+    str | None, typer.Option(help="module:function, which gets a DataFrame and returns one.", rich_help_panel=_WHAT)
+]
+To = Annotated[str | None, typer.Option(help="Queue to write to; column queue is left out.", rich_help_panel=_WHAT)]
+Route = Annotated[
+    bool, typer.Option("--route", help="Write each row to the queue of its column queue.", rich_help_panel=_WHAT)
+]
+Checkpoint = Annotated[
+    str | None,
+    typer.Option(help="Directory that keeps how far it is: one for each pipe. Needed.", rich_help_panel=_WHAT),
+]
+From = Annotated[
+    str,
+    typer.Option("--from", help="Where to begin without a checkpoint: earliest, latest, -1h.", rich_help_panel=_WHAT),
+]
+Group = Annotated[
+    str | None, typer.Option(help="Record progress as offsets of this consumer group.", rich_help_panel=_WHAT)
+]
+Once = Annotated[bool, typer.Option("--once", help="Move what is there now, and end.", rich_help_panel=_WHAT)]
+Every = Annotated[str, typer.Option(help="From micro-batch to micro-batch.", rich_help_panel=_HOW)]
+Most = Annotated[int | None, typer.Option(min=1, help="Messages of one micro-batch.", rich_help_panel=_HOW)]
+Create = Annotated[bool, typer.Option("--create", help="Create the queue if it is not there.", rich_help_panel=_HOW)]
+Partitions = Annotated[
+    int | None,
+    typer.Option(min=1, help="Of a queue that is created.", show_default="the source's", rich_help_panel=_HOW),
+]
+Ttl = Annotated[
+    str | None, typer.Option(help="How long messages live.", show_default="the queue's", rich_help_panel=_HOW)
+]
+Lead = Annotated[
+    str,
+    typer.Option(help="How far ahead ids are reserved: messages can be read that much later.", rich_help_panel=_HOW),
+]
+Watermark = Annotated[
+    str | None, typer.Option(help="How late messages may be for groups by time: 10m.", rich_help_panel=_HOW)
+]
+Update = Annotated[
+    bool, typer.Option("--update", help="Write groups whenever they change, not when complete.", rich_help_panel=_HOW)
+]
+
+
 @on_spark
 def pipe(
     run: Run,
     queues: Queues = None,
     pattern: Matching = None,
-    sql: Annotated[
-        str | None, typer.Option(help="A SELECT from the view messages; @FILE: it is in there.", rich_help_panel=_WHAT)
-    ] = None,
-    function: Annotated[
-        str | None,
-        typer.Option(help="module:function, which gets a DataFrame and returns one.", rich_help_panel=_WHAT),
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option(help="Queue to write to; column queue is left out.", rich_help_panel=_WHAT)
-    ] = None,
-    route: Annotated[
-        bool, typer.Option("--route", help="Write each row to the queue of its column queue.", rich_help_panel=_WHAT)
-    ] = False,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(help="Directory that keeps how far it is: one for each pipe. Needed.", rich_help_panel=_WHAT),
-    ] = None,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from", help="Where to begin without a checkpoint: earliest, latest, -1h.", rich_help_panel=_WHAT
-        ),
-    ] = "latest",
-    group: Annotated[
-        str | None, typer.Option(help="Record progress as offsets of this consumer group.", rich_help_panel=_WHAT)
-    ] = None,
-    once: Annotated[
-        bool, typer.Option("--once", help="Move what is there now, and end.", rich_help_panel=_WHAT)
-    ] = False,
-    every: Annotated[str, typer.Option(help="From micro-batch to micro-batch.", rich_help_panel=_HOW)] = "1s",
-    most: Annotated[int | None, typer.Option(min=1, help="Messages of one micro-batch.", rich_help_panel=_HOW)] = None,
-    create: Annotated[
-        bool, typer.Option("--create", help="Create the queue if it is not there.", rich_help_panel=_HOW)
-    ] = False,
-    partitions: Annotated[
-        int | None,
-        typer.Option(min=1, help="Of a queue that is created.", show_default="the source's", rich_help_panel=_HOW),
-    ] = None,
-    ttl: Annotated[
-        str | None, typer.Option(help="How long messages live.", show_default="the queue's", rich_help_panel=_HOW)
-    ] = None,
-    lead: Annotated[
-        str,
-        typer.Option(
-            help="How far ahead ids are reserved: messages can be read that much later.", rich_help_panel=_HOW
-        ),
-    ] = "10s",
-    watermark: Annotated[
-        str | None, typer.Option(help="How late messages may be for groups by time: 10m.", rich_help_panel=_HOW)
-    ] = None,
-    update: Annotated[
-        bool,
-        typer.Option("--update", help="Write groups whenever they change, not when complete.", rich_help_panel=_HOW),
-    ] = False,
+    sql: Sql = None,
+    function: Function = None,
+    to: To = None,
+    route: Route = False,
+    checkpoint: Checkpoint = None,
+    start: From = "latest",
+    group: Group = None,
+    once: Once = False,
+    every: Every = "1s",
+    most: Most = None,
+    create: Create = False,
+    partitions: Partitions = None,
+    ttl: Ttl = None,
+    lead: Lead = "10s",
+    watermark: Watermark = None,
+    update: Update = False,
 ) -> None:
     """Move messages from queues to a queue through SQL or a function, each exactly once.
 
