@@ -88,7 +88,7 @@ class Counts(msgspec.Struct, frozen=True):
             gets them after rows that came later. If the write at the first ids was acknowledged too late, some reader
             may have them twice.
         kept: Written by an attempt that was killed and found when it was too late to write them again.
-        expired: Written by nobody, as their end has passed.
+        expired: Written by nobody, as their end has passed or comes before the instant of their id.
     """
 
     rows: int = 0
@@ -323,8 +323,10 @@ class _Attempt:
 
     def _write(self, generation: Generation, indexes: set[int]) -> None:
         messages = self._chosen(generation, indexes)
+        # Who ends before the instant of its id would never be seen by anybody.
+        lasting = [message for message in messages if message.expires > message.ticks]
         try:
-            written = self._target.use(lambda queue: self._store.load_unread(queue, messages))
+            written = self._target.use(lambda queue: self._store.load_unread(queue, lasting))
         except TooLate as error:
             if error.written:
                 self.late |= indexes

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
 
-from queuey.messages import Queue
+from queuey.errors import QueueNotFound
+from queuey.messages import Queue, QueueSpec
 from queuey.spark.drafts import Drafts, Rules, by_queue, drafts_of, sequences
 from queuey.spark.options import WriteOptions
 from queuey.spark.pacing import Pace
@@ -54,6 +55,10 @@ class Identity(msgspec.Struct, frozen=True):
     def own(self, *parts: str) -> str:
         """Names a piece of work of this task alone."""
         return self.work(str(self.task), *parts)
+
+    def finished(self, uid: int) -> str:
+        """Names the note that all rows of a run for a queue have been written once."""
+        return self.work(f"{uid:x}", "finished")
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -103,6 +108,12 @@ class TaskWriter:
         self._targets: dict[str, Target] = {}
         self._reservers: dict[str, Reserver] = {}
         self._partitions: dict[int, int] = {}
+        self._finished: dict[int, bool] = {}
+
+    @property
+    def uids(self) -> frozenset[int]:
+        """The queues that have been written to."""
+        return frozenset(target.queue.uid for target in self._targets.values())
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Counts:
         """Writes rows; all of them are there when it returns.
@@ -111,7 +122,11 @@ class TaskWriter:
             QueueyError: Some may be written; another attempt goes on from there.
         """
         total = Counts()
-        for chunk in chunks(batches, self._layout, rows=self._chunk_rows()):
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:  # Nothing to agree on: the ledger is left alone.
+            return total
+        for chunk in chunks(chain([first], filled), self._layout, rows=self._chunk_rows()):
             parts = [(target, self._drafts(chunk, target.queue, which)) for target, which in self._divided(chunk)]
             for target, drafts in parts:
                 total += self._write(chunk, target, drafts)
@@ -146,9 +161,17 @@ class TaskWriter:
     def _target(self, name: str) -> Target:
         target = self._targets.get(name)
         if target is None:
-            queue = self._store.queue(self._application, name, fresh=True)
-            target = self._targets[name] = Target(self._store, queue, sleep=self._sleep)
+            target = self._targets[name] = Target(self._store, self._queue(name), sleep=self._sleep)
         return target
+
+    def _queue(self, name: str) -> Queue:
+        try:
+            return self._store.queue(self._application, name, fresh=True)
+        except QueueNotFound as error:
+            if self._options.create and name == self._options.queue:
+                spec = QueueSpec(partitions=self._options.partitions)
+                return self._store.create_queue(self._application, name, spec)[0]
+            raise QueueNotFound(f"application {self._application!r} has no queue {name!r}") from error
 
     def _drafts(self, chunk: Chunk, queue: Queue, which: Sequence[int]) -> Drafts:
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
@@ -185,9 +208,23 @@ class TaskWriter:
             reserver = self._reservers[work] = Reserver(
                 target, work, lead=self._options.lead, batch=self._identity.batch
             )
+        if self._is_finished(target.queue.uid) and not reserver.begun(piece):
+            raise NotRepeatable(
+                f"Run {self._options.run!r} is finished, and task {self._identity.task} of it had no chunk {piece}: "
+                "rows were added, or are divided into other tasks now. These are not written. Divide them as before, "
+                "or give each a number in a column sequence, and write under another name."
+            )
         if self._options.rate and not reserver.begun(piece):
             self._pace.wait(len(drafts))
         return reserver.write(piece, drafts)
+
+    def _is_finished(self, uid: int) -> bool:
+        """Tells whether all rows of this run have been written to a queue; those with a sequence may become more."""
+        if self._options.run is None or "sequence" in self._layout:
+            return False
+        if uid not in self._finished:
+            self._finished[uid] = self._store.entry(self._identity.finished(uid), 0) is not None
+        return self._finished[uid]
 
     def _load(self, target: Target, drafts: Drafts) -> Counts:
         """Writes rows at the ids that they have."""

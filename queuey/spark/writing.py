@@ -36,10 +36,11 @@ BATCH = "streaming.sql.batchId"
 
 
 class Written(WriterCommitMessage):
-    """What a task reports."""
+    """What a task reports: what became of its rows, and the queues (``uid``) that they went to."""
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: Counts, uids: frozenset[int] = frozenset()) -> None:
         self.counts = counts
+        self.uids = uids
 
 
 class QueueyWriter(DataSourceArrowWriter):
@@ -69,7 +70,11 @@ class QueueyWriter(DataSourceArrowWriter):
         counts = _total(messages)
         if self._options.run is not None:
             store = stores.opened(self._options.store)
-            reports.note(store, stores.application(store, self._options.store), self._options.run, counts)
+            application = stores.application(store, self._options.store)
+            identity = Identity.of("run", application, self._options.run)
+            for uid in sorted({uid for one in messages if isinstance(one, Written) for uid in one.uids}):
+                store.enter(identity.finished(uid), 0, b"finished", expected=None)
+            reports.note(store, application, self._options.run, counts)
         _tell(counts, self._options)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -134,7 +139,8 @@ def _write(
     kind, called = name
     identity = Identity.of(kind, application, called, batch=batch, task=_context().partitionId())
     limits = Limits(settings.max_body, settings.default_ttl)
-    return Written(TaskWriter(store, application, options, layout, identity, limits).write(iterator))
+    writer = TaskWriter(store, application, options, layout, identity, limits)
+    return Written(writer.write(iterator), writer.uids)
 
 
 def _context() -> TaskContext:
@@ -155,6 +161,12 @@ def _where(options: WriteOptions) -> str:
 def _tell(counts: Counts, options: WriteOptions) -> None:
     """Says what people should know; what only repeats their intent is not worth a warning."""
     log.info("Of %d rows to %s %d were written now.", counts.rows, _where(options), counts.written)
+    if counts.expired:
+        log.warning(
+            "%d rows to %s were left out: their end has passed, or comes before readers can have them.",
+            counts.expired,
+            _where(options),
+        )
     if counts.moved:
         log.warning(
             "%d messages to %s moved to later ids: an attempt to write them came later than readers may have been.",

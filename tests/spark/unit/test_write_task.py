@@ -1,0 +1,116 @@
+"""A task of a write beside what others have done: a run that is finished, a queue that is not there yet, no rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from queuey.errors import QueueNotFound
+from queuey.messages import QueueSpec
+from queuey.spark.options import write_options
+from queuey.spark.reserved import Counts, NotRepeatable
+from queuey.spark.write_task import Identity
+from queuey.spark.writing import QueueyWriter, Written
+from queuey.storage.sqlite import SqliteStore
+from tests.backends import APP
+from tests.spark.kept import Kept
+from tests.spark.unit.test_rows import NOW, Desk
+
+ROWS = [(str(number),) for number in range(8)]
+NUMBERED = [(str(number), number) for number in range(8)]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """A fresh desk."""
+    made = Desk(tmp_path / "data")
+    yield made
+    made.store.close()
+
+
+def finish(desk: Desk, name: str) -> None:
+    """Notes that a run is finished, as its commit does."""
+    desk.store.enter(Identity.of("run", APP, name).finished(desk.queue.uid), 0, b"finished", expected=None)
+
+
+def texts(desk: Desk) -> list[str]:
+    """What is in the queue, sorted."""
+    return sorted(str(message.body) for message in desk.all())
+
+
+def test_a_finished_run_in_other_tasks_writes_nothing(desk: Desk) -> None:
+    """A run that is done again on more cores is divided into more tasks; none of them writes its rows once more."""
+    desk.write("value string", ROWS, name="june", run="june")
+    finish(desk, "june")
+    for task in range(4):
+        with pytest.raises(NotRepeatable):
+            desk.write("value string", ROWS[2 * task : 2 * task + 2], name="june", task=task, run="june")
+    assert desk.write("value string", ROWS, name="june", run="june").skipped == 8
+    assert texts(desk) == sorted(text for (text,) in ROWS)
+
+
+def test_a_finished_run_says_why_more_rows_are_refused(desk: Desk) -> None:
+    """The error names the run, and what else can be done."""
+    desk.write("value string", ROWS, name="june", run="june")
+    finish(desk, "june")
+    with pytest.raises(NotRepeatable, match="Run 'june' is finished, and task 1 of it had no chunk 0"):
+        desk.write("value string", ROWS, name="june", task=1, run="june")
+
+
+def test_a_finished_run_goes_on_where_rows_are_numbered(desk: Desk) -> None:
+    """Rows with a sequence say themselves which they are: any task may bring them, and more of them."""
+    desk.write("value string, sequence long", NUMBERED[:4], name="june", run="june", ttl=99)
+    finish(desk, "june")
+    for task in range(2):
+        desk.write("value string, sequence long", NUMBERED[4 * task :], name="june", task=task, run="june", ttl=99)
+    assert texts(desk) == sorted(text for text, _ in NUMBERED)
+
+
+def test_a_task_makes_the_queue_that_is_to_be_created(desk: Desk) -> None:
+    """A stream is never planned where a queue could be made, so its tasks make it, with its partitions, once."""
+    for task in range(2):
+        desk.write("value string", ROWS, task=task, queue="new", create=True, partitions=3)
+    made, created = desk.store.create_queue(APP, "new", QueueSpec())
+    assert (made.partitions, created) == (3, False)
+    assert len(desk.all(made)) == 16
+
+
+def test_a_task_makes_no_other_queue(desk: Desk) -> None:
+    """A queue that only a row names has to be there; the error says which one is not, and whose."""
+    with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'other'"):
+        desk.write("value string, queue string", [("a", "other")], create=True)
+
+
+def test_a_task_without_rows_leaves_the_ledger_alone(desk: Desk) -> None:
+    """Spark has many empty tasks; of these nothing has to be remembered."""
+    assert desk.write("value string", []) == Counts()
+    with cast("SqliteStore", desk.store)._db.readers.reading() as connection:
+        assert connection.execute("SELECT work FROM ledger").fetchall() == []
+
+
+def test_a_row_that_ends_before_its_id_is_counted_as_expired(desk: Desk) -> None:
+    """An end before readers can have the message, which ``lead`` decides, is not reported as written."""
+    rows = [("early", NOW + dt.timedelta(seconds=5)), ("late", NOW + dt.timedelta(seconds=99))]
+    counts = desk.write("value string, expires timestamp", rows, lead=10.0)
+    assert (counts.rows, counts.written, counts.expired) == (2, 1, 1)
+    assert texts(desk) == ["late"]
+
+
+def test_a_commit_finishes_the_run_and_tells_what_was_left_out(
+    embedded: Kept, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its commit a run is finished for each queue that it wrote to; rows that were left out are a warning."""
+    queue, other = embedded.queue(), embedded.queue("other")
+    options = write_options({**embedded.options, "queue": "orders", "run": "june"}, streaming=False)
+    writer = QueueyWriter(options, StructType([StructField("value", StringType())]), overwrite=False)
+    with caplog.at_level(logging.WARNING):
+        writer.commit([Written(Counts(rows=3, written=1, expired=2), frozenset({queue.uid})), Written(Counts())])
+    assert "2 rows to queue orders were left out" in caplog.text
+    names = [Identity.of("run", APP, "june").finished(one.uid) for one in (queue, other)]
+    assert [embedded.store.entry(name, 0) is not None for name in names] == [True, False]
