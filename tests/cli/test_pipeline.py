@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from queuey.cli import main
 from queuey.cli.pipeline import COMMANDS, load, running
 from queuey.cli.pipeline.pipe import stopped_by_signals
+from queuey.cli.pipeline.progress import Progress
 from queuey.spark.jobs import deadletter, pipe
 from queuey.spark.jobs.deadletter import Sorted
 from queuey.spark.jobs.letters import ErrorClass, Sample
@@ -238,3 +241,44 @@ def test_a_pipe_is_told_to_stop_by_signals() -> None:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+class Tracker:
+    """A status tracker of Spark with two stages that run and one that has just ended, until Spark is gone."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.gone = False
+
+    def statusTracker(self) -> Tracker:  # noqa: N802 - Spark's name
+        """Stands for the context as well."""
+        return self
+
+    def getActiveStageIds(self) -> list[int]:  # noqa: N802 - likewise
+        """The stages."""
+        if self.gone:
+            raise ConnectionError
+        return [1, 2, 3]
+
+    def getStageInfo(self, number: int) -> SimpleNamespace | None:  # noqa: N802 - likewise
+        """A stage."""
+        if number == 3:
+            self.asked.set()
+            return None
+        return SimpleNamespace(numTasks=4 * number, numCompletedTasks=number)
+
+
+def test_progress_adds_up_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar shows tasks of all stages that run, and ends in silence when Spark does."""
+    monkeypatch.setattr("queuey.cli.pipeline.progress.LOOK_SECONDS", 0.001)
+    tracker: Any = Tracker()
+    with Progress(SimpleNamespace(sparkContext=tracker)) as shown:  # type: ignore[arg-type]  # what it needs of one
+        shown.say("[counting]")
+        assert tracker.asked.wait(10)
+        tracker.asked.clear()
+        assert tracker.asked.wait(10)
+        [task] = shown._bar.tasks
+        assert (task.description, task.total, task.completed) == ("[counting]", 12, 3)
+        tracker.gone = True
+        shown._thread.join(10)
+        assert not shown._thread.is_alive()

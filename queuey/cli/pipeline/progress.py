@@ -49,7 +49,10 @@ class Progress:
 
     def _follow(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            stages = [self._tracker.getStageInfo(number) for number in self._tracker.getActiveStageIds()]
+            try:
+                stages = [self._tracker.getStageInfo(number) for number in self._tracker.getActiveStageIds()]
+            except Exception:  # noqa: BLE001 - Spark has ended; the job itself says why
+                return
             total = sum(stage.numTasks for stage in stages if stage is not None)
             done = sum(stage.numCompletedTasks for stage in stages if stage is not None)
             self._bar.update(self._task, total=total or None, completed=done)

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from queuey.errors import QueueNotFound
 from queuey.messages import QueueSpec
 from queuey.spark import stores
 from queuey.spark.errors import OptionError
+from queuey.spark.failures import explain
 from queuey.spark.options import LEAD, Pattern, Selection, StoreOptions, Subscribe
 from queuey.spark.rows import layout_of
 
@@ -186,8 +188,8 @@ def load(name: str) -> Callable[[DataFrame], DataFrame]:
         raise OptionError(f"{name!r} is not module:function")
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise OptionError(f"{name!r}: {error}") from error
+    except Exception as error:
+        raise OptionError(f"module {module_name} cannot be imported: {_told(error)}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
         raise OptionError(f"module {module_name} has no function {function_name}")
@@ -235,10 +237,20 @@ def _transformed(spark: SparkSession, pipe: Pipe, messages: DataFrame) -> DataFr
     if pipe.sql is not None:
         return spark.sql(pipe.sql)
     name = pipe.function or ""
-    found = load(name)(messages)
+    function = load(name)
+    try:
+        found = function(messages)
+    except Exception as error:
+        if explain(error) is not None:
+            raise
+        raise OptionError(f"{name} failed: {_told(error)}") from error
     if not isinstance(found, DataFrame):
-        raise OptionError(f"{name} gives a {type(found).__name__}, not a frame")
+        raise OptionError(f"{name} gives {type(found).__name__}, not a DataFrame")
     return found
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _written(frame: DataFrame, pipe: Pipe) -> DataFrame:
@@ -293,23 +305,25 @@ def _check_queues(pipe: Pipe) -> int:
 
 
 def _prepare_target(pipe: Pipe, partitions: int) -> None:
+    """Makes sure that there is a target, or makes it.
+
+    Raises:
+        QueueNotFound: It is not there and is not to be made.
+        QueueExists: It has another number of partitions than asked for.
+    """
     if pipe.target is None:
         return
     store = stores.opened(pipe.store)
-    if not pipe.create:
+    try:
         stores.queue(store, pipe.store, pipe.target)
-        return
-    spec = QueueSpec(partitions=pipe.partitions)
-    application = stores.application(store, pipe.store)
-    if pipe.partitions is None and pipe.target not in _names(pipe, application):
-        spec = QueueSpec(partitions=partitions)
-    store.create_queue(application, pipe.target, spec)
-
-
-def _names(pipe: Pipe, application: str) -> set[str]:
-    """Returns the target's name if it is there."""
-    listed = stores.opened(pipe.store).list_queues(application, start=pipe.target or "", limit=1)
-    return {queue.name for queue in listed}
+        wanted = pipe.partitions
+    except QueueNotFound:
+        if not pipe.create:
+            raise
+        wanted = pipe.partitions or partitions
+    if pipe.create:
+        application = stores.application(store, pipe.store)
+        store.create_queue(application, pipe.target, QueueSpec(partitions=wanted))
 
 
 # -- running

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections import Counter
@@ -115,6 +116,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         "def loud(body):\n    return body.decode().upper()\n"
         "def louder(frame):\n    return frame.where('partition = 1').withColumn('value', udf(loud)('value'))\n"
         "def wrong(frame):\n    return 7\n"
+        "def broken(frame):\n    return 1 / 0\n"
         "def failing(body):\n    raise ValueError('no such order: ' + body.decode())\n"
         "def fail(frame):\n    return frame.withColumn('value', udf(failing)('value'))\n"
     )
@@ -137,9 +139,26 @@ def test_a_function_and_its_errors(spark: SparkSession, embedded: Kept, tmp_path
     failure = explain(failed.value)
     assert failure is not None
     assert failure.text.startswith("ValueError: no such order: {")
-    for name in ("users_own", "users_own:nothing", "nowhere:function", "users_own:wrong"):
-        with pytest.raises(OptionError):
+    for name, says in (
+        ("users_own", "is not module:function"),
+        ("users_own:nothing", "has no function nothing"),
+        ("nowhere:function", "No module named 'nowhere'"),
+        ("users_own:wrong", "gives int, not a DataFrame"),
+        ("users_own:broken", "failed: ZeroDivisionError"),
+    ):
+        with pytest.raises(OptionError, match=says):
             job.preview(spark, plan(embedded, tmp_path, function=name))
+
+
+def test_the_function_of_the_page(spark: SparkSession, embedded: Kept, tmp_path: Path, module: Path) -> None:
+    """What the documentation shows as a transform is one."""
+    page = (Path(__file__).parents[3] / "docs" / "pipeline.md").read_text()
+    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    module.write_text(program)
+    items = [NewMessage(body, 1, TTL) for body in ('{"title":"long","text":"…"}', '{"text":"…"}')]
+    embedded.post(embedded.queue(), items)
+    found = job.preview(spark, plan(embedded, tmp_path, function="users_own:shorten"))
+    assert [row["value"] for row in found.rows] == ["long"]
 
 
 def test_it_stops_after_the_micro_batch_under_way(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
