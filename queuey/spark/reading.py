@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,9 @@ from queuey.ids import FIRST, LAST, LOW_MIN, Position
 from queuey.messages import Queue, Slice
 from queuey.spark import columns, stores
 from queuey.spark.errors import DataLoss, OptionError
-from queuey.spark.options import EARLIEST, Assign, At, Bound, ReadOptions, StoreOptions
+from queuey.spark.frontier import TRIES
+from queuey.spark.options import EARLIEST, Assign, At, Bound, Pattern, ReadOptions, StoreOptions
+from queuey.spark.stream_tasks import await_horizon
 from queuey.storage import Store
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ class QueueyReader(DataSourceReader):
 def planned(options: ReadOptions) -> list[Part]:
     """Returns the slices of a read, by queue, partition and position.
 
+    Of very many queues some change while the others are looked at: these are looked up again.
+
     Raises:
         OptionError: Queues or partitions are named that are not there.
         QueueNotFound: Likewise.
@@ -99,12 +103,32 @@ def planned(options: ReadOptions) -> list[Part]:
     wanted = _wanted(options, queues)
     store = stores.opened(options.store)
     divide = len(queues) <= MOST_PLANNED
-    found: list[Part] = []
-    for queue in queues:
+
+    def parts(queue: Queue) -> list[Part]:
         ranges = wanted(queue)
         slices = _divided(store, queue, options, ranges, len(queues)) if divide else _whole(store, queue, ranges)
-        found += (Part(queue.name, queue.uid, queue.qid, part, weight) for part, weight in slices)
-    return found
+        return [Part(queue.name, queue.uid, queue.qid, part, weight) for part, weight in slices]
+
+    return [part for queue in queues for part in _steadily(store, options, queue, parts)]
+
+
+def _steadily(store: Store, options: ReadOptions, queue: Queue, parts: Callable[[Queue], list[Part]]) -> Sequence[Part]:
+    """Plans a queue with its row as it is now; one of a pattern that is gone has nothing.
+
+    Raises:
+        QueueNotFound: A queue that is named is gone.
+    """
+    for _ in range(TRIES):
+        try:
+            return parts(queue)
+        except QueueChanged:
+            try:
+                queue = stores.queue(store, options.store, queue.name)
+            except QueueNotFound:
+                if isinstance(options.selection, Pattern):
+                    return ()
+                raise
+    raise QueueChanged(f"queue {queue.name!r} changes all the time")
 
 
 def shared_out(parts: list[Part], tasks: int) -> list[tuple[Part, ...]]:
@@ -149,6 +173,7 @@ def _scanned(options: StoreOptions, part: Part, *, bodies: bool) -> Iterator[pa.
     Raises:
         QueueChanged: It was purged, or another queue has taken the name.
         QueueNotFound: It was deleted.
+        StoreUnavailable: The store does not answer, or this machine's clock is far behind the driver's.
     """
     store = stores.opened(options)
     left = msgspec.structs.replace(part.slice, limit=BATCH_ROWS, max_bytes=BATCH_BYTES)
@@ -157,6 +182,7 @@ def _scanned(options: StoreOptions, part: Part, *, bodies: bool) -> Iterator[pa.
         if (queue.uid, queue.qid) != (part.uid, part.qid):
             raise QueueChanged(f"queue {part.queue!r} is not the one that was planned for")
         try:
+            await_horizon(store, queue, left.upper)
             for batch in store.scan_arrow(queue, left, bodies=bodies):
                 yield batch
                 last = batch.column("ticks")[-1].as_py(), batch.column("low")[-1].as_py()

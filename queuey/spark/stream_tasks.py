@@ -74,7 +74,7 @@ def _scanned(
             queues[one.queue] = store.queue(owner, one.queue, fresh=True)
         queue = queues[one.queue]
         try:
-            _await_horizon(store, queue, one.upper)
+            await_horizon(store, queue, one.upper)
             for batch in store.scan_arrow(queue, Slice(one.partition, lower, one.upper, limit=ROWS), bodies=bodies):
                 ticks, low = (batch.column(name)[-1].as_py() for name in ("ticks", "low"))
                 lower = ids.following((ticks, low))
@@ -86,7 +86,7 @@ def _scanned(
     raise QueueChanged(f"queue {one.queue!r} changes all the time")
 
 
-def _await_horizon(store: Store, queue: Queue, upper: Position) -> None:
+def await_horizon(store: Store, queue: Queue, upper: Position) -> None:
     """Waits until this process, too, may read up to a position: clocks of machines differ a little.
 
     Raises:
@@ -96,7 +96,7 @@ def _await_horizon(store: Store, queue: Queue, upper: Position) -> None:
     while (store.horizon(queue), LOW_MIN) < upper:
         if time.monotonic() > until:
             raise StoreUnavailable(
-                f"the batch ends above what may be read of queue {queue.name!r} on this machine: is its clock behind, "
+                f"the read ends above what may be read of queue {queue.name!r} on this machine: is its clock behind, "
                 "or was an older copy of the store put in place?"
             )
         time.sleep(LOOK_EVERY)

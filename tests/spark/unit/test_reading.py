@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import pickle
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.messages import Message, Slice
-from queuey.spark import columns, reading
+from queuey import ids
+from queuey.errors import QueueNotFound
+from queuey.messages import Message, Queue, QueueSpec, Slice
+from queuey.spark import columns, reading, stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import ReadOptions, read_options
 from queuey.spark.reading import Part, planned, read_parts, shared_out
+from tests.backends import APP
 from tests.spark.kept import Kept
 
 IDS = columns.read_schema(headers=False)["id"]
@@ -109,3 +113,54 @@ def test_nothing_to_read(embedded: Kept) -> None:
     embedded.fill(queue, 10)
     assert planned(asked(embedded, startingTimestamp="99999999999999")) == []
     assert planned(asked(embedded, endingTimestamp="1000")) == []
+
+
+@pytest.mark.parametrize("most", [100, 0])
+def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues that are changed or deleted between their listing and their turn do not end the planning of all."""
+    monkeypatch.setattr(reading, "MOST_PLANNED", most)
+    for name in "abc":
+        embedded.fill(embedded.queue(name), 10)
+    listed = stores.selected
+
+    def changed(*asked: Any) -> list[Queue]:  # noqa: ANN401 - whatever it is asked for
+        queues = listed(*asked)
+        embedded.store.update_queue(queues[0], QueueSpec(ttl=77))
+        embedded.store.delete_queue(embedded.store.queue(APP, "b", fresh=True))
+        return queues
+
+    monkeypatch.setattr(stores, "selected", changed)
+    read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
+    parts = planned(read)
+    assert [part.queue for part in parts] == ["a", "c"]
+    assert len(found(read, parts)) == 20
+
+
+def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that is deleted between its look-up and its turn is an error that names it."""
+    embedded.fill(embedded.queue(), 10)
+    listed = stores.selected
+
+    def gone(*asked: Any) -> list[Queue]:  # noqa: ANN401 - whatever it is asked for
+        queues = listed(*asked)
+        embedded.store.delete_queue(queues[0])
+        return queues
+
+    monkeypatch.setattr(stores, "selected", gone)
+    with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'orders'"):
+        planned(asked(embedded))
+
+
+def test_a_task_waits_for_a_horizon_that_is_behind(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine whose clock is behind the driver's nothing is left out: the task waits until it may read it."""
+    stored = embedded.fill(embedded.queue(), 10)
+    read = asked(embedded)
+    parts = planned(read)
+    horizon, looks = type(embedded.store).horizon, iter([100, 100, 0])
+    monkeypatch.setattr(
+        type(embedded.store),
+        "horizon",
+        lambda self, queue: horizon(self, queue) - next(looks) * ids.TICKS_PER_SECOND,
+    )
+    assert found(read, parts) == in_order(stored)
+    assert next(looks, None) is None
