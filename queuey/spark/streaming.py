@@ -184,7 +184,10 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = {place: self._vacant[place] for place in known}
         self._vacant = kept | {place: (begin.of(place), uppers[place]) for place in empty}
         for place in self._vacant:
-            if FIRST[0] < begin.of(place)[0] < uppers[place][0] - self._while(found[place[0]].queue):
+            queue = found[place[0]].queue
+            # At its beginning a partition stands where its queue was made.
+            since = max(begin.of(place)[0], ids.seconds_to_ticks(queue.created))
+            if since < uppers[place][0] - self._while(queue):
                 ends[place] = uppers[place]
         return begin.moved(ends, gone)
 

@@ -375,6 +375,23 @@ def test_an_idle_stream_moves_along_before_it_is_stale(
     assert values(query.batch()) == ["2"]
 
 
+def test_a_queue_that_was_always_empty_moves_along(
+    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
+) -> None:
+    """What expires while a stream is away is noticed also where it had never had a message to remember."""
+    create(store, ttl=60)
+    query = Query(options())
+    assert query.batch() == []
+    for _ in range(9):
+        clock.advance(10)
+        assert not query.batch()
+    send(store, "a", ["lost"], ttl=60)
+    clock.advance(61)
+    query.start()
+    with pytest.raises(DataLoss, match=r"queue 'a', partition 1, may have expired"):
+        query.batch()
+
+
 def test_an_idle_stream_does_not_look_twice(
     store: Store, clock: Clock, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
