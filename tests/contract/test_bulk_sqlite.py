@@ -267,3 +267,12 @@ class TestLedger:
             assert [message.position for message in shown(store, queue)] == [position]
             assert store.enter("work", 0, b"a", expected=None) == b"a"
             assert store.update_queue(queue, QueueSpec(partitions=4)).partitions == 4
+
+
+def test_long_bodies_are_read_once(opened: Opened) -> None:
+    """A batch that a few long bodies fill reads no more of them, which the next batch would read again."""
+    opened.store.append(opened.queue, [new("x" * 200_000)] * 64)
+    before = bytes_read()
+    batches = list(opened.store.scan_arrow(opened.queue, Slice(1, limit=1000, max_bytes=400_000)))
+    assert [len(batch) for batch in batches] == [2] * 32
+    assert bytes_read() - before < 4 * 64 * 200_000

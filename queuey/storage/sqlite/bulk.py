@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 LOADED_AT_ONCE = 1000
 _STEP = 64
-"""Rows between looks at the size of a batch."""
+"""Rows between looks at the size of a batch, at most."""
 _TAKE = [itemgetter(number) for number in range(6)]
 _BODY = 3
 
@@ -132,11 +132,14 @@ def _gathered(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[l
     """
     columns: list[list[Any]] = [[] for _ in _TAKE]
     left = max(1, max_bytes)
-    while left > 0 and (chunk := list(islice(cursor, _STEP))):
+    step = 1
+    while left > 0 and (chunk := list(islice(cursor, step))):
         size = sum(map(len, map(_TAKE[_BODY], chunk)))
         if size >= left:
             chunk = chunk[: _reaching(chunk, left)]
         left -= size
+        # No more than fits if bodies go on like these: long ones would be read again and again.
+        step = min(_STEP, max(1, left * step // max(1, size)))
         for take, column in zip(_TAKE, columns, strict=True):
             column.extend(map(take, chunk))
     return columns, left <= 0 or len(columns[0]) >= limit
