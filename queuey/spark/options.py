@@ -308,6 +308,8 @@ def _place(line: Setting, text: str) -> str:
     """Returns a setting's text, in which a path holds wherever it is read."""
     if line.type == "path":
         return _absolute(text)
+    if line.name == "store" and "@" in text:
+        raise OptionError("Option store holds a user; options cassandra_user and cassandra_password are for that.")
     if line.name == "cassandra_password":
         try:
             return str(SecretName.parse(text, Path.cwd()))

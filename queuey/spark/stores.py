@@ -113,8 +113,7 @@ def settings_of(options: StoreOptions) -> table.Settings:
 def _opened(options: StoreOptions) -> Store:
     settings = settings_of(options)
     remote = opening.is_cassandra(settings)
-    if not remote and not settings.data.is_dir():
-        # Opening it would make an empty one.
+    if not remote and not opening.is_made(settings):
         raise OptionError(f"There is no store at {settings.data}: options store and data say where it is.")
     store = opening.open_store(settings, jobs=False)
     try:

@@ -30,6 +30,13 @@ def is_cassandra(settings: Settings) -> bool:
     return settings.store.startswith("cassandra:")
 
 
+def is_made(settings: Settings) -> bool:
+    """Tells whether the embedded store that the settings name is there: opening it would make it."""
+    from queuey.storage.sqlite import connection  # noqa: PLC0415 - only who uses it needs it
+
+    return (settings.data / connection.FILE).is_file()
+
+
 def open_store(settings: Settings, *, jobs: bool = True) -> Store:
     """Opens the store that the settings name.
 

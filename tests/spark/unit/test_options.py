@@ -190,12 +190,13 @@ def test_secrets_go_by_name() -> None:
     assert store_options({"cassandra_password": "env:PW"}).settings == (("cassandra_password", "env:PW"),)
     file = store_options({"cassandra_password": "file:pw"}).settings[0][1]
     assert file == f"file:{Path.cwd() / 'pw'}"
-    with pytest.raises(OptionError, match="cassandra_password") as refused:
-        store_options({"cassandra_password": "hunter2"})
-    error: BaseException | None = refused.value
-    while error is not None:
-        assert "hunter2" not in str(error)
-        error = error.__cause__
+    for given in ({"cassandra_password": "hunter2"}, {"store": "cassandra://ann:hunter2@127.0.0.1/queuey"}):
+        with pytest.raises(OptionError, match="cassandra_password") as refused:
+            store_options(given)
+        error: BaseException | None = refused.value
+        while error is not None:
+            assert "hunter2" not in str(error)
+            error = error.__cause__
 
 
 def test_defaults_of_a_write() -> None:

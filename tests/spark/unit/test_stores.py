@@ -48,6 +48,10 @@ def test_no_store_is_made(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=f"There is no store at {tmp_path / 'none'}"):
         stores.opened(StoreOptions((("data", str(tmp_path / "none")),)))
     assert not (tmp_path / "none").exists()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(OptionError, match=f"There is no store at {tmp_path / 'other'}"):
+        stores.opened(StoreOptions((("data", str(tmp_path / "other")),)))
+    assert list((tmp_path / "other").iterdir()) == []
 
 
 def test_settings_that_cannot_be_used() -> None:
