@@ -9,6 +9,7 @@ from queuey.deadletters import Cause, Origin, headers_of
 from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from tests.backends import APP
+from tests.spark.kept import Kept
 
 TTL = 3600
 AGE = 600 * ids.TICKS_PER_SECOND
@@ -55,3 +56,12 @@ def everything(store: Store, queue: Queue) -> list[Message]:
         for page in store.scan(queue, Slice(number))
         for message in page
     ]
+
+
+def arrived(kept: Kept, queue: Queue) -> list[Message]:
+    """Everything that a queue has, once ids that were reserved ahead have come due."""
+    _, infos = kept.store.inspect(queue)
+    newest = [info.newest for info in infos if info.newest is not None]
+    if newest:
+        kept.settle(queue, max(newest))
+    return kept.all(queue)

@@ -20,6 +20,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.jobs import pipe as job
 from queuey.spark.jobs.pipe import Pipe
 from queuey.spark.options import Pattern, Subscribe
+from tests.spark.jobs.graveyard import arrived
 from tests.spark.kept import TTL, Kept
 
 if TYPE_CHECKING:
@@ -47,15 +48,6 @@ def plan(kept: Kept, place: Path, **fields: Any) -> Pipe:  # noqa: ANN401 - the 
     given = {"source": Subscribe(("orders",)), "target": "copies", "start": "earliest", "once": True, "lead": LEAD}
     transform = {} if "function" in fields else {"sql": ALL}
     return Pipe(**{"store": kept.named, "checkpoint": str(place / "checkpoint"), **given, **transform, **fields})
-
-
-def arrived(kept: Kept, queue: Queue) -> list[Message]:
-    """Everything that a queue has once ids that were reserved ahead have come due."""
-    _, infos = kept.store.inspect(queue)
-    newest = [info.newest for info in infos if info.newest is not None]
-    if newest:
-        kept.settle(queue, max(newest))
-    return kept.all(queue)
 
 
 def bodies(messages: list[Message]) -> Counter[tuple[int, str | bytes]]:
@@ -92,7 +84,7 @@ def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, e
         "SELECT to_json(struct(kind, count(*) AS messages)) AS value, 'json' AS valueType "
         "FROM (SELECT get_json_object(CAST(value AS STRING), '$.kind') AS kind FROM messages) GROUP BY kind"
     )
-    pipe = plan(embedded, tmp_path, sql=grouped, mode="update")
+    pipe = plan(embedded, tmp_path, sql=grouped, mode="update", watermark="600.0 seconds")
     job.run(spark, pipe, silent, Event())
     found = arrived(embedded, embedded.queue("copies"))
     counted = sorted(str(one.body) for one in found)

@@ -19,7 +19,8 @@ from queuey.spark.jobs.letters import Unit, Wanted
 from queuey.spark.jobs.redriving import Order, Outcome, Redrive
 from queuey.storage import Store
 from tests.backends import APP, Clock, SqliteSite
-from tests.spark.jobs.graveyard import TTL, Grave, bury, everything, grave
+from tests.spark.jobs.graveyard import TTL, Grave, arrived, bury, everything, grave
+from tests.spark.kept import Kept
 
 CAUSE = Cause(attempts=3, error="acme.Late", text="late", at=1_795_145_194.0)
 ALL = Wanted(queues=("orders",))
@@ -221,3 +222,15 @@ def test_a_name_stands_for_one_order(store: Store, orders: Grave) -> None:
     sent(store, orders)
     with pytest.raises(OptionError, match="begun with other"):
         sent(store, orders, wanted=Wanted(queues=("orders",), choice=Choice(error="Late")))
+
+
+def test_on_cassandra(clustered: Kept) -> None:
+    """The same on the other store: killed after the first letters were sent, the repeated run sends each once."""
+    store = clustered.store
+    orders = grave(store, "orders")
+    letters = bury(store, orders.dead, "orders", [CAUSE] * 6)
+    with pytest.raises(Killed):
+        sent(Mortal(store, 4, after=False), orders, lead=3.0)
+    assert sent(store, orders, lead=3.0).sent == {"orders": 6}
+    assert told(arrived(clustered, orders.queue)) == told(letters)
+    assert everything(store, orders.dead) == []
