@@ -190,9 +190,9 @@ def test_secrets_go_by_name() -> None:
     assert store_options({"cassandra_password": "env:PW"}).settings == (("cassandra_password", "env:PW"),)
     file = store_options({"cassandra_password": "file:pw"}).settings[0][1]
     assert file == f"file:{Path.cwd() / 'pw'}"
-    for given in ({"cassandra_password": "hunter2"}, {"store": "cassandra://ann:hunter2@127.0.0.1/queuey"}):
+    for options in ({"cassandra_password": "hunter2"}, {"store": "cassandra://ann:hunter2@127.0.0.1/queuey"}):
         with pytest.raises(OptionError, match="cassandra_password") as refused:
-            store_options(given)
+            store_options(options)
         error: BaseException | None = refused.value
         while error is not None:
             assert "hunter2" not in str(error)
