@@ -42,7 +42,7 @@ read: how
 ------------------------------  -------------------------------------------------------------------------------------
 write
 ------------------------------  -------------------------------------------------------------------------------------
-``queue`` or ``topic``          where rows go that have no column ``queue``
+``queue`` or ``topic``          where all rows go, whatever they say; else their column ``queue`` says it
 ``ttl``                         seconds that messages live whose row does not say
 ``run``                         of a batch: doing it again under this name writes the same messages once
 ``lead``                        seconds by which ids are reserved ahead of the clock (10)

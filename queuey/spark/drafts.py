@@ -119,19 +119,18 @@ def by_queue(chunk: Chunk, layout: Layout, queue: str | None) -> dict[str, Seque
     Args:
         chunk: The rows.
         layout: Their columns.
-        queue: Where rows go that do not say.
+        queue: Where all rows go, if there is no column that says it.
 
     Raises:
-        OptionError: A row says nothing and neither does the option.
+        OptionError: A row says nothing.
     """
     if "queue" not in layout:
         return {queue or "": range(chunk.count)}
     found: dict[str, list[int]] = {}
     for index, name in enumerate(chunk.columns["queue"]):
-        target = name or queue
-        if target is None:
+        if not name:
             raise refuse(chunk, index, "queue", "no queue is named, neither here nor by the option queue")
-        found.setdefault(target, []).append(index)
+        found.setdefault(name, []).append(index)
     return dict(found)
 
 

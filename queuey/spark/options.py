@@ -137,7 +137,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A write.
 
     Attributes:
-        queue: Where rows go that do not say; None: every row says.
+        queue: Where all rows go; None: every row says.
         ttl: Seconds that messages live whose row does not say; None: the queue's.
         run: Names a batch write, so that doing it again writes the same messages.
         lead: Seconds by which ids are reserved ahead of the clock.

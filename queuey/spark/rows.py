@@ -72,7 +72,7 @@ def layout_of(schema: _Schema, *, queue: str | None) -> Layout:
 
     Args:
         schema: Spark's ``StructType``.
-        queue: The option of that name.
+        queue: The option of that name; with it, a column of that name counts for nothing.
 
     Raises:
         OptionError: Names the column and what is wrong with it.
@@ -88,7 +88,9 @@ def layout_of(schema: _Schema, *, queue: str | None) -> Layout:
         if kind not in TYPES[name]:
             raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
     _check(types, queue)
-    return Layout(tuple("" if name in _SAID_BY_ID else name for name in types), types["value"] == "string")
+    # The option goes before the column, as with Kafka: who copies what was read from a queue names the other one.
+    unused = _SAID_BY_ID if queue is None else (*_SAID_BY_ID, "queue")
+    return Layout(tuple("" if name in unused else name for name in types), types["value"] == "string")
 
 
 def _check(types: Mapping[str, str], queue: str | None) -> None:

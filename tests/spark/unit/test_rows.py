@@ -288,16 +288,24 @@ def test_rows_go_to_the_queues_that_they_name(desk: Desk) -> None:
     """Rows of one task may go to many queues; if one of them does not exist nothing of the chunk is written."""
     other, _ = desk.store.create_queue(APP, "other", QueueSpec())
     schema = "value string, queue string"
-    rows = [("a", "other"), ("b", None), ("c", "other"), ("d", "q")]
-    assert desk.write(schema, rows) == Counts(rows=4, written=4)
-    assert desk.write(schema, rows) == Counts(rows=4, skipped=4)
+    rows = [("a", "other"), ("b", "q"), ("c", "other"), ("d", "q")]
+    assert desk.write(schema, rows, queue=None) == Counts(rows=4, written=4)
+    assert desk.write(schema, rows, queue=None) == Counts(rows=4, skipped=4)
     assert sorted(str(one.body) for one in desk.all()) == ["b", "d"]
     assert [str(one.body) for one in desk.all(other)] == ["a", "c"]
     with pytest.raises(QueueNotFound):
-        desk.write(schema, [("e", "q"), ("f", "nowhere")], name="y")
+        desk.write(schema, [("e", "q"), ("f", "nowhere")], name="y", queue=None)
     with pytest.raises(OptionError, match="no queue is named"):
         desk.write(schema, [("e", "q"), ("f", None)], name="y", queue=None)
     assert len(desk.all()) == 2
+
+
+def test_the_option_goes_before_the_column(desk: Desk) -> None:
+    """What was read from one queue is copied to the other one that is named, and not back to where it came from."""
+    other, _ = desk.store.create_queue(APP, "other", QueueSpec())
+    assert desk.write("value string, queue string", [("a", "q"), ("b", None)], queue="other").written == 2
+    assert [str(one.body) for one in desk.all(other)] == ["a", "b"]
+    assert desk.all() == []
 
 
 def test_rows_with_ids_are_written_there_again_and_again(desk: Desk) -> None:

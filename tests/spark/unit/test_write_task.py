@@ -84,7 +84,7 @@ def test_a_task_makes_the_queue_that_is_to_be_created(desk: Desk) -> None:
 def test_a_task_makes_no_other_queue(desk: Desk) -> None:
     """A queue that only a row names has to be there; the error says which one is not, and whose."""
     with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'other'"):
-        desk.write("value string, queue string", [("a", "other")], create=True)
+        desk.write("value string, queue string", [("a", "other")], queue=None, create=True)
 
 
 def test_a_task_without_rows_leaves_the_ledger_alone(desk: Desk) -> None:
