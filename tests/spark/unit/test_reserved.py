@@ -1,119 +1,30 @@
 """Writes at reserved ids, ended between any two steps and done again: every row is there once and no reader misses it.
 
-All of it runs on the embedded store, whose clock the tests move by hand; the last tests run on every store.
+All of it runs on the embedded store, whose clock the tests move by hand.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from hashlib import blake2b
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey import ids
 from queuey.errors import QueueChanged, StoreUnavailable, TooLate
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.spark.entries import Entry, decode, encode, lacking, members, ranges, union
 from queuey.spark.reserved import Counts, NotRepeatable, Reserver, Target
 from queuey.storage import Store
 from tests.backends import APP, Clock, SqliteSite
+from tests.spark.attempts import Killed, Mortal, Reader, Texts
 
 LEAD = 10.0
-DAY = 86_400 * ids.TICKS_PER_SECOND
-
-
-class Texts(msgspec.Struct):
-    """Rows that are texts, each at its own index, spread over two partitions."""
-
-    texts: list[str]
-    indexes: list[int]
-    count: int
-    order: bytes = b""
-    content: bytes = b""
-
-    @classmethod
-    def chunk(cls, *texts: str) -> Texts:
-        """A whole chunk."""
-        order = blake2b(repr(texts).encode(), digest_size=16).digest()
-        content = blake2b(repr(sorted(texts)).encode(), digest_size=16).digest()
-        return cls(list(texts), list(range(len(texts))), len(texts), order, content)
-
-    def messages(self, base: int, low: int) -> list[Message]:
-        """The messages; they live for a day."""
-        return [
-            Message(base + index, low, index % 2 + 1, base + index + DAY, text)
-            for index, text in zip(self.indexes, self.texts, strict=True)
-        ]
-
-
-class Killed(BaseException):
-    """Ends an attempt as SIGKILL does: nothing catches it."""
-
-
-class Mortal:
-    """A store of which the attempt is killed at a given step: before it takes effect, or after, or in its middle.
-
-    Args:
-        store: The real one.
-        at: The number of the step, from 0; None: never.
-        when: ``before``, ``after``, or ``half``: half of the messages were written.
-        between: Called before each step: what others do meanwhile.
-    """
-
-    STEPS = ("enter", "load_unread", "fetch", "delete")
-
-    def __init__(
-        self, store: Store, at: int | None, when: str = "before", between: Callable[[], object] = lambda: None
-    ) -> None:
-        self._store = store
-        self._at = at
-        self._when = when
-        self._between = between
-        self.steps: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - any method of a store
-        method = getattr(self._store, name)
-        return self._stepping(name, method) if name in self.STEPS else method
-
-    def _stepping(self, name: str, method: Callable[..., object]) -> Callable[..., object]:
-        def step(*arguments: Any, **named: object) -> object:  # noqa: ANN401 - likewise
-            self._between()
-            self.steps.append(name)
-            if len(self.steps) - 1 != self._at:
-                return method(*arguments, **named)
-            if self._when == "after":
-                method(*arguments, **named)
-            if self._when == "half" and name in {"load_unread", "delete"}:
-                queue, some = arguments
-                method(queue, list(some)[: len(list(some)) // 2])
-            raise Killed(name)
-
-        return step
-
-
-class Reader:
-    """Follows a queue with cursors, as any reader may, and keeps what it saw."""
-
-    def __init__(self, store: Store, queue: Queue) -> None:
-        self._store = store
-        self._queue = queue
-        self._cursors = dict.fromkeys(range(1, queue.partitions + 1), ids.FIRST)
-        self.seen: list[str] = []
-
-    def read(self) -> None:
-        """Reads what is there now."""
-        for partition, cursor in self._cursors.items():
-            [page] = self._store.read(self._queue, [Slice(partition, cursor, limit=10_000)])
-            self.seen += [str(message.body) for message in page.messages]
-            assert page.next is not None
-            self._cursors[partition] = page.next
 
 
 class Scene:
