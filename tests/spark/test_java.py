@@ -38,6 +38,29 @@ def test_links_are_followed(tmp_path: Path) -> None:
     assert java.home({"PATH": str(tmp_path / "links")}) == there
 
 
+def test_a_command_that_finds_a_java(tmp_path: Path) -> None:
+    """A command that only runs the Java that was chosen has no JAVA_HOME around it: it gets one."""
+    there = install(tmp_path / "jvm", "17.0.9")
+    (tmp_path / "shims").mkdir()
+    command = tmp_path / "shims" / "java"
+    command.write_text(f'#!/bin/sh\nexec {there}/bin/java "$@"\n')
+    command.chmod(0o755)
+    found = java.home({"PATH": str(command.parent)}, cache=tmp_path / "cache")
+    assert found.parent == tmp_path / "cache"
+    assert java.major(found / "bin" / "java") == 17
+
+
+def test_a_java_that_lacks_the_module(tmp_path: Path) -> None:
+    """A Java that is new enough but does not start as Spark starts it is used all the same."""
+    there = install(tmp_path / "jvm", "17.0.9")
+    whole = (there / "bin" / "java").read_text()
+    lacking = f'case "$*" in *{java.LEFT_OUT}*) exit 1;; esac\n'
+    (there / "bin" / "java").write_text(whole.replace("\n", f"\n{lacking}", 1))
+    found = java.home({"JAVA_HOME": str(there), "PATH": ""}, cache=tmp_path / "cache")
+    assert found.parent == tmp_path / "cache"
+    assert java.major(found / "bin" / "java", java.LEFT_OUT) == 17
+
+
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.2", "none"])
 def test_old_ones_are_passed_over(version: str, tmp_path: Path) -> None:
     """A Java that Spark does not run on gives way to the Python package's."""
