@@ -130,7 +130,7 @@ class Meter:
         self._samples: dict[Place, list[int]] = {}
 
     def measure(self, extent: Extent) -> Steps[Measure | None]:
-        """Measures all of it, in which there must be a place.
+        """Measures all of it.
 
         Returns:
             None if it holds nothing.
@@ -143,15 +143,16 @@ class Meter:
         ]
         limits = [FIRST_ROWS] * len(left)
         for _ in range(2):
-            answers = yield [self._read(*one) for one in zip(left, limits, strict=True)]
-            left = [
-                rest
-                for part, limit, answer in zip(left, limits, answers, strict=True)
-                if (rest := self._taken(part, limit, answer)) is not None
-            ]
-            if not left:
-                return self._result(len(self._sizes), sum(self._sizes.values()), self._sizes, exact=True)
-            limits = [self._more(part) for part in left]
+            if left:
+                answers = yield [self._read(*one) for one in zip(left, limits, strict=True)]
+                left = [
+                    rest
+                    for part, limit, answer in zip(left, limits, answers, strict=True)
+                    if (rest := self._taken(part, limit, answer)) is not None
+                ]
+                limits = [self._more(part) for part in left]
+        if not left:
+            return self._result(len(self._sizes), sum(self._sizes.values()), self._sizes, exact=True)
         counts = [self._count(part) for part in left]
         answers = yield counts + [self._read(part, LAST_ROWS, descending=True) for part in left]
         count, size, last = len(self._sizes), sum(self._sizes.values()), dict(self._sizes)
