@@ -74,17 +74,19 @@ def test_a_stream_gives_every_message_once(spark: SparkSession, embedded: Kept, 
         query.stop()
 
 
+@pytest.mark.parametrize("where", ["embedded", "clustered"])
 def test_a_stream_from_the_latest_with_a_condition(
-    spark: SparkSession, embedded: Kept, table: str, tmp_path: Path
+    where: str, spark: SparkSession, table: str, request: pytest.FixtureRequest
 ) -> None:
     """By default what was there before is left out; conditions and columns are as everywhere in Spark."""
-    queue = embedded.queue(partitions=2)
-    post(embedded, queue, 10)
-    frame = stream(spark, embedded, subscribe="orders").where("partition = 2").selectExpr("string(value) AS text")
+    kept: Kept = request.getfixturevalue(where)
+    queue = kept.queue(partitions=2)
+    post(kept, queue, 10)
+    frame = stream(spark, kept, subscribe="orders").where("partition = 2").selectExpr("string(value) AS text")
     query = frame.writeStream.format("memory").queryName(table).start()
     try:
         query.processAllAvailable()
-        sent = post(embedded, queue, 10)
+        sent = post(kept, queue, 10)
         query.processAllAvailable()
         assert sorted(row.text for row in spark.table(table).collect()) == sorted(
             str(one.body) for one in sent if one.partition == 2
