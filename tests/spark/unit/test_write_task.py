@@ -13,6 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from queuey.errors import QueueNotFound
 from queuey.messages import QueueSpec
+from queuey.spark import stores
 from queuey.spark.options import write_options
 from queuey.spark.reserved import Counts, NotRepeatable
 from queuey.spark.write_task import Identity
@@ -100,6 +101,12 @@ def test_a_row_that_ends_before_its_id_is_counted_as_expired(desk: Desk) -> None
     counts = desk.write("value string, expires timestamp", rows, lead=10.0)
     assert (counts.rows, counts.written, counts.expired) == (2, 1, 1)
     assert texts(desk) == ["late"]
+
+
+def test_what_a_service_allows_can_be_written(embedded: Kept) -> None:
+    """How long bodies may be is a setting of services, which a write is told as it is told the store."""
+    options = write_options({**embedded.options, "queue": "orders", "max_body": "4000000"}, streaming=False)
+    assert stores.settings_of(options.store).max_body == 4_000_000
 
 
 def test_a_commit_finishes_the_run_and_tells_what_was_left_out(
