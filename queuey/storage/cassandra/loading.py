@@ -11,7 +11,7 @@ from queuey.messages import Message
 from queuey.storage.cassandra import placement, rows
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Rows
-from queuey.storage.cassandra.heat import FULL_ROWS
+from queuey.storage.cassandra.heat import FULL_BYTES, FULL_ROWS
 from queuey.storage.cassandra.levels import InForce
 from queuey.storage.cassandra.minting import Stamps
 from queuey.storage.cassandra.placement import Place
@@ -135,13 +135,14 @@ def _encoded(key: bytes, message: Message, now: int, stamp: int) -> bytes:
 
 
 def _level_for(messages: Sequence[Message]) -> int:
-    """Returns narrow enough a level for messages that lie as densely as these."""
+    """Returns narrow enough a level for messages that lie as densely, and are as long, as these."""
     if not messages:
         return placement.LOAD
     times = [message.ticks for message in messages]
     # Who loads a few messages whose ids lie close together loads the next few as soon.
     span = max(max(times) - min(times) + 1, placement.width(0, placement.DENSE_LOAD))
-    full = len(messages) * placement.width(0, placement.LOAD) / span > FULL_ROWS
+    fill = max(len(messages) / FULL_ROWS, sum(len(message.body) for message in messages) / FULL_BYTES)
+    full = fill * placement.width(0, placement.LOAD) / span > 1
     return placement.DENSE_LOAD if full else placement.LOAD
 
 

@@ -1,0 +1,30 @@
+"""At which level messages are loaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey import ids
+from queuey.messages import Message
+from queuey.storage.cassandra import loading, placement
+
+NOW = ids.EPOCH_TICKS + 1_700_000_000 * ids.TICKS_PER_SECOND
+
+
+@pytest.mark.parametrize(
+    ("count", "seconds", "size", "level"),
+    [
+        (0, 0, 0, placement.LOAD),
+        (200, 0.001, 100, placement.LOAD),
+        (10_000, 0.001, 100, placement.DENSE_LOAD),
+        (10_000, 900, 100, placement.LOAD),
+        (4, 0.001, 4_000_000, placement.DENSE_LOAD),
+        (4, 900, 4_000_000, placement.LOAD),
+        (40, 900, 4_000_000, placement.DENSE_LOAD),
+    ],
+)
+def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level: int) -> None:
+    """Messages go to narrow places if wide ones would get too many rows, or too many bytes, at their density."""
+    step = round(seconds * ids.TICKS_PER_SECOND / max(1, count - 1))
+    messages = [Message(NOW + number * step, 0, 1, NOW, bytes(size)) for number in range(count)]
+    assert loading._level_for(messages) == level
