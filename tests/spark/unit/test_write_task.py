@@ -11,6 +11,7 @@ from typing import cast
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
+from queuey import ids
 from queuey.errors import QueueNotFound
 from queuey.messages import QueueSpec
 from queuey.spark import stores
@@ -101,6 +102,14 @@ def test_a_row_that_ends_before_its_id_is_counted_as_expired(desk: Desk) -> None
     counts = desk.write("value string, expires timestamp", rows, lead=10.0)
     assert (counts.rows, counts.written, counts.expired) == (2, 1, 1)
     assert texts(desk) == ["late"]
+
+
+def test_a_rate_is_kept_over_micro_batches(desk: Desk) -> None:
+    """A stream of small micro-batches keeps to the rate, too: each waits for the turn after the one before."""
+    start = desk.clock.ticks
+    for batch in range(10):
+        desk.write("value string", ROWS, batch=batch, rate=8.0)
+    assert (desk.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(9.0)
 
 
 def test_what_a_service_allows_can_be_written(embedded: Kept) -> None:
