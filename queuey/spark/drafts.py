@@ -180,9 +180,7 @@ def sequences(chunk: Chunk, which: Sequence[int]) -> list[int]:
 
 
 def _digests(chunk: Chunk, which: Sequence[int]) -> tuple[bytes, bytes]:
-    rows = chunk.encoded()
-    if len(which) < chunk.count:
-        rows = [rows[index] for index in which]
+    rows = chunk.encoded(which)
     order = blake2b(b"".join(rows), digest_size=16).digest()
     return order, blake2b(b"".join(sorted(rows)), digest_size=16).digest()
 
@@ -200,8 +198,7 @@ class _Work:
         """Returns numbers of rows and their values in a column; None if there is no such column."""
         if name not in self._layout:
             return None
-        values = self._chunk.columns[name]
-        return zip(self._which, values if len(self._which) == len(values) else self._chosen(values), strict=True)
+        return zip(self._which, self._chunk.values(name, self._which), strict=True)
 
     def read(self, index: int, name: str, reader: Callable[[Any], T], value: object) -> T:
         """Reads one value; an error names its row."""
@@ -212,7 +209,7 @@ class _Work:
 
     def bodies(self) -> tuple[list[str | bytes], list[str | None] | None]:
         """Returns the bodies and what they are: text, bytes or json; None: all are what the column's type says."""
-        values: list[str | bytes] = self._chosen(self._chunk.columns["value"])
+        values: list[str | bytes] = self._chunk.values("value", self._which)
         kinds = self.column("valueType")
         self._check_bodies(values)
         if kinds is None:
@@ -270,7 +267,7 @@ class _Work:
         return self._spread(numbers)
 
     def _given(self) -> list[int | None]:
-        numbers: list[int | None] = self._chosen(self._chunk.columns["partition"])
+        numbers: list[int | None] = self._chunk.values("partition", self._which)
         most = self._rules.highest
         for index, number in zip(self._which, numbers, strict=True):
             if number is not None and not 0 < number <= most:
@@ -314,9 +311,6 @@ class _Work:
                 raise refuse(self._chunk, index, "expires", f"null, or more than {MAX_TTL} seconds ahead")
             found.append(ends)
         return found
-
-    def _chosen(self, values: list[Any]) -> list[Any]:
-        return values if len(self._which) == len(values) else [values[index] for index in self._which]
 
 
 def _id(text: str | None) -> Position:

@@ -122,10 +122,20 @@ class Chunk(msgspec.Struct, gc=False):
     count: int
     columns: dict[str, list[Any]]
 
-    def encoded(self) -> list[bytes]:
-        """Returns each row as bytes that are equal for equal rows only."""
+    def encoded(self, which: Sequence[int]) -> list[bytes]:
+        """Returns some rows as bytes each, which are equal for equal rows only.
+
+        Args:
+            which: Their numbers in the chunk.
+        """
         encode = msgspec.msgpack.Encoder(order="deterministic").encode
-        return [encode(row) for row in zip(*(self.columns[name] for name in sorted(self.columns)), strict=True)]
+        columns = [self.values(name, which) for name in sorted(self.columns)]
+        return [encode(row) for row in zip(*columns, strict=True)]
+
+    def values(self, name: str, which: Sequence[int]) -> list[Any]:
+        """Returns what some rows have in a column."""
+        values = self.columns[name]
+        return values if len(which) == self.count else [values[index] for index in which]
 
 
 def chunks(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
 from itertools import chain, groupby
 from typing import TYPE_CHECKING
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 200
 """Bytes of the name of a writer in the ledger; longer ones are hashed."""
+
+
+QUEUES_AT_ONCE = 16
+"""Queues that a task writes to at the same time: with few rows for each, most of the time is waiting for the ledger."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -128,9 +133,17 @@ class TaskWriter:
             return total
         for chunk in chunks(chain([first], filled), self._layout, rows=self._chunk_rows()):
             parts = [(target, self._drafts(chunk, target.queue, which)) for target, which in self._divided(chunk)]
-            for target, drafts in parts:
-                total += self._write(chunk, target, drafts)
+            total = sum(self._written(chunk, parts), total)
         return total
+
+    def _written(self, chunk: Chunk, parts: list[tuple[Target, Drafts]]) -> Iterable[Counts]:
+        """Writes the rows of a chunk, to some of its queues at the same time."""
+        if len(parts) == 1:
+            [(target, drafts)] = parts
+            return [self._write(chunk, target, drafts)]
+        with ThreadPoolExecutor(min(QUEUES_AT_ONCE, len(parts))) as pool:
+            writing = [pool.submit(self._write, chunk, target, drafts) for target, drafts in parts]
+        return [one.result() for one in writing]
 
     def _chunk_rows(self) -> int:
         """Returns the size of chunks, which stays what it was at the first attempt whatever the rate is now."""

@@ -300,6 +300,17 @@ def test_rows_go_to_the_queues_that_they_name(desk: Desk) -> None:
     assert len(desk.all()) == 2
 
 
+def test_a_task_may_write_to_hundreds_of_queues(desk: Desk) -> None:
+    """Rows find their queues and are done once each, however many queues share a chunk."""
+    queues = [desk.store.create_queue(APP, f"q{number}", QueueSpec())[0] for number in range(200)]
+    rows = [(f"m{number}", f"q{number % 200}") for number in range(600)]
+    assert desk.write("value string, queue string", rows, queue=None) == Counts(rows=600, written=600)
+    assert desk.write("value string, queue string", rows, queue=None) == Counts(rows=600, skipped=600)
+    for number in (0, 77, 199):
+        found = [str(one.body) for one in desk.all(queues[number])]
+        assert found == [f"m{number}", f"m{number + 200}", f"m{number + 400}"]
+
+
 def test_the_option_goes_before_the_column(desk: Desk) -> None:
     """What was read from one queue is copied to the other one that is named, and not back to where it came from."""
     other, _ = desk.store.create_queue(APP, "other", QueueSpec())
