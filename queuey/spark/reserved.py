@@ -186,8 +186,17 @@ class Reserver:
 
     def begun(self, piece: int) -> bool:
         """Tells whether an attempt has come to a chunk before."""
+        return self._found(piece) is not None
+
+    def left(self, piece: int, indexes: Sequence[int]) -> int:
+        """Returns how many of some rows of a chunk are not noted as done."""
+        entry = self._found(piece)
+        return len(indexes) if entry is None else len(lacking(entry.done, indexes))
+
+    def _found(self, piece: int) -> Entry | None:
         raw = self._target.patiently(lambda: self._store.entry(self._work, piece))
-        return raw is not None and decode(raw).batch >= self._batch
+        entry = None if raw is None else decode(raw)
+        return entry if entry is not None and entry.batch >= self._batch else None
 
     def write(self, piece: int, rows: Rows) -> Counts:
         """Writes rows that are a chunk, or some of one; all of them are done when it returns.

@@ -114,6 +114,7 @@ class TaskWriter:
         self._reservers: dict[str, Reserver] = {}
         self._partitions: dict[int, int] = {}
         self._finished: dict[int, bool] = {}
+        self._rows = CHUNK_ROWS
 
     @property
     def uids(self) -> frozenset[int]:
@@ -131,7 +132,8 @@ class TaskWriter:
         first = next(filled, None)
         if first is None:  # Nothing to agree on: the ledger is left alone.
             return total
-        for chunk in chunks(chain([first], filled), self._layout, rows=self._chunk_rows()):
+        self._rows = self._chunk_rows()
+        for chunk in chunks(chain([first], filled), self._layout, rows=self._rows):
             parts = [(target, self._drafts(chunk, target.queue, which)) for target, which in self._divided(chunk)]
             total = sum(self._written(chunk, parts), total)
         return total
@@ -146,9 +148,14 @@ class TaskWriter:
         return [one.result() for one in writing]
 
     def _chunk_rows(self) -> int:
-        """Returns the size of chunks, which stays what it was at the first attempt whatever the rate is now."""
+        """Returns the size of chunks, which stays what it was at the first attempt whatever the rate is now.
+
+        Where rows are numbered, these numbers are divided into pieces of that size, the same for all tasks: ids of a
+        piece are reserved together, so it must not take long to write it.
+        """
+        identity = self._identity
         rows = self._pace.chunk(CHUNK_ROWS)
-        return self._agreed(self._identity.own("rows"), rows)
+        return self._agreed(identity.work("rows") if "sequence" in self._layout else identity.own("rows"), rows)
 
     def _agreed(self, work: str, number: int) -> int:
         """Returns the number that the first attempt of this micro-batch had here, which is this one if it is the first.
@@ -211,7 +218,7 @@ class TaskWriter:
         if "sequence" not in self._layout:
             return self._reserve(self._identity.own(uid), chunk.number, target, drafts)
         total = Counts()
-        for partition, piece, part in _by_sequence(drafts, sequences(chunk, drafts.indexes)):
+        for partition, piece, part in _by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
             total += self._reserve(self._identity.work(uid, f"p{partition}"), piece, target, part)
         return total
 
@@ -227,8 +234,8 @@ class TaskWriter:
                 "rows were added, or are divided into other tasks now. These are not written. Divide them as before, "
                 "or give each a number in a column sequence, and write under another name."
             )
-        if self._options.rate and not reserver.begun(piece):
-            self._pace.wait(len(drafts))
+        if self._options.rate and (left := reserver.left(piece, drafts.indexes)):
+            self._pace.wait(left)
         return reserver.write(piece, drafts)
 
     def _is_finished(self, uid: int) -> bool:
@@ -247,13 +254,13 @@ class TaskWriter:
         return Counts(rows=len(messages), written=written, expired=len(messages) - written)
 
 
-def _by_sequence(drafts: Drafts, numbers: Sequence[int]) -> Iterable[tuple[int, int, Drafts]]:
-    """Divides rows by partition and by the chunk that their sequence lies in; yields these and the rows."""
+def _by_sequence(drafts: Drafts, numbers: Sequence[int], size: int) -> Iterable[tuple[int, int, Drafts]]:
+    """Divides rows by partition and by the piece, of this size, that their sequence lies in; yields these and them."""
     places = sorted(range(len(numbers)), key=lambda place: (drafts.partitions[place], numbers[place]))
 
     def key(place: int) -> tuple[int, int]:
-        return drafts.partitions[place], numbers[place] // CHUNK_ROWS
+        return drafts.partitions[place], numbers[place] // size
 
     for (partition, piece), group in groupby(places, key):
         chosen = list(group)
-        yield partition, piece, drafts.part(chosen, [numbers[one] % CHUNK_ROWS for one in chosen], CHUNK_ROWS)
+        yield partition, piece, drafts.part(chosen, [numbers[one] % size for one in chosen], size)

@@ -104,6 +104,24 @@ def test_a_row_that_ends_before_its_id_is_counted_as_expired(desk: Desk) -> None
     assert texts(desk) == ["late"]
 
 
+def test_a_rate_is_kept_by_rows_that_are_numbered(desk: Desk) -> None:
+    """Rows with a sequence share entries of the ledger; each takes its turn, and comes in time for ids of its own."""
+    start = desk.clock.ticks
+    rows = [(str(number), number, 1) for number in range(100)]
+    for task in range(2):
+        wanted = rows[50 * task : 50 * task + 60]
+        assert desk.write("value string, sequence long, partition int", wanted, task=task, rate=2.0).moved == 0
+    assert (desk.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(49.0)
+    assert [int(message.body) for message in desk.all()] == list(range(100))
+
+
+def test_pieces_of_numbered_rows_stay_as_they_were(desk: Desk) -> None:
+    """A run that is done again at another rate finds its rows done, although it is cut differently now."""
+    for rate in (3.0, 0.0, 5.0):
+        desk.write("value string, sequence long", NUMBERED, rate=rate)
+    assert texts(desk) == sorted(text for text, _ in NUMBERED)
+
+
 def test_a_rate_is_kept_over_micro_batches(desk: Desk) -> None:
     """A stream of small micro-batches keeps to the rate, too: each waits for the turn after the one before."""
     start = desk.clock.ticks
