@@ -100,8 +100,7 @@ class Opened:
     def _texts(self, places: Sequence[str]) -> list[str]:
         if len(places) <= FEW:
             return [self.files.read(place) or "" for place in places]
-        reader = self.spark.read.option("wholetext", value=True)
-        rows = reader.text([self.files.place(place) for place in places]).collect()
+        rows = self.spark.read.text([self.files.place(place) for place in places], wholetext=True).collect()
         found = {}
         for row in rows:
             # They come back in any order and say themselves what they are of; what does not is found to be missing.

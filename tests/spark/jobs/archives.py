@@ -47,9 +47,9 @@ def options(kept: Kept, to: Path, **more: Any) -> ArchiveOptions:  # noqa: ANN40
     return msgspec.structs.replace(ArchiveOptions(store=kept.named, selection=Pattern(".*"), to=str(to)), **more)
 
 
-def until(true: Callable[[], bool]) -> None:
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
     """Waits until something holds that comes with time."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -51,7 +51,7 @@ def there_and_back(
         kept.store.ping()
         return kept.store.horizon(queue) >= end
 
-    until(over)
+    until(over, 3 * (seconds + lead))
     report = archive(spark, options(kept, to, selection=Subscribe(("flights",)), seconds=seconds), quiet)
     assert report.ok
     held = spark.read.parquet(str(to / "messages")).selectExpr("CAST(value AS STRING) AS value")

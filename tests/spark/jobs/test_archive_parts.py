@@ -1,0 +1,133 @@
+"""Parts of archives that Spark or a file system does: names of buckets, manifests in numbers, streams that go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuey import ids
+from queuey.messages import NewMessage
+from queuey.spark.errors import OptionError
+from queuey.spark.jobs import incoming, opened, scans
+from queuey.spark.jobs.archive import archive
+from queuey.spark.jobs.archive_stream import StreamReport, archive_stream
+from queuey.spark.jobs.buckets import Bucket
+from queuey.spark.jobs.files import Files, FilesUnavailable
+from queuey.spark.options import Assign
+from tests.spark.jobs.archives import options, past, stored, until
+from tests.spark.kept import Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOMENTS = (0, 59, 3599, 3600, 951_782_399, 1_774_749_600, 1_774_753_199, 1_792_890_000, 1_795_188_242)
+"""Seconds since 1970; among them ends of days and hours when clocks are changed."""
+
+
+def quiet(text: str) -> None:
+    """Takes no notice of what a job says."""
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
+def test_names_of_buckets_by_spark(spark: SparkSession, zone: str) -> None:
+    """Spark names buckets as Python does, whatever time zone a session has."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    rows = [(seconds, datetime.fromtimestamp(seconds, UTC)) for seconds in MOMENTS]
+    try:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        frame = spark.createDataFrame(rows, "seconds long, timestamp timestamp")
+        for width in (1, 900, 3600, 86_400):
+            name = incoming.bucket_name(frame["timestamp"], width).alias("name")
+            found = {row.seconds: row.name for row in frame.select("seconds", name).collect()}
+            assert found == {seconds: Bucket(seconds // width * width, width).name for seconds in MOMENTS}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Small files are replaced as a whole, directories moved over others, and what cannot be done is one error."""
+    files = Files(spark, str(tmp_path))
+    assert (files.read("a/b"), files.list("a"), files.exists("a")) == (None, [], False)
+    for text in ("first ü", "second ü"):
+        files.write("a/b", text)
+        assert files.read("a/b") == text
+    assert [entry.name for entry in files.list("a") if not entry.name.startswith(".")] == ["b"]
+    files.write("c/d", "moved")
+    files.move("c", "a")
+    assert files.read("a/d") == "moved"
+    assert not files.exists("a/b")
+    with pytest.raises(FilesUnavailable, match="a/d/e"):
+        files.write("a/d/e", "below a file")
+    with pytest.raises(FilesUnavailable, match="nowhere"):
+        Files(spark, "nowhere://x/y")
+
+
+def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests in numbers are read by a job, and the damaged one among them is found all the same."""
+    past(embedded, "orders, later = {x}", 40, hours=4)
+    to = tmp_path / "archive"
+    archive(spark, options(embedded, to), quiet)
+    there = opened.existing(spark, str(to))
+    [name] = there.queues()
+    keys = {(name, bucket) for bucket in there.bucket_names(name)}
+    expected = there.manifests(keys)
+    monkeypatch.setattr(opened, "FEW", 1)
+    assert there.manifests(keys) == expected
+    there.files.write(f"manifests/queue=orders, later %3D %7Bx}}/{expected[1].bucket}.json", "{}")
+    damaged: list[str] = []
+    assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
+    assert expected[1].bucket in damaged[0]
+
+
+def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """What was kept of a micro-batch stays when it is done again with less, because messages have expired."""
+    queue = past(embedded, "orders", 10, hours=1)
+    frame = spark.read.format("queuey").options(**scans.texts_of(embedded.named), includeHeaders="true")
+    messages = frame.option("subscribe", "orders").load()
+    files = Files(spark, str(tmp_path / "archive"))
+    incoming.write(files, messages, "query", 3, 3600)
+    incoming.write(files, messages.limit(1), "query", 3, 3600)
+    parts = incoming.kept(files)
+    assert len(parts) == 1
+    assert incoming.read(spark, files, parts, parts).count() == len(embedded.all(queue))
+    incoming.tidy(files, "query", 4)
+    assert incoming.kept(files) == parts
+    incoming.remove(files, parts, parts)
+    incoming.tidy(files, "query", 3)
+    assert files.exists("_incoming/query/3/_SUCCESS")
+    incoming.tidy(files, "query", 4)
+    assert not files.exists("_incoming/query/3")
+
+
+def test_a_stream_that_goes_on(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A stream completes buckets while it runs, also when nothing comes any more, and ends when it is stopped."""
+    to, queue = tmp_path / "archive", embedded.queue("orders", partitions=2)
+    chosen = options(embedded, to, selection=Assign((("orders", (1,)),)))
+    with pytest.raises(OptionError, match="whole queues"):
+        archive_stream(spark, chosen, str(tmp_path / "checkpoint"), quiet)
+    messages = embedded.post(queue, [NewMessage(f"{n}", n % 2 + 1, 600) for n in range(20)])
+    ended: list[StreamReport] = []
+
+    def run() -> None:
+        ended.append(
+            archive_stream(spark, options(embedded, to, seconds=1), str(tmp_path / "checkpoint"), quiet, every=1)
+        )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: bool(list(to.glob("manifests/*/*.json"))) or not thread.is_alive(), 90)
+    last = max(message.ticks for message in messages)
+    until(lambda: time.time() > ids.ticks_to_seconds(last) + 3)
+    for query in spark.streams.active:
+        query.stop()
+    thread.join(60)
+    [report] = ended
+    assert (report.messages, report.failed, report.open) == (20, (), 0)
+    found = spark.read.parquet(str(to / "messages"))
+    assert sorted(row.id for row in found.collect()) == sorted(row[1] for row in stored(messages))
