@@ -23,7 +23,7 @@ _ORDER = ("queue", "bucket", "partition", "position")
 
 
 class Package(NamedTuple):
-    """What a table format needs: a class that is there if the package is, the package's name, and settings of Spark."""
+    """What a table format needs: a class that is there if it is, its name up to Spark's release, settings of Spark."""
 
     present: str
     name: str
@@ -33,13 +33,13 @@ class Package(NamedTuple):
 PACKAGES = {
     "delta": Package(
         "org.apache.spark.sql.delta.sources.DeltaDataSource",
-        "io.delta:delta-spark",
+        "io.delta:delta-spark_",
         (
             "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
         ),
     ),
-    "iceberg": Package("org.apache.iceberg.spark.SparkCatalog", "org.apache.iceberg:iceberg-spark-runtime", ()),
+    "iceberg": Package("org.apache.iceberg.spark.SparkCatalog", "org.apache.iceberg:iceberg-spark-runtime-", ()),
 }
 
 
@@ -160,8 +160,8 @@ def keeper(spark: SparkSession, files: Files, kind: Kept) -> Keeper:
         release = spark.version.rpartition(".")[0]
         conf = "".join(f" --conf {setting}" for setting in package.settings)
         raise OptionError(
-            f"format {kind} needs the package {package.name} for Spark {release}, which is not on the classpath: "
-            f"--conf spark.jars.packages={package.name}-…{conf}"
+            f"format {kind} needs a package that was made for Spark {release}, and it is not on the classpath: "
+            f"--conf spark.jars.packages={package.name}{release}_2.13:VERSION{conf}"
         )
     for name, _, value in (setting.partition("=") for setting in package.settings):
         if value not in (spark.conf.get(name, "") or ""):

@@ -185,7 +185,7 @@ def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path
     with pytest.raises(QueueNotFound):
         archive(spark, options(embedded, to, selection=Subscribe(("nothing",))), quiet)
     for kind in ("delta", "iceberg"):
-        with pytest.raises(OptionError, match=f"format {kind} needs the package"):
+        with pytest.raises(OptionError, match=f"format {kind} needs a package"):
             archive(spark, options(embedded, to, data=kind), quiet)
     other = tmp_path / "other"
     other.mkdir()
