@@ -69,6 +69,14 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
                 found[index] = number
         return found
 
+    def moves(self, indexes: Iterable[int]) -> int:
+        """Returns how often that one of some rows has moved that moved most often."""
+        counts = dict.fromkeys(indexes, 0)
+        for one in self.generations[1:]:
+            for index in members(one.rows, counts):
+                counts[index] += 1
+        return max(counts.values(), default=0)
+
 
 def encode(entry: Entry) -> bytes:
     """Returns an entry as the ledger keeps it."""

@@ -41,7 +41,7 @@ TRIES = 7
 FIRST_PAUSE = 0.1
 """Seconds; each further one is twice as long."""
 MOST_MOVES = 10
-"""Generations of one chunk. Each lies twice as far ahead as the one before, so this is reached by no slow store."""
+"""Of one row. Each time it lies twice as far ahead as before, so this is reached by no slow store."""
 MOST_LEAD = 3600.0
 """Seconds."""
 LONGEST_SETTLING = 10.0
@@ -215,7 +215,7 @@ class Reserver:
             self._compare(piece, entry, rows)
         written = expired = 0
         while left := lacking(entry.done, rows.indexes):
-            if len(entry.generations) > MOST_MOVES:
+            if entry.moves(left) >= MOST_MOVES:
                 raise StoreUnavailable(
                     "rows cannot be written before readers may have passed their ids, however far ahead these are"
                 )
@@ -287,7 +287,7 @@ class Reserver:
         """Returns the entry after an attempt."""
         generations = entry.generations
         if attempt.moving:
-            lead = min(MOST_LEAD, self._lead * 2 ** len(generations))
+            lead = min(MOST_LEAD, self._lead * 2 ** (entry.moves(attempt.moving) + 1))
             base = self._base(entry.end, lead)
             generations = (*generations, Generation(base, ids.random_low(), ranges(attempt.moving)))
         return msgspec.structs.replace(

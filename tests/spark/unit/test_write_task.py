@@ -115,6 +115,15 @@ def test_a_rate_is_kept_by_rows_that_are_numbered(desk: Desk) -> None:
     assert [int(message.body) for message in desk.all()] == list(range(100))
 
 
+def test_numbered_rows_may_come_in_any_number_of_tasks_and_as_late_as_they_like(desk: Desk) -> None:
+    """Tasks that bring rows of one piece after its ids have passed move these, and none further than the one before."""
+    for task in range(30):
+        rows = [(str(number), number, 1) for number in range(task, 90, 30)]
+        assert desk.write("value string, sequence long, partition int", rows, task=task).written == 3
+        desk.clock.advance(15)
+    assert sorted(int(message.body) for message in desk.all()) == list(range(90))
+
+
 def test_pieces_of_numbered_rows_stay_as_they_were(desk: Desk) -> None:
     """A run that is done again at another rate finds its rows done, although it is cut differently now."""
     for rate in (3.0, 0.0, 5.0):
