@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import blake2b
-from itertools import chain, groupby
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -15,6 +15,7 @@ import msgspec
 from queuey.errors import QueueNotFound
 from queuey.messages import Queue, QueueSpec
 from queuey.spark.drafts import Drafts, Rules, by_queue, drafts_of, sequences
+from queuey.spark.errors import OptionError
 from queuey.spark.options import WriteOptions
 from queuey.spark.pacing import Pace
 from queuey.spark.reserved import Counts, NotRepeatable, Reserver, Target
@@ -263,4 +264,8 @@ def _by_sequence(drafts: Drafts, numbers: Sequence[int], size: int) -> Iterable[
 
     for (partition, piece), group in groupby(places, key):
         chosen = list(group)
+        if twice := [one for one, other in pairwise(numbers[place] for place in chosen) if one == other]:
+            raise OptionError(
+                f"Several rows for partition {partition} have the sequence {twice[0]}: they would be one message."
+            )
         yield partition, piece, drafts.part(chosen, [numbers[one] % size for one in chosen], size)

@@ -15,6 +15,7 @@ from queuey import ids
 from queuey.errors import QueueNotFound
 from queuey.messages import QueueSpec
 from queuey.spark import stores
+from queuey.spark.errors import OptionError
 from queuey.spark.options import write_options
 from queuey.spark.reserved import Counts, NotRepeatable
 from queuey.spark.write_task import Identity
@@ -122,6 +123,14 @@ def test_numbered_rows_may_come_in_any_number_of_tasks_and_as_late_as_they_like(
         assert desk.write("value string, sequence long, partition int", rows, task=task).written == 3
         desk.clock.advance(15)
     assert sorted(int(message.body) for message in desk.all()) == list(range(90))
+
+
+def test_rows_with_one_number_are_refused(desk: Desk) -> None:
+    """Two rows of one partition with one number would be one message, so one of them would be lost."""
+    schema = "value string, sequence long, partition int"
+    with pytest.raises(OptionError, match="Several rows for partition 2 have the sequence 7"):
+        desk.write(schema, [("a", 7, 1), ("b", 7, 2), ("c", 8, 2), ("d", 7, 2)])
+    assert desk.write(schema, [("a", 7, 1), ("b", 7, 2)], name="y").written == 2
 
 
 def test_pieces_of_numbered_rows_stay_as_they_were(desk: Desk) -> None:
