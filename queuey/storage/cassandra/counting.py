@@ -58,8 +58,28 @@ def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], 
     wanted = Slice(key[1], down.lower, down.upper, limit=1, descending=True)
     [last] = reading.run(driver, [reading.descend(wanted, down, now)], [key], consistency, only_ids=True)
     newest = last.messages[0].position if last.messages else None
-    size = max(len(found), _count(driver, key, [*{*up.sources, *down.sources}], (up.lower, down.upper), consistency))
-    return Tally(size, exact=False, oldest=found[0] if found else newest, newest=newest)
+    oldest = found[0] if found else newest
+    sources = [*{*up.sources, *down.sources}]
+    narrow, wide = _count(driver, key, sources, (up.lower, down.upper), consistency)
+    narrow += _between(narrow, up, down)
+    return Tally(max(len(found), narrow + wide), exact=False, oldest=oldest, newest=newest)
+
+
+def _between(size: int, up: Extent, down: Extent) -> int:
+    """Estimates what lies in narrow places between two looks that do not meet, by how dense it is where they reach.
+
+    Args:
+        size: How much lies in the narrow places that they reach.
+        up: What the look from the lower end reaches.
+        down: The same from the upper end.
+    """
+    starts = [source.place.start for source in up.sources if not source.place.wide]
+    ends = [source.place.end for source in down.sources if not source.place.wide]
+    gap = down.lower[0] - up.upper[0]
+    if gap <= 0 or not starts or not ends:
+        return 0
+    reached = max(0, up.upper[0] - min(starts)) + max(0, max(ends) - down.lower[0])
+    return size * gap // reached if reached else 0
 
 
 def _count(
@@ -68,7 +88,8 @@ def _count(
     sources: Sequence[Source],
     bounds: tuple[Position, Position],
     consistency: str,
-) -> int:
+) -> tuple[int, int]:
+    """Returns how many messages the narrow places hold, and how many the wide ones."""
     narrow = sorted((source for source in sources if not source.place.wide), key=lambda source: source.place.start)
     left_out = max(0, len(narrow) - 2 * COUNTED)
     chosen = narrow if not left_out else [*narrow[:COUNTED], *narrow[-COUNTED:]]
@@ -84,6 +105,7 @@ def _count(
     try:
         answers = [int(answer[0][0]) for answer in driver.run_all(calls, consistency=consistency)]
     except TooManyDead:  # An estimate is not worth more than what was listed.
-        return 0
+        return 0, 0
     of_narrow = [number for place, number in zip(counted, answers, strict=True) if not place.wide]
-    return sum(answers) + (left_out * sum(of_narrow) // len(of_narrow) if of_narrow else 0)
+    more = left_out * sum(of_narrow) // len(of_narrow) if of_narrow else 0
+    return sum(of_narrow) + more, sum(answers) - sum(of_narrow)

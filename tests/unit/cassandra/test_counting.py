@@ -110,6 +110,20 @@ def test_many_narrow_places_are_estimated_from_both_ends() -> None:
     assert (found.oldest, found.newest) == ((first.start, 0), (last.start + 299, 0))
 
 
+def test_what_lies_between_two_looks_is_estimated() -> None:
+    """Where the looks from both ends do not meet, what is between is taken to be as dense as what they reach."""
+    partition = Counted({placement.place_of(START, 1, HOME): 100, **narrow([300] * 200)})
+    wide, *places = (Source(place, (place.start, LOW_MIN)) for place in partition.places)
+    extents = (
+        Extent([wide, *places[:20]], FIRST, (places[20].place.start, LOW_MIN), complete=False),
+        Extent([wide, *places[-20:]], (places[-20].place.start, LOW_MIN), counting.END, complete=False),
+    )
+    found = counting.tally(partition, KEY, extents, "QUORUM", now=NOW)  # type: ignore[arg-type]
+    assert not found.exact
+    assert found.size == pytest.approx(200 * 300 + 100, rel=0.05)
+    assert partition.counts == 9
+
+
 def test_wide_places_are_counted_beside_narrow_ones() -> None:
     """What lies in the wide places is added, not multiplied."""
     wide = placement.place_of(START, 1, HOME)
