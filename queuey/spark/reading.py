@@ -23,7 +23,7 @@ from queuey.messages import Queue, Slice
 from queuey.spark import columns, stores
 from queuey.spark.errors import DataLoss, OptionError
 from queuey.spark.frontier import TRIES
-from queuey.spark.options import EARLIEST, Assign, At, Bound, Pattern, ReadOptions, StoreOptions
+from queuey.spark.options import EARLIEST, Assign, At, Bound, Pattern, ReadOptions
 from queuey.spark.stream_tasks import await_horizon
 from queuey.storage import Store
 
@@ -146,19 +146,23 @@ def shared_out(parts: list[Part], tasks: int) -> list[tuple[Part, ...]]:
     return [tuple(some) for some in found]
 
 
-def read_parts(options: ReadOptions, parts: Iterable[Part], schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_parts(options: ReadOptions, parts: Sequence[Part], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Scans slices.
 
     Raises:
         DataLoss: A queue was purged or deleted since the read was planned, and that is not to be overlooked.
     """
+    if not parts:
+        return
     arrow = columns.arrow_schema(schema)
     bodies = columns.needs_bodies(arrow)
+    store = stores.opened(options.store)
+    owner = stores.application(store, options.store)
     for _, some in groupby(parts, key=lambda part: part.queue):
         slices = list(some)
         try:
             for part in slices:
-                for batch in _scanned(options.store, part, bodies=bodies):
+                for batch in _scanned(store, owner, part, bodies=bodies):
                     yield columns.rows_of(batch, part.queue, part.slice.partition, arrow)
         except (QueueChanged, QueueNotFound) as error:
             text = f"Queue {slices[0].queue!r} was purged or deleted while it was being read"
@@ -167,7 +171,7 @@ def read_parts(options: ReadOptions, parts: Iterable[Part], schema: StructType) 
             _log.warning("%s: the rest of it is left out.", text)
 
 
-def _scanned(options: StoreOptions, part: Part, *, bodies: bool) -> Iterator[pa.RecordBatch]:
+def _scanned(store: Store, owner: str, part: Part, *, bodies: bool) -> Iterator[pa.RecordBatch]:
     """Scans a slice, through changes of the queue that leave its messages what they are.
 
     Raises:
@@ -175,10 +179,9 @@ def _scanned(options: StoreOptions, part: Part, *, bodies: bool) -> Iterator[pa.
         QueueNotFound: It was deleted.
         StoreUnavailable: The store does not answer, or this machine's clock is far behind the driver's.
     """
-    store = stores.opened(options)
     left = msgspec.structs.replace(part.slice, limit=BATCH_ROWS, max_bytes=BATCH_BYTES)
     while True:
-        queue = stores.queue(store, options, part.queue)
+        queue = store.queue(owner, part.queue, fresh=True)
         if (queue.uid, queue.qid) != (part.uid, part.qid):
             raise QueueChanged(f"queue {part.queue!r} is not the one that was planned for")
         try:
