@@ -115,7 +115,10 @@ def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
         with driver(place, NOWHERE, 0, options) as process:
             assert process.wait(PATIENCE) == 0, (place / "log").read_text()[-3000:]
         newest = [info.newest for info in kept.store.inspect(queue)[1] if info.newest is not None]
-        kept.settle(queue, max(newest))
+        until = time.monotonic() + float(lead) + PATIENCE
+        while kept.store.horizon(queue) <= max(newest)[0]:
+            assert time.monotonic() < until
+            time.sleep(0.05)
     follower.read()
     assert Counter(str(message.body) for message in kept.all(queue)) == Counter(expected)
     assert follower.seen == Counter(expected)
