@@ -1,0 +1,1 @@
+"""A stream's reader on its own, without Spark."""

@@ -1,0 +1,47 @@
+"""An embedded store on a clock moved by hand, and options that lead a reader to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from queuey.storage import Store
+from tests.backends import APP, CassandraSite, Clock, Site, SqliteSite
+from tests.spark.reader.micro_batches import opened
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock moved by hand."""
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
+    """An embedded store on the clock, with one application; readers with :func:`options` use it, too."""
+    store = SqliteSite(tmp_path / "data").open(clock)
+    store.create_application(APP)
+    with opened({"data": str(tmp_path / "data"), "subscribe": "any"}, store):
+        yield store
+    store.close()
+
+
+@pytest.fixture
+def options(tmp_path: Path, store: Store) -> Callable[..., dict[str, str]]:
+    """Makes options of a read of queue ``a`` from its beginning, or of what is given."""
+
+    def make(**more: str) -> dict[str, str]:
+        chosen = {} if {"assign", "subscribePattern"} & more.keys() else {"subscribe": "a"}
+        return {"data": str(tmp_path / "data"), **chosen, "startingOffsets": "earliest", **more}
+
+    return make
+
+
+@pytest.fixture
+def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
+    """Fresh data on the store that the test is for."""
+    if request.param == "sqlite":
+        return SqliteSite(tmp_path / "data")
+    return CassandraSite(request.getfixturevalue("contract_keyspace")).fresh()

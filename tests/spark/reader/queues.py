@@ -1,0 +1,38 @@
+"""What tests of the reader put into queues, and how they look at rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.storage import Store
+from tests.backends import APP
+from tests.spark.reader.micro_batches import Row
+
+DAY = 86_400
+
+
+def create(store: Store, name: str = "a", *, partitions: int = 1, ttl: int | None = None) -> Queue:
+    """Creates a queue."""
+    return store.create_queue(APP, name, QueueSpec(partitions=partitions, ttl=ttl))[0]
+
+
+def send(
+    store: Store, name: str, texts: Sequence[str], partition: int = 1, *, ttl: int = DAY, delay: float = 0
+) -> None:
+    """Sends messages, each with a time of its own."""
+    store.append(
+        store.queue(APP, name, fresh=True),
+        [NewMessage(text, partition, ttl, delay=delay) for text in texts],
+    )
+
+
+def values(rows: list[Row] | None) -> list[str]:
+    """The texts of rows, in their order."""
+    assert rows is not None
+    return [row["value"].decode() for row in rows]
+
+
+def numbered(count: int, first: int = 0) -> list[str]:
+    """So many different texts."""
+    return [f"m{number}" for number in range(first, first + count)]

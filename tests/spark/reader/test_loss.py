@@ -1,0 +1,221 @@
+"""What a stream does when messages expire before they are read, queues change or go, and stores are away."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from queuey.errors import StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import OffsetChange, Queue, QueueSpec, Slice
+from queuey.spark.errors import DataLoss
+from queuey.storage import Store
+from tests.backends import Clock
+from tests.spark.reader.micro_batches import Query
+from tests.spark.reader.queues import create, numbered, send, values
+
+
+def test_a_start_that_has_expired_is_an_error(
+    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
+) -> None:
+    """A stream that was away for longer than the TTL says so, and what to do, unless loss is accepted."""
+    create(store, ttl=60)
+    send(store, "a", ["1"], ttl=60)
+    query = Query(options())
+    assert values(query.batch()) == ["1"]
+    send(store, "a", ["lost"], ttl=60)
+    clock.advance(61)
+    send(store, "a", ["2"], ttl=60)
+    query.start()
+    with pytest.raises(DataLoss, match=r"queue 'a', partition 1, may have expired.*failOnDataLoss=false"):
+        query.batch()
+    query.start(options(failOnDataLoss="false"))
+    assert values(query.batch()) == ["2"]
+    query.start()
+    assert query.batch() is None
+
+
+def test_an_id_to_start_at_that_has_expired_is_an_error(
+    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
+) -> None:
+    """Whoever names a message wants it, and what came after it."""
+    queue = create(store, ttl=60)
+    send(store, "a", ["1"], ttl=60)
+    [[first]] = store.scan(queue, Slice(1))
+    clock.advance(61)
+    send(store, "a", ["2"], ttl=60)
+    starts = json.dumps({"a": {"1": first.id}})
+    with pytest.raises(DataLoss, match="may have expired"):
+        Query(options(startingOffsets=starts)).batch()
+    assert values(Query(options(startingOffsets=starts, failOnDataLoss="false")).batch()) == ["2"]
+
+
+def test_a_batch_that_expired_before_it_was_run_again_is_an_error(
+    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
+) -> None:
+    """A batch in the checkpoint that was not finished is checked before its tasks are planned again."""
+    create(store, ttl=60)
+    send(store, "a", ["0"], ttl=60)
+    query = Query(options())
+    assert values(query.batch()) == ["0"]
+    send(store, "a", ["1"], ttl=60)
+    assert query.begin()
+    clock.advance(61)
+    query.start()
+    with pytest.raises(DataLoss, match="may have expired"):
+        query.run()
+    query.start(options(failOnDataLoss="false"))
+    assert values(query.run()) == []
+
+
+def test_a_queue_that_is_deleted_is_an_error(
+    store: Store, options: Callable[..., dict[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Unless loss is accepted: then the others go on, with a warning, and a new queue of the name is read anew."""
+    queue = create(store, "log-1")
+    create(store, "log-2")
+    query = Query(options(subscribePattern="log-."))
+    send(store, "log-1", ["1"])
+    send(store, "log-2", ["2"])
+    assert values(query.batch()) == ["1", "2"]
+    store.delete_queue(queue)
+    with pytest.raises(DataLoss, match=r"'log-1'.*failOnDataLoss=false"):
+        query.batch()
+    query.start(options(subscribePattern="log-.", failOnDataLoss="false"))
+    send(store, "log-2", ["3"])
+    with caplog.at_level(logging.WARNING):
+        assert values(query.batch()) == ["3"]
+    assert "'log-1'" in caplog.text
+    create(store, "log-1")
+    send(store, "log-1", ["again"])
+    assert values(query.batch()) == ["again"]
+    assert query.batch() is None
+
+
+def test_a_named_queue_that_is_deleted_is_an_error(store: Store, options: Callable[..., dict[str, str]]) -> None:
+    """The same holds for queues that are named one by one."""
+    queue = create(store)
+    create(store, "b")
+    query = Query(options(subscribe="a,b"))
+    query.batch()
+    send(store, "a", ["1"])
+    store.delete_queue(queue)
+    with pytest.raises(DataLoss, match="'a'"):
+        query.batch()
+    query.start(options(subscribe="a,b", failOnDataLoss="false"))
+    send(store, "b", ["2"])
+    assert values(query.rest()) == ["2"]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_queue_deleted_between_plan_and_task(
+    store: Store, options: Callable[..., dict[str, str]], *, fail: bool
+) -> None:
+    """The task fails with a sentence, or has no rows of it."""
+    queue = create(store, "log-1")
+    create(store, "log-2")
+    send(store, "log-1", ["1"])
+    send(store, "log-2", ["2"])
+    query = Query(options(subscribePattern="log-.", failOnDataLoss=str(fail).lower()))
+    assert query.begin()
+    store.delete_queue(queue)
+    if fail:
+        with pytest.raises(DataLoss, match="'log-1' was deleted"):
+            query.run()
+    else:
+        assert values(query.run()) == ["2"]
+
+
+def test_a_scan_goes_on_over_changes_of_the_queue(
+    store: Store, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue that gets another partition while a task reads it is looked up again; no row is lost or given twice."""
+    queue = create(store)
+    send(store, "a", numbered(30))
+    monkeypatch.setattr("queuey.spark.stream_tasks.ROWS", 10)
+    query = Query(options())
+    assert query.begin()
+    [task] = query.tasks()
+    batches = query.reader.read(task)
+    rows = next(batches).to_pylist()
+    store.update_queue(queue, QueueSpec(partitions=2))
+    rows += [row for batch in batches for row in batch.to_pylist()]
+    assert values(rows) == numbered(30)
+
+
+def test_progress_is_recorded_for_the_group(store: Store, options: Callable[..., dict[str, str]]) -> None:
+    """What batches have processed shows as the group's offsets: of all batches before the present one."""
+    queue = create(store, partitions=2)
+    send(store, "a", numbered(10))
+    query = Query(options(group="spark", maxOffsetsPerTrigger="4"))
+    lags: list[int] = []
+    while query.batch() is not None:
+        recorded = {offset.partition: offset.position for offset in store.offsets(queue, "spark")} if lags else {}
+        lags.append(store.lag(queue, [(1, recorded.get(1))])[0].count)
+    assert lags == [10, 6, 2]
+    [offset] = store.offsets(queue, "spark")
+    assert store.lag(queue, [(1, offset.position)])[0].count == 0
+
+
+def test_progress_never_goes_backwards(store: Store, options: Callable[..., dict[str, str]]) -> None:
+    """A stream that starts over, and one that is behind another, leave what is recorded."""
+    queue = create(store)
+    send(store, "a", numbered(10))
+    last = next(store.scan(queue, Slice(1)))[-1].position
+    store.set_offsets(queue, "spark", [OffsetChange(1, last)])
+    Query(options(group="spark", maxOffsetsPerTrigger="2")).rest(ReadMaxRows(2))
+    assert store.offsets(queue, "spark")[0].position >= last
+    behind = Query(options(group="spark", maxOffsetsPerTrigger="2"))
+    for _ in range(3):
+        behind.batch()
+        assert store.offsets(queue, "spark")[0].position >= last
+
+
+def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: Callable[..., dict[str, str]]) -> None:
+    """Whoever purges a queue wants its messages gone, for streams as well."""
+    queue = create(store)
+    query = Query(options())
+    query.batch()
+    send(store, "a", ["gone"])
+    store.purge_queue(queue)
+    send(store, "a", ["1"])
+    assert values(query.rest()) == ["1"]
+
+
+def test_a_task_waits_for_a_horizon_that_is_behind(
+    store: Store, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine whose clock is behind the driver's nothing is left out: the task waits."""
+    create(store)
+    send(store, "a", ["1"])
+    query = Query(options())
+    assert query.begin()
+    horizon, looks = type(store).horizon, iter([100, 100, 0])
+    monkeypatch.setattr(
+        type(store), "horizon", lambda self, queue: horizon(self, queue) - next(looks) * TICKS_PER_SECOND
+    )
+    assert values(query.run()) == ["1"]
+    assert next(looks, None) is None
+
+
+def test_a_short_outage_does_not_end_a_stream(
+    store: Store, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the next batch ends is asked for again until the store answers."""
+    create(store)
+    send(store, "a", ["1"])
+    query = Query(options())
+    query.reader.initialOffset()
+    reach, outages = type(store).reach, iter([True, True, False])
+
+    def failing(store: Store, queue: Queue, part: Slice) -> tuple[int, Position]:
+        if next(outages):
+            raise StoreUnavailable("away for a moment")
+        return reach(store, queue, part)
+
+    monkeypatch.setattr(type(store), "reach", failing)
+    assert values(query.batch()) == ["1"]

@@ -1,0 +1,106 @@
+"""A batch never holds what a batch before it should have had: writers beside the stream, delays, read delays."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import cast
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+
+from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND
+from queuey.messages import Message, NewMessage, Queue, QueueSpec
+from queuey.spark import offsets
+from queuey.storage import Store
+from tests.backends import APP, CassandraSite, Clock, Site, SqliteSite
+from tests.spark.reader.micro_batches import Query, Row, opened
+from tests.spark.reader.queues import DAY, create, numbered, send, values
+
+
+@pytest.mark.parametrize("site", ["sqlite", "cassandra"], indirect=True)
+def test_nothing_appears_below_the_end_of_a_batch(site: Site) -> None:
+    """Writers in several stores, some of them with delays, and a stream beside them: every message once, in order."""
+    with contextlib.ExitStack() as stack:
+        stores = [stack.enter_context(contextlib.closing(site.open())) for _ in range(3)]
+        stores[0].create_application(APP)
+        queue = create(stores[0], partitions=2)
+        where = {"store": site.url} if isinstance(site, CassandraSite) else {"data": str(cast("SqliteSite", site).path)}
+        options = {**where, "subscribe": "a", "startingOffsets": "earliest"}
+        with ThreadPoolExecutor(2) as pool:
+            writers = [pool.submit(write_at_random, stores[number], queue, number) for number in range(2)]
+            stack.enter_context(opened(options, stores[2]))
+            query = Query(options)
+            rows: list[Row] = []
+            while not all(writer.done() for writer in writers):
+                rows += query.batch(ReadMaxRows(50)) or []
+        sent = Counter(text for writer in writers for text in writer.result())
+        while len(rows) < sum(sent.values()):
+            rows += query.batch(ReadMaxRows(50)) or []
+        assert Counter(values(rows)) == sent
+        assert Counter(values(Query(options).rest())) == sent
+    for number in (1, 2):
+        placed = [row["position"] for row in rows if row["partition"] == number]
+        assert placed == sorted(placed)
+    steps = pairwise(offsets.parse(json.loads(end)) for end in query.ends)
+    assert all(later.of(place) >= position for earlier, later in steps for place, position in earlier.positions.items())
+
+
+def write_at_random(store: Store, queue: Queue, number: int) -> list[str]:
+    """Sends messages to two partitions, a few at a time, some of them to come later; returns their texts."""
+    chance = random.Random(number)
+    sent: list[str] = []
+    for turn in range(120):
+        texts = [f"{number}-{turn}-{index}" for index in range(chance.randrange(1, 6))]
+        delay = chance.choice([0, 0, 0.05, 0.3])
+        store.append(queue, [NewMessage(text, chance.randrange(1, 3), DAY, delay=delay) for text in texts])
+        sent += texts
+    return sent
+
+
+def test_a_delayed_message_comes_when_it_is_due(
+    store: Store, clock: Clock, options: Callable[..., dict[str, str]]
+) -> None:
+    """Also if nothing else is written meanwhile, and in the order of due times."""
+    create(store)
+    query = Query(options())
+    send(store, "a", ["later"], delay=10)
+    send(store, "a", ["now"])
+    assert values(query.batch()) == ["now"]
+    clock.advance(9)
+    assert query.batch() is None
+    clock.advance(2)
+    assert values(query.batch()) == ["later"]
+
+
+def test_a_read_delay_is_kept(store: Store, clock: Clock, options: Callable[..., dict[str, str]]) -> None:
+    """Batches end so far behind the clock as the queue says; what comes late within that is not missed."""
+    queue = store.create_queue(APP, "a", QueueSpec(read_delay=5.0))[0]
+    query = Query(options())
+    send(store, "a", ["1"])
+    early = clock.ticks
+    clock.advance(3)
+    send(store, "a", ["3"])
+    assert values(query.batch()) == []
+    store.load(queue, [Message(early + 10, LOW_MIN + 1, 1, early + DAY * TICKS_PER_SECOND, "2")])
+    clock.advance(3)
+    assert values(query.batch()) == ["1", "2"]
+    clock.advance(3)
+    assert values(query.batch()) == ["3"]
+
+
+def test_the_newest_offset_is_reported(store: Store, options: Callable[..., dict[str, str]]) -> None:
+    """How far a batch could have gone is known after it was planned, not before."""
+    create(store, partitions=2)
+    send(store, "a", numbered(9))
+    query = Query(options())
+    assert query.reader.reportLatestOffset() is None
+    query.batch(ReadMaxRows(2))
+    newest = offsets.parse(query.reader.reportLatestOffset())
+    end = offsets.parse(json.loads(query.ends[-1]))
+    assert newest.of(("a", 2)) == newest.of(("a", 1)) > end.of(("a", 1)) > FIRST
