@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
@@ -20,10 +21,15 @@ from queuey.storage.cassandra.segments import Segments
 
 LOADED_AT_ONCE = 5000
 """Messages that are divided among places together."""
+WIDE_ROWS = 200_000
+WIDE_BYTES = 64_000_000
+"""What a wide place of loaded messages may hold. The dense ones are so narrow that it is worth to have it large: many
+small places cost a reader more than few large ones."""
 BATCH_ROWS = 100
 BATCH_BYTES = 128 << 10
 FLYING = 8
-"""Batches on the way."""
+"""Batches on the way; one with a long body takes the room of as many as it is long. The driver refuses requests for a
+connection while one that does not fit in the socket's buffer is on its way."""
 _NO_META = b"\0"
 
 Placed = dict[tuple[int, Place], list[Message]]
@@ -97,18 +103,20 @@ class Loader:
         room = threading.Semaphore(FLYING)
         errors: list[StoreUnavailable] = []
 
-        def done(_rows: Rows | None, error: StoreUnavailable | None) -> None:
+        def done(weight: int, _rows: Rows | None, error: StoreUnavailable | None) -> None:
             if error is not None:
                 errors.append(error)
-            room.release()
+            room.release(weight)
 
         for (partition, place), messages in placed.items():
             where = (self._row.queue.qid, partition, place.bucket)
             key = rows.key_of(*where)
             for batch in _batches(messages):
-                room.acquire()
+                weight = _weight(batch)
+                for _ in range(weight):
+                    room.acquire()
                 if errors:
-                    room.release()
+                    room.release(weight)
                     break
                 self._driver.begin_rows(
                     rows.INSERT[place.kind],
@@ -117,7 +125,7 @@ class Loader:
                     routing_key=rows.routing_of(*where),
                     consistency=self._level.writes,
                     timeout=self._level.deadline,
-                    done=done,
+                    done=partial(done, weight),
                 )
         for _ in range(FLYING):
             room.acquire()
@@ -144,6 +152,11 @@ def _level_for(messages: Sequence[Message]) -> int:
     fill = max(len(messages) / FULL_ROWS, sum(len(message.body) for message in messages) / FULL_BYTES)
     full = fill * placement.width(0, placement.LOAD) / span > 1
     return placement.DENSE_LOAD if full else placement.LOAD
+
+
+def _weight(batch: Sequence[Message]) -> int:
+    """Returns how many batches of the usual size a batch counts for."""
+    return max(1, min(FLYING, sum(len(message.body) for message in batch) // BATCH_BYTES))
 
 
 def _batches(messages: Sequence[Message]) -> list[list[Message]]:

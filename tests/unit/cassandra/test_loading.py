@@ -28,3 +28,12 @@ def test_places_do_not_get_too_full(count: int, seconds: float, size: int, level
     step = round(seconds * ids.TICKS_PER_SECOND / max(1, count - 1))
     messages = [Message(NOW + number * step, 0, 1, NOW, bytes(size)) for number in range(count)]
     assert loading._level_for(messages) == level
+
+
+@pytest.mark.parametrize(("size", "most"), [(1_000, 8), (200_000, 8), (300_000, 4), (900_000, 1), (4_000_000, 1)])
+def test_long_bodies_do_not_crowd_a_connection(size: int, most: int) -> None:
+    """As many batches are on the way as before while they are small, fewer if bodies are long, and never none."""
+    batches = loading._batches([Message(NOW, number, 1, NOW, bytes(size)) for number in range(20)])
+    weights = {loading._weight(batch) for batch in batches}
+    assert all(0 < weight <= loading.FLYING for weight in weights)
+    assert loading.FLYING // max(weights) == most
