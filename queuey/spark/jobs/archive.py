@@ -25,7 +25,7 @@ from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.contents import Difference, Key
 from queuey.spark.jobs.manifest import Archive, Kept, Manifest, Source, Summary
 from queuey.spark.jobs.opened import Opened
-from queuey.spark.jobs.units import Search, Unit, divided, grouped, shared, waves
+from queuey.spark.jobs.units import Search, Unit, divided, grouped, shared, waves, whole
 from queuey.spark.options import Selection, StoreOptions
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
     damaged: list[str] = []
     searches = scene.searches(damaged)
     units = scans.find(spark, options.store, shared(searches, scene.tasks))
+    units += scene.unsealed(units)
     if options.dry_run:
         return scene.report(scene.planned(units), damaged=damaged)
     return scene.carried_out(units, damaged)
@@ -197,6 +198,19 @@ class Scene:
             )
             for name, queue in names.items()
         ]
+
+    def unsealed(self, units: Iterable[Unit]) -> list[Unit]:
+        """Returns units for buckets that hold messages without a manifest and of which the store has none any more.
+
+        A run was killed before it could seal them, and what it had put there has left the store since.
+
+        Args:
+            units: What was found in the store.
+        """
+        found = {unit.key for unit in units}
+        left = sorted(self.there.unsealed(self.queues) - found)
+        named = ((self.queues[name], buckets.named(bucket, self.options.seconds)) for name, bucket in left)
+        return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
 
     def planned(self, units: Iterable[Unit]) -> list[Archived]:
         """Returns what would be archived."""

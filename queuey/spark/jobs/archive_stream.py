@@ -31,7 +31,7 @@ from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.contents import Key
 from queuey.spark.jobs.manifest import Archive
 from queuey.spark.jobs.opened import Opened
-from queuey.spark.jobs.units import BUCKET_WEIGHT, Unit
+from queuey.spark.jobs.units import BUCKET_WEIGHT, whole
 from queuey.spark.options import Assign, Pattern
 from queuey.storage import Store
 
@@ -158,7 +158,7 @@ class Closing:
     def _complete(self, over: Collection[Key], parts: Mapping[Key, Sequence[str]], queues: Mapping[str, Queue]) -> None:
         self._say(f"completing {len(over)} buckets")
         scene = Scene(self._spark, self._options, self._there, queues, self._say)
-        units = [unit for key in sorted(over) for unit in _units(queues[key[0]], self._bucket(key))]
+        units = [unit for key in sorted(over) for unit in whole(queues[key[0]], self._bucket(key), BUCKET_WEIGHT)]
         also = incoming.read(self._spark, self._there.files, parts, over)
         place = f"{STAGING}/{secrets.token_hex(8)}/stream"
         try:
@@ -215,21 +215,3 @@ def _started(
     writer = messages.writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
     trigger = writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=f"{every} seconds")
     return trigger.start()
-
-
-def _units(queue: Queue, bucket: Bucket) -> list[Unit]:
-    """Returns a bucket as units whose sizes nobody knows."""
-    return [
-        Unit(
-            queue.name,
-            queue.uid,
-            queue.qid,
-            bucket.start,
-            bucket.seconds,
-            number,
-            bucket.lower,
-            bucket.upper,
-            BUCKET_WEIGHT,
-        )
-        for number in range(1, queue.partitions + 1)
-    ]

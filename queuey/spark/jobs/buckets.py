@@ -86,6 +86,15 @@ def named(name: str, seconds: int) -> Bucket:
     return Bucket(int(moment.timestamp()), seconds)
 
 
+def is_name(name: str, seconds: int) -> bool:
+    """Tells whether this is the name of a bucket of this width."""
+    try:
+        named(name, seconds)
+    except ValueError:
+        return False
+    return True
+
+
 def closed_end(horizon: int, seconds: int) -> Position:
     """Returns where the closed buckets end: nothing below it can be added any more by whoever sends.
 

@@ -98,11 +98,14 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     found = contents.summaries(there.keeper.read(present)) if present else {}
     damaged = [damage for one in manifests for damage in compared(one, found.get(one.key))]
     damaged += [damage for one in manifests for damage in _files(there, one)]
+    unsealed = there.unsealed(names)
     waiting: list[Open] = []
     if options.against_store:
         say("comparing with the store")
         lacking, waiting = _against_store(spark, options, there, names, present)
         damaged += lacking
+        unsealed -= {(one.queue, one.bucket) for one in waiting}
+    damaged += [Damage(*key, "it holds messages and has no manifest: archive it again") for key in unsealed]
     return CheckReport(
         archive=there.files.root,
         buckets=len(manifests),

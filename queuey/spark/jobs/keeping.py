@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MESSAGES = "messages"
+REPLACED = "_replaced"
+"""Where buckets lie while others take their places."""
 MOST_ROWS = 5_000_000
 """Messages in one file."""
 _CATALOG = "queuey_archive"
@@ -47,12 +49,20 @@ class Keeper(ABC):
     """The messages of an archive's buckets."""
 
     @abstractmethod
+    def recover(self) -> None:
+        """Undoes what a run that was killed has left half done."""
+
+    @abstractmethod
+    def buckets(self, queues: Collection[str]) -> set[Key]:
+        """Returns the buckets of queues that hold messages, with a manifest or without."""
+
+    @abstractmethod
     def present(self, keys: Collection[Key]) -> set[Key]:
         """Returns which of these buckets hold messages, with a manifest or without."""
 
     @abstractmethod
     def read(self, keys: Collection[Key]) -> DataFrame:
-        """Returns the messages of buckets that are present, with the columns of :func:`scans.schema`."""
+        """Returns the messages of buckets, with the columns of :func:`scans.schema`; of those that are gone none."""
 
     @abstractmethod
     def replace(self, staged: str, keys: Collection[Key]) -> None:
@@ -64,11 +74,28 @@ class Keeper(ABC):
 
 
 class ParquetKeeper(Keeper):
-    """Directories of files, one for each bucket; a staged bucket takes its place by a rename."""
+    """Directories of files, one for each bucket; a staged bucket takes its place by a rename.
+
+    One that is replaced is moved aside first, because messages that have left the store may be nowhere else.
+    """
 
     def __init__(self, spark: SparkSession, files: Files) -> None:
         self._spark = spark
         self._files = files
+
+    def recover(self) -> None:
+        """See the contract: what was moved aside comes back unless something has taken its place."""
+        for queue in self._files.list(REPLACED):
+            for bucket in self._files.list(f"{REPLACED}/{queue.name}"):
+                place = f"{queue.name}/{bucket.name}"
+                if not self._files.exists(f"{MESSAGES}/{place}"):
+                    self._files.move(f"{REPLACED}/{place}", f"{MESSAGES}/{place}")
+        self._files.delete(REPLACED)
+
+    def buckets(self, queues: Collection[str]) -> set[Key]:
+        """See the contract."""
+        found = ((queue, self._files.list(f"{MESSAGES}/{manifest.queue_part(queue)}")) for queue in queues)
+        return {(queue, name) for queue, entries in found for one in entries if (name := _bucket(one.name))}
 
     def present(self, keys: Collection[Key]) -> set[Key]:
         """See the contract."""
@@ -76,7 +103,7 @@ class ParquetKeeper(Keeper):
 
     def read(self, keys: Collection[Key]) -> DataFrame:
         """See the contract."""
-        places = [self._files.place(manifest.messages_place(*key)) for key in sorted(keys)]
+        places = [self._files.place(manifest.messages_place(*key)) for key in sorted(self.present(keys))]
         reader = self._spark.read.schema(scans.schema()).option("basePath", self._files.place(MESSAGES))
         found = reader.parquet(*places) if places else self._spark.createDataFrame([], scans.schema())
         return found.select(*scans.schema().names)
@@ -84,7 +111,11 @@ class ParquetKeeper(Keeper):
     def replace(self, staged: str, keys: Collection[Key]) -> None:
         """See the contract."""
         for key in sorted(keys):
-            self._files.move(f"{staged}/{manifest.part_place(*key)}", manifest.messages_place(*key))
+            place = manifest.part_place(*key)
+            if self._files.exists(f"{MESSAGES}/{place}"):
+                self._files.move(f"{MESSAGES}/{place}", f"{REPLACED}/{place}")
+            self._files.move(f"{staged}/{place}", f"{MESSAGES}/{place}")
+        self._files.delete(REPLACED)
 
     def files(self, key: Key) -> tuple[File, ...]:
         """See the contract."""
@@ -103,29 +134,31 @@ class TableKeeper(Keeper):
             spark.conf.set(f"spark.sql.catalog.{_CATALOG}.type", "hadoop")
             spark.conf.set(f"spark.sql.catalog.{_CATALOG}.warehouse", files.root)
 
-    def present(self, keys: Collection[Key]) -> set[Key]:
+    def recover(self) -> None:
+        """See the contract: what is written to a table is there as a whole or not at all."""
+
+    def buckets(self, queues: Collection[str]) -> set[Key]:
         """See the contract."""
         if not self._begun():
             return set()
-        return {(row.queue, row.bucket) for row in self.read(keys).select("queue", "bucket").distinct().collect()}
+        wanted = self._spark.createDataFrame([(name,) for name in sorted(queues)], "queue string")
+        return _keys(_only(self._whole(), wanted))
+
+    def present(self, keys: Collection[Key]) -> set[Key]:
+        """See the contract."""
+        return _keys(self.read(keys))
 
     def read(self, keys: Collection[Key]) -> DataFrame:
         """See the contract."""
-        from pyspark.sql.functions import broadcast
-
         if not self._begun():
             return self._spark.createDataFrame([], scans.schema())
-        if self._kind == "delta":
-            table = self._spark.read.format("delta").load(self._files.place(MESSAGES))
-        else:
-            table = self._spark.table(self._table)
         wanted = self._spark.createDataFrame(sorted(keys), "queue string, bucket string")
-        return table.join(broadcast(wanted), ["queue", "bucket"], "left_semi").select(*scans.schema().names)
+        return _only(self._whole(), wanted).select(*scans.schema().names)
 
     def replace(self, staged: str, keys: Collection[Key]) -> None:
         """See the contract."""
         wanted = self._spark.createDataFrame(sorted(keys), "queue string, bucket string")
-        rows = read_staged(self._spark, self._files, staged).join(wanted, ["queue", "bucket"], "left_semi")
+        rows = _only(read_staged(self._spark, self._files, staged), wanted)
         rows = rows.select(*scans.schema().names).sortWithinPartitions(*_ORDER)
         if self._kind == "delta":
             writer = rows.write.format("delta").mode("overwrite").partitionBy("queue", "bucket")
@@ -138,6 +171,11 @@ class TableKeeper(Keeper):
     def files(self, key: Key) -> tuple[File, ...]:  # noqa: ARG002 - the table knows them
         """See the contract."""
         return ()
+
+    def _whole(self) -> DataFrame:
+        if self._kind == "delta":
+            return self._spark.read.format("delta").load(self._files.place(MESSAGES))
+        return self._spark.table(self._table)
 
     def _begun(self) -> bool:
         return bool(self._files.list(MESSAGES))
@@ -184,6 +222,23 @@ def data_files(files: Files, place: str) -> tuple[File, ...]:
     """Lists the files of a directory that Spark reads."""
     found = files.list(place)
     return tuple(File(entry.name, entry.bytes) for entry in found if not entry.directory and entry.name[0] not in "._")
+
+
+def _only(messages: DataFrame, wanted: DataFrame) -> DataFrame:
+    """Chooses messages that agree with a row of a small frame in all its columns."""
+    from pyspark.sql.functions import broadcast
+
+    return messages.join(broadcast(wanted), wanted.columns, "left_semi")
+
+
+def _keys(messages: DataFrame) -> set[Key]:
+    return {(row.queue, row.bucket) for row in messages.select("queue", "bucket").distinct().collect()}
+
+
+def _bucket(directory: str) -> str:
+    """Returns the bucket whose messages a directory of this name holds; empty: it is of something else."""
+    name, equals, bucket = directory.partition("=")
+    return bucket if name == "bucket" and equals else ""
 
 
 def _on_classpath(spark: SparkSession, name: str) -> bool:

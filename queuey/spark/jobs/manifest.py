@@ -210,12 +210,17 @@ def messages_place(queue: str, bucket: str) -> str:
 
 def part_place(queue: str, bucket: str) -> str:
     """Returns where a bucket is under a directory of messages."""
-    return f"queue={escaped(queue)}/bucket={bucket}"
+    return f"{queue_part(queue)}/bucket={bucket}"
+
+
+def queue_part(queue: str) -> str:
+    """Returns where a queue is under a directory of messages, or of manifests."""
+    return f"queue={escaped(queue)}"
 
 
 def manifest_place(queue: str, bucket: str) -> str:
     """Returns where a bucket's manifest is, from the archive's directory."""
-    return f"manifests/queue={escaped(queue)}/{bucket}.json"
+    return f"manifests/{queue_part(queue)}/{bucket}.json"
 
 
 def bucket_of(file: str) -> str | None:

@@ -63,8 +63,15 @@ class Opened:
 
     def bucket_names(self, queue: str) -> list[str]:
         """Lists the buckets of a queue that have manifests, ascending."""
-        found = self.files.list(f"{MANIFESTS}/queue={manifest.escaped(queue)}")
-        return [name for entry in found if (name := manifest.bucket_of(entry.name)) is not None]
+        found = self.files.list(f"{MANIFESTS}/{manifest.queue_part(queue)}")
+        names = [name for entry in found if (name := manifest.bucket_of(entry.name)) is not None]
+        return [name for name in names if buckets.is_name(name, self.about.seconds)]
+
+    def unsealed(self, queues: Collection[str]) -> set[Key]:
+        """Returns the buckets of queues that hold messages and have no manifest: a run was killed before that."""
+        sealed = {(name, bucket) for name in queues for bucket in self.bucket_names(name)}
+        found = self.keeper.buckets(queues) - sealed
+        return {(name, bucket) for name, bucket in found if buckets.is_name(bucket, self.about.seconds)}
 
     def manifests(self, keys: Collection[Key], damaged: list[str] | None = None) -> list[Manifest]:
         """Reads manifests, by queue and bucket.
@@ -140,7 +147,10 @@ def begin(spark: SparkSession, directory: str, wanted: Archive, *, write: bool) 
     about = manifest.decode_archive(text, files.place(ABOUT))
     if differing := about.differing(wanted):
         raise OptionError(f"{files.root} is an archive of another kind: {'; '.join(differing)}")
-    return Opened(spark, files, about)
+    opened = Opened(spark, files, about)
+    if write:
+        opened.keeper.recover()
+    return opened
 
 
 def existing(spark: SparkSession, directory: str) -> Opened:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from queuey.ids import LOW_MIN, Position
+from queuey.messages import Queue
 from queuey.spark.jobs.buckets import Bucket
 
 T = TypeVar("T")
@@ -63,6 +64,24 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     def key(self) -> tuple[str, str]:
         """Queue and name of the bucket."""
         return self.queue, Bucket(self.bucket, self.seconds).name
+
+
+def whole(queue: Queue, bucket: Bucket, weight: int) -> list[Unit]:
+    """Returns a bucket as units, one for each partition, of which somebody guesses what they hold."""
+    return [
+        Unit(
+            queue.name,
+            queue.uid,
+            queue.qid,
+            bucket.start,
+            bucket.seconds,
+            number,
+            bucket.lower,
+            bucket.upper,
+            weight,
+        )
+        for number in range(1, queue.partitions + 1)
+    ]
 
 
 def divided(units: Iterable[Unit]) -> list[Unit]:

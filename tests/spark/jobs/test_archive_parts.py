@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queuey import ids
-from queuey.messages import NewMessage
+from queuey.messages import NewMessage, Queue
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs import incoming, opened, scans
 from queuey.spark.jobs.archive import archive
 from queuey.spark.jobs.archive_stream import StreamReport, archive_stream
 from queuey.spark.jobs.buckets import Bucket
+from queuey.spark.jobs.checking import CheckOptions, CheckReport, check
 from queuey.spark.jobs.files import Files, FilesUnavailable
-from queuey.spark.options import Assign
-from tests.spark.jobs.archives import options, past, stored, until
+from queuey.spark.jobs.manifest import Manifest
+from queuey.spark.options import Assign, Pattern
+from tests.spark.jobs.archives import last_hour, message, options, past, stored, until
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -83,6 +85,68 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path, mon
     damaged: list[str] = []
     assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
     assert expected[1].bucket in damaged[0]
+
+
+def delete_all(kept: Kept, queue: Queue) -> None:
+    """Deletes every message, as TTL would."""
+    kept.store.delete(queue, [(one.partition, one.position) for one in kept.all(queue)])
+
+
+def checked(spark: SparkSession, kept: Kept, to: Path) -> CheckReport:
+    """Checks an archive of all queues."""
+    return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to)), quiet)
+
+
+def test_a_run_that_ended_while_it_replaced_a_bucket(
+    spark: SparkSession, embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket that was about to be replaced keeps what it had, though the store has it no more."""
+    queue, to = past(embedded, "orders, {x}", 20, hours=1), tmp_path / "archive"
+    archive(spark, options(embedded, to), quiet)
+    delete_all(embedded, queue)
+    embedded.store.load(queue, [message(7, last_hour() - 5, ids.random_low(), 2)])
+    move = Files.move
+
+    def killed(self: Files, source: str, target: str) -> None:
+        if source.startswith("_staging") and target.startswith("messages/"):
+            self.delete(target)
+            raise OSError("killed")
+        move(self, source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Files, "move", killed)
+        with pytest.raises(OSError, match="killed"):
+            archive(spark, options(embedded, to, again=True), quiet)
+    delete_all(embedded, queue)
+    report = archive(spark, options(embedded, to), quiet)
+    assert [one.count for one in report.archived] == [20]
+    assert checked(spark, embedded, to).messages == 20
+    assert not (to / "_replaced").exists()
+
+
+def test_a_bucket_that_was_not_sealed_in_time(
+    spark: SparkSession, embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bucket without a manifest gets one, though all its messages have left the store; until then a check says so."""
+    queue, to = past(embedded, "orders", 20, hours=2), tmp_path / "archive"
+    record = opened.Opened.record
+
+    def killed(self: opened.Opened, found: Manifest) -> None:
+        record(self, found)
+        raise OSError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(opened.Opened, "record", killed)
+        with pytest.raises(OSError, match="killed"):
+            archive(spark, options(embedded, to), quiet)
+    delete_all(embedded, queue)
+    [damage] = checked(spark, embedded, to).damaged
+    assert "no manifest" in damage.text
+    assert len(archive(spark, options(embedded, to, dry_run=True), quiet).archived) == 1
+    assert [(one.bucket, one.count) for one in archive(spark, options(embedded, to), quiet).archived] == [
+        (damage.bucket, 10)
+    ]
+    assert (checked(spark, embedded, to).damaged, checked(spark, embedded, to).messages) == ((), 20)
 
 
 def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
