@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from queuey.errors import QueueyError
+from queuey.errors import QueueExists, QueueyError
 from queuey.messages import QueueSpec
 from queuey.spark import reports, stores
 from queuey.spark.errors import OptionError
@@ -123,11 +123,16 @@ def _check_queue(options: WriteOptions) -> None:
     if options.queue is None:
         return
     store = stores.opened(options.store)
-    application = stores.application(store, options.store)
-    if options.create:
-        store.create_queue(application, options.queue, QueueSpec(partitions=options.partitions))
+    if not options.create:
+        stores.queue(store, options.store, options.queue)
         return
-    store.queue(application, options.queue, fresh=True)
+    application = stores.application(store, options.store)
+    try:
+        store.create_queue(application, options.queue, QueueSpec(partitions=options.partitions))
+    except QueueExists as error:
+        raise OptionError(
+            f"Queue {options.queue!r} exists, and not with {options.partitions} partitions: leave the option out."
+        ) from error
 
 
 def _write(

@@ -148,6 +148,19 @@ def test_a_rate_is_kept_over_micro_batches(desk: Desk) -> None:
     assert (desk.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(9.0)
 
 
+def test_a_queue_that_cannot_be_written_to_is_named_at_planning(embedded: Kept) -> None:
+    """A queue that is not there, or has other partitions than it is to be created with, is told in a sentence."""
+    embedded.queue(partitions=2)
+    schema = StructType([StructField("value", StringType())])
+    asked = write_options({**embedded.options, "queue": "other"}, streaming=False)
+    with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'other'"):
+        QueueyWriter(asked, schema, overwrite=False)
+    create = {"queue": "orders", "create": "true", "partitions": "3"}
+    asked = write_options({**embedded.options, **create}, streaming=False)
+    with pytest.raises(OptionError, match="Queue 'orders' exists, and not with 3 partitions"):
+        QueueyWriter(asked, schema, overwrite=False)
+
+
 def test_what_a_service_allows_can_be_written(embedded: Kept) -> None:
     """How long bodies may be is a setting of services, which a write is told as it is told the store."""
     options = write_options({**embedded.options, "queue": "orders", "max_body": "4000000"}, streaming=False)
