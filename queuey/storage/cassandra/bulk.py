@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
@@ -36,8 +37,10 @@ PAGE_ROWS = 5_000
 PAGE_BYTES = 2 << 20
 GROWTH = 16
 """A page may have so many times the rows of the one before."""
-AHEAD = 1
-"""Places that are begun before anything of them is needed."""
+AHEAD = 4
+"""Places that are begun before anything of them is needed, where pages are large; else one."""
+LARGE = 1000
+"""Rows of a large page."""
 
 _FLIP = np.uint64(0x0080808080808080)
 _HEAD = 16
@@ -347,7 +350,7 @@ def scan(reading: Reading, extent: Extent, pace: Pace) -> Iterator[tuple[Columns
         while waiting and waiting[0].begin < needed:
             opened.append(waiting.popleft())
             needed = _filled(opened)
-        for stream in [one for one, _ in zip(waiting, range(AHEAD), strict=False)]:
+        for stream in islice(waiting, AHEAD if pace.rows >= LARGE else 1):
             stream.ask()
         cut = [(stream.minted, stream.cut(needed)) for stream in opened]
         opened = [stream for stream in opened if not stream.finished]

@@ -12,7 +12,6 @@ from queuey.messages import Message
 from queuey.storage.cassandra import placement, rows
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Rows
-from queuey.storage.cassandra.heat import FULL_BYTES, FULL_ROWS
 from queuey.storage.cassandra.levels import InForce
 from queuey.storage.cassandra.minting import Stamps
 from queuey.storage.cassandra.placement import Place
@@ -25,6 +24,10 @@ WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
 """What a wide place of loaded messages may hold. The dense ones are so narrow that it is worth to have it large: many
 small places cost a reader more than few large ones."""
+WIDE_ROWS = 200_000
+WIDE_BYTES = 64_000_000
+"""What a wide place of loaded messages may hold: more than others, because the next narrower ones are so much narrower,
+and many small places cost a reader more than a few large ones."""
 BATCH_ROWS = 100
 BATCH_BYTES = 128 << 10
 FLYING = 8
@@ -149,7 +152,7 @@ def _level_for(messages: Sequence[Message]) -> int:
     times = [message.ticks for message in messages]
     # Who loads a few messages whose ids lie close together loads the next few as soon.
     span = max(max(times) - min(times) + 1, placement.width(0, placement.DENSE_LOAD))
-    fill = max(len(messages) / FULL_ROWS, sum(len(message.body) for message in messages) / FULL_BYTES)
+    fill = max(len(messages) / WIDE_ROWS, sum(len(message.body) for message in messages) / WIDE_BYTES)
     full = fill * placement.width(0, placement.LOAD) / span > 1
     return placement.DENSE_LOAD if full else placement.LOAD
 
