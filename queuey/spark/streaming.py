@@ -14,6 +14,7 @@ the next batch end?), then, having written the answer to the checkpoint, ``parti
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -43,6 +44,8 @@ from queuey.spark.refused import RefusedReader
 from queuey.spark.stream_tasks import PATIENCE, lose, scanned
 from queuey.storage import Store, opening
 
+IDLE_PAUSE = 0.1
+"""Seconds before an answer that there is nothing new: without a trigger Spark asks again after 10 ms."""
 OLD = 4
 """A position is moved along once it is older than one part in so many of the queue's TTL."""
 _SHOWN = 3
@@ -129,7 +132,11 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._progress is not None:
             self._progress.record(begin)
         end = opening.patiently(lambda: self._end(begin, limit), PATIENCE)
-        self._given = start if end == begin else end.to_json()
+        if end == begin:
+            time.sleep(IDLE_PAUSE)
+            self._given = start
+        else:
+            self._given = end.to_json()
         return self._given
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
