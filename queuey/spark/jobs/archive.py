@@ -344,7 +344,7 @@ class Scene:
 
     def _search(self, queue: Queue, done: Iterable[Bucket]) -> Search:
         starts = tuple(bucket.start for bucket in done)
-        return Search(queue.name, queue.qid, queue.partitions, self.options.seconds, starts)
+        return Search(queue.name, queue.qid, self.options.seconds, starts)
 
     def _ttl(self, queue: Queue) -> int:
         return queue.ttl or self._default_ttl

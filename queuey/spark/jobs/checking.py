@@ -147,7 +147,7 @@ def _against_store(
     seconds = there.about.seconds
     live = list(_live(store, options.store, names))
     tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
-    searches = [Search(queue.name, queue.qid, queue.partitions, seconds) for queue in live]
+    searches = [Search(queue.name, queue.qid, seconds) for queue in live]
     units = scans.find(spark, options.store, shared(searches, tasks))
     archived = [unit for unit in units if unit.key in keys]
     counts: dict[Key, int] = {}

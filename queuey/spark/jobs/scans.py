@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from queuey.ids import Position
 from queuey.messages import Queue, Slice
 from queuey.spark import columns, reading, stores
 from queuey.spark.bounds import EARLIEST, LATEST, Bounds
+from queuey.spark.frontier import TRIES
 from queuey.spark.jobs import buckets, tasks
 from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.tasks import Batches
@@ -71,22 +73,40 @@ def _find(options: StoreOptions, packed: bytes) -> Iterator[bytes]:
     # queues that have fallen silent would stay open.
     store.ping()
     for search in msgspec.msgpack.decode(packed, type=list[Search]):
-        queue = _queue(store, options, search.queue, search.qid)
-        if queue is not None:
-            yield from map(msgspec.msgpack.encode, _found(store, queue, search))
+        yield from map(
+            msgspec.msgpack.encode, _found(partial(_queue, store, options, search.queue, search.qid), store, search)
+        )
 
 
-def _found(store: Store, queue: Queue, search: Search) -> Iterator[Unit]:
-    """Looks for buckets that hold anything: two short looks for each such bucket, whatever lies between them."""
-    # The horizon goes first: what is below it was there before anything else is asked.
-    end = buckets.closed_end(store.horizon(queue), search.seconds)
-    done = [Bucket(start, search.seconds) for start in search.done]
-    try:
-        for partition in range(1, search.partitions + 1):
-            for lower, upper in buckets.gaps(end, done):
-                yield from _in_gap(store, queue, search, partition, lower, upper)
-    except QueueChanged:
+def _found(look_up: Callable[[], Queue | None], store: Store, search: Search) -> list[Unit]:
+    """Looks for the buckets of a queue that hold anything, in all partitions or, if that cannot be done, in none.
+
+    A bucket of which only some partitions were found would be sealed without the others.
+    """
+    for _ in range(TRIES):
+        with suppress(QueueChanged):
+            return list(_steadily(look_up, store, search))
+    return []
+
+
+def _steadily(look_up: Callable[[], Queue | None], store: Store, search: Search) -> Iterator[Unit]:
+    """Takes two short looks for each bucket that holds anything, whatever lies between them.
+
+    Raises:
+        QueueChanged: The queue changed meanwhile.
+    """
+    queue = look_up()
+    if queue is None:
         return
+    # The horizon goes first: what is below it was there before anything else is asked, new partitions as well.
+    end = buckets.closed_end(store.horizon(queue), search.seconds)
+    queue = look_up()
+    if queue is None:
+        return
+    done = [Bucket(start, search.seconds) for start in search.done]
+    for partition in range(1, queue.partitions + 1):
+        for lower, upper in buckets.gaps(end, done):
+            yield from _in_gap(store, queue, search, partition, lower, upper)
 
 
 def _in_gap(

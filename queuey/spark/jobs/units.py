@@ -34,7 +34,6 @@ class Search(msgspec.Struct, frozen=True, gc=False):
 
     queue: str
     qid: int
-    partitions: int
     seconds: int
     done: tuple[int, ...] = ()
 

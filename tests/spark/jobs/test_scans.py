@@ -1,0 +1,57 @@
+"""Looking for what can be archived, beside others who change the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from queuey import ids
+from queuey.messages import Queue, QueueSpec
+from queuey.spark.jobs import scans
+from queuey.spark.jobs.units import Search, Unit
+from tests.backends import APP
+from tests.spark.jobs.archives import HOUR, last_hour, message, past
+from tests.spark.kept import Kept
+
+
+def found(kept: Kept, queue: Queue) -> set[int]:
+    """Returns the partitions in which something is found."""
+    packed = msgspec.msgpack.encode([Search(queue.name, queue.qid, HOUR)])
+    return {msgspec.msgpack.decode(unit, type=Unit).partition for unit in scans._find(kept.named, packed)}
+
+
+def first(monkeypatch: pytest.MonkeyPatch, kept: Kept, name: str, change: Callable[[], object], *, after: int) -> None:
+    """Lets somebody change something once, after so many calls of a method of the store."""
+    method = getattr(type(kept.store), name)
+    left = [after]
+
+    def call(self: object, *parts: Any) -> Any:  # noqa: ANN401 - of any method
+        left[0] -= 1
+        if left[0] == 0:
+            change()
+        return method(self, *parts)
+
+    monkeypatch.setattr(type(kept.store), name, call)
+
+
+def test_partitions_that_are_new(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition that was added, and written to, before the horizon was sampled is looked into."""
+    queue = past(embedded, "orders", 8, hours=1, partitions=2)
+
+    def extend() -> None:
+        embedded.store.update_queue(queue, QueueSpec(partitions=4))
+        extended = embedded.store.queue(APP, "orders", fresh=True)
+        embedded.store.load(extended, [message(3, last_hour() - 5, ids.random_low(), 4)])
+
+    first(monkeypatch, embedded, "horizon", extend, after=1)
+    assert found(embedded, queue) == {1, 2, 4}
+
+
+def test_all_partitions_or_none(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a queue's settings change between two partitions, the second is looked into all the same."""
+    queue = past(embedded, "orders", 8, hours=1, partitions=2)
+    first(monkeypatch, embedded, "reach", lambda: embedded.store.update_queue(queue, QueueSpec(ttl=86_400)), after=4)
+    assert found(embedded, queue) == {1, 2}
