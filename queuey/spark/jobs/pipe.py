@@ -309,6 +309,7 @@ def _prepare_target(pipe: Pipe, partitions: int) -> None:
 
     Raises:
         QueueNotFound: It is not there and is not to be made.
+        OptionError: It cannot be made by this name.
         QueueExists: It has another number of partitions than asked for.
     """
     if pipe.target is None:
@@ -320,6 +321,7 @@ def _prepare_target(pipe: Pipe, partitions: int) -> None:
     except QueueNotFound:
         if not pipe.create:
             raise
+        stores.check_name(pipe.store, pipe.target)
         wanted = pipe.partitions or partitions
     if pipe.create:
         application = stores.application(store, pipe.store)

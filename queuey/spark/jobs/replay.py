@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -129,10 +129,17 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
-    """What the ledger knows of a replay: what it is, and the queues that it made (``uid``; empty: about to be)."""
+    """What the ledger knows of a replay.
+
+    Attributes:
+        content: What it is.
+        made: The queues that it made (``uid``; empty: about to be).
+        partitions: How many each target had when messages were first divided among them, which stays so.
+    """
 
     content: str
     made: dict[str, str]
+    partitions: dict[str, int] = {}
 
 
 def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayReport:
@@ -216,6 +223,7 @@ class Scene:
         self._owner = stores.application(store, options.store)
         self._content = content_of(manifests, targets, options)
         self.run = options.run or self._content
+        self._partitions: Mapping[str, int] = {}
         self._work = f"replay/{blake2b(f'{self._owner}/{self.run}'.encode(), digest_size=16).hexdigest()}"
 
     def standing(self) -> dict[str, Queue]:
@@ -244,13 +252,16 @@ class Scene:
 
         Raises:
             ArchiveDamaged: A bucket does not hold as many messages as its manifest says.
+            OptionError: The condition chooses others each time.
         """
         from pyspark.sql import functions as f
 
         if not self._manifests:
             return {}, 0
         whole = self._there.keeper.read([one.key for one in self._manifests])
-        wanted = self._wanted(whole).select("queue", "bucket", "id", "partition", self._expired().alias("expired"))
+        chosen = self._wanted(whole)
+        _check_repeatable(chosen, fresh=self._options.fresh)
+        wanted = chosen.select("queue", "bucket", "id", "partition", self._expired().alias("expired"))
         sizes = {(row.queue, row.bucket): row["count"] for row in whole.groupBy("queue", "bucket").count().collect()}
         for one in self._manifests:
             if sizes.get(one.key, 0) != one.summary.count:
@@ -264,20 +275,26 @@ class Scene:
         """Notes what this run is, and makes the queues that are not there. Returns the names of those.
 
         Raises:
-            OptionError: The run's name stands for another replay.
+            OptionError: The run's name stands for another replay; the service could not take a new queue's name.
         """
         note = self._note()
         lacking = sorted(set(self._targets.values()) - standing.keys())
+        if self._options.into in lacking:
+            stores.check_name(self._options.store, self._options.into)
         made = {**(note.made if note else {}), **dict.fromkeys(lacking, "")}
-        self._enter(note, planned := Note(self._content, made))
+        noted = note.partitions if note else {}
+        partitions = {name: noted.get(name, queue.partitions) for name, queue in standing.items()}
+        self._enter(note, planned := Note(self._content, made, partitions))
         for name in lacking:
             try:
                 queue, _ = self._store.create_queue(self._owner, name, self._spec(name))
             except QueueExists as error:
                 raise OptionError(f"queue {name!r} was made by somebody else meanwhile") from error
             made = {**made, name: f"{queue.uid:x}"}
+            partitions = {**partitions, name: queue.partitions}
         if lacking:
-            self._enter(planned, Note(self._content, made))
+            self._enter(planned, Note(self._content, made, partitions))
+        self._partitions = partitions
         return set(lacking)
 
     def carried_out(self, counts: Mapping[str, int], created: set[str], expired: int) -> ReplayReport:
@@ -287,7 +304,7 @@ class Scene:
         queues = [self._store.queue(self._owner, name, fresh=True) for name in sorted(set(self._targets.values()))]
         # A queue that was purged has lost what was written, so its next replay is another write.
         run = blake2b("/".join([self.run, *(f"{queue.qid:x}" for queue in queues)]).encode(), digest_size=16)
-        writer = self._rows({queue.name: queue for queue in queues}).write.format("queuey").mode("append")
+        writer = self._rows().write.format("queuey").mode("append")
         options = scans.texts_of(self._options.store) | {"application": self._owner, "run": run.hexdigest()}
         options["lead"] = str(self._options.lead)
         if self._options.ttl is not None:
@@ -332,7 +349,7 @@ class Scene:
             chosen = chosen.where(chosen["position"] >= columns.text_of(self._options.lower))
         if self._options.upper < LAST:
             chosen = chosen.where(chosen["position"] < columns.text_of(self._options.upper))
-        return chosen if self._options.where is None else chosen.where(f"({self._options.where})")
+        return chosen if self._options.where is None else chosen.where(self._options.where)
 
     def _expired(self) -> Column:
         from pyspark.sql import functions as f
@@ -342,7 +359,7 @@ class Scene:
         now = ids.ticks_to_seconds(self._store.now())
         return f.col("expires") <= f.timestamp_micros(f.lit(round(now * 1_000_000)))
 
-    def _rows(self, queues: Mapping[str, Queue]) -> DataFrame:
+    def _rows(self) -> DataFrame:
         """Returns the rows to be written."""
         from pyspark.sql import functions as f
 
@@ -352,9 +369,10 @@ class Scene:
         written = [*_WRITTEN, "expires"] if self._options.keep_expiry else [*_WRITTEN]
         if not self._options.fresh:
             return found.select(*written, "id")
-        counts = f.create_map(*(f.lit(value) for name, queue in queues.items() for value in (name, queue.partitions)))
+        counts = f.create_map(*(f.lit(value) for pair in self._partitions.items() for value in pair))
         places = (f.col("partition") - 1) % counts[f.col("queue")] + 1
-        return _numbered(found.withColumn("partition", places.cast("int")), written)
+        found = found.withColumn("origin", f.col("partition")).withColumn("partition", places.cast("int"))
+        return _numbered(found, written)
 
     def _note(self) -> Note | None:
         """Returns what the ledger knows of this run.
@@ -406,12 +424,30 @@ def _numbered(rows: DataFrame, written: Sequence[str]) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    place = Window.partitionBy("queue", "partition").orderBy("position", "source")
+    place = Window.partitionBy("queue", "partition").orderBy("position", "source", "origin")
     numbered = rows.withColumn("sequence", f.row_number().over(place) - 1)
     # Spark has put each partition in one task for the numbers already; this keeps it so, and in order.
     return numbered.select(*written, f.col("sequence").cast("long")).sortWithinPartitions(
         "queue", "partition", "sequence"
     )
+
+
+def _check_repeatable(chosen: DataFrame, *, fresh: bool) -> None:
+    """Refuses conditions that choose other messages when a replay is run again.
+
+    Args:
+        chosen: The messages that are chosen.
+        fresh: They are numbered, so that it matters if some are chosen no more.
+
+    Raises:
+        OptionError: See above.
+    """
+    plan = chosen._jdf.queryExecution().analyzed()  # noqa: SLF001 - there is no public way
+    trees: Any = chosen.sparkSession.sparkContext._jvm.org.apache.spark.sql.catalyst.trees  # type: ignore[union-attr]  # noqa: SLF001
+    clock = fresh and plan.containsPattern(trees.TreePattern.CURRENT_LIKE())
+    if clock or not plan.deterministic():
+        what = "the clock" if clock else "chance"
+        raise OptionError(f"the condition depends on {what}: a replay that is run again would choose other messages")
 
 
 def _overlaps(bucket: str, seconds: int, options: ReplayOptions) -> bool:

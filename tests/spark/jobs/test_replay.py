@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from pyspark.errors import ParseException
 
 from queuey import ids
 from queuey.errors import QueueNotFound
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND
-from queuey.messages import Message, Queue
+from queuey.messages import Message, Queue, QueueSpec
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs import replay as job
 from queuey.spark.jobs.archive import archive
@@ -109,6 +110,41 @@ def text(message: Message) -> str:
     return str(message.body)
 
 
+def test_partitions_that_are_added_meanwhile(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """Messages stay in the partitions that they were numbered in, so none is written twice when there are more."""
+    small = embedded.queue("small", partitions=2)
+    first = replay(into="small", existing=True, fresh=True, lead=3)
+    embedded.store.update_queue(small, QueueSpec(partitions=3))
+    second = replay(into="small", existing=True, fresh=True, lead=3)
+    assert (first.written, second.written) == (90, 0)
+
+
+def test_one_id_in_several_partitions(spark: SparkSession) -> None:
+    """Messages of one id, which came from several partitions into one, have the same numbers each time."""
+    rows = [("copy", 1, "p", "orders", origin) for origin in (3, 1, 2)]
+    frame = spark.createDataFrame(rows, "queue string, partition int, position string, source string, origin int")
+    assert [row.origin for row in job._numbered(frame, ["queue", "partition", "origin"]).collect()] == [1, 2, 3]
+
+
+def test_conditions_that_choose_others_each_time(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """A condition is one expression, and may not depend on chance; where messages are numbered, nor on the clock."""
+    for fresh, where in ((False, "rand() < 0.5"), (True, "rand() < 0.5"), (True, "expires > now()")):
+        with pytest.raises(OptionError, match="depends on"):
+            replay(into="new", fresh=fresh, where=where)
+    with pytest.raises(ParseException):
+        replay(into="new", where="partition = 1) OR (true")
+    assert replay(into="new", where="expires > now() -- still alive", dry_run=True).messages == 90
+    assert [queue.name for queue in embedded.store.list_queues(APP)] == ["orders"]
+
+
+def test_names_that_the_service_refuses(embedded: Kept, orders: Queue, replay: Replay) -> None:
+    """No queue is made that could not be reached by its name afterwards."""
+    for name in ("a/b", "..", "_own", "x" * 51, "a\nb"):
+        with pytest.raises(OptionError, match="cannot be the name of a queue"):
+            replay(into=name)
+    assert [queue.name for queue in embedded.store.list_queues(APP)] == ["orders"]
+
+
 def test_a_choice(embedded: Kept, orders: Queue, replay: Replay) -> None:
     """Of the archive the part is replayed that is asked for: by time, end exclusive, and by a condition."""
     lower = ids.EPOCH_TICKS + (last_hour() - 2 * HOUR) * TICKS_PER_SECOND
@@ -135,7 +171,10 @@ def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path
         replay(selection=Subscribe(("other",)))
     with pytest.raises(OptionError, match="TTL"):
         replay(ttl=60, keep_expiry=True)
-    next(to.glob("messages/*/*/*.parquet")).unlink()
+    lost = next(to.glob("messages/*/*/*.parquet")).parent
+    for file in [*lost.iterdir()]:
+        file.unlink()
+    lost.rmdir()
     with pytest.raises(ArchiveDamaged, match="and not 30"):
         replay(into="new")
     assert embedded.all(small) == []
