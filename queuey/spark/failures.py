@@ -13,6 +13,10 @@ _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
 _CALLING = re.compile(r"^An error occurred while calling [^\n]*\n: (?:[\w.$]+: )?")
 
 
+_LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Of PySpark, which writes what it raises to standard error as well, stack trace and all."""
+
+
 class Failure(NamedTuple):
     """A failure for people.
 
@@ -23,6 +27,14 @@ class Failure(NamedTuple):
 
     text: str
     usage: bool
+
+
+def keep_quiet() -> None:
+    """Keeps PySpark from writing down errors that :func:`explain` finds the sentence of."""
+    from pyspark.logger import PySparkLogger
+
+    for name in _LOGGERS:
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def explain(error: BaseException) -> Failure | None:

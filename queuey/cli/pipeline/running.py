@@ -93,6 +93,7 @@ class Run:
         from queuey.spark import failures
         from queuey.spark.session import session
 
+        failures.keep_quiet()
         try:
             spark = session(master=self.master, conf=dict(self.conf))
             try:

@@ -157,7 +157,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     """Compares receipts with messages.
 
     Raises:
-        OptionError: The options cannot be used.
+        OptionError: The options cannot be used, or there are no receipts.
         ArchiveDamaged: There is no archive, or it is not whole.
         StoreUnavailable: The store does not answer.
     """
@@ -178,6 +178,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
         f.count_if(ours & wanted & f.col("unknown") & f.col("id").isNull()).alias("doubtful"),
     ).first()
     found = spans(receipts)
+    _check_receipts(options, {span.queue for span in found})
     # Horizons first: what lies below them is there when it is looked for.
     about = spark.createDataFrame(places.about(found), matching.ABOUT)
     groups = {**places.offsets(found), **options.offsets}
@@ -211,6 +212,23 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
         samples=tuple(samples),
         at=places.now,
     )
+
+
+def _check_receipts(options: AuditOptions, queues: set[str]) -> None:
+    """Refuses to find all well where nothing was promised.
+
+    Args:
+        options: Of the audit.
+        queues: Queues that there are receipts of, by the names that they are looked for under.
+
+    Raises:
+        OptionError: There are no receipts at all, or none of a queue that is named.
+    """
+    if not queues and not options.queues:
+        raise OptionError("There are no receipts in these files, at least none of this application.")
+    for name in options.queues:
+        if options.names.get(name, name) not in queues:
+            raise OptionError(f"There are no receipts of queue {name!r} in these files.")
 
 
 def summed(found: Iterable[Account]) -> Account:

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from py4j.protocol import Py4JJavaError
 
 from queuey.errors import QueueyError
+from queuey.spark.errors import OptionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_PATTERNS = frozenset("*?[]{}\\")
+"""What Spark takes a name with these for is not always a directory of that name."""
 
 
 class FilesUnavailable(QueueyError):
@@ -34,6 +39,7 @@ class Files:
         directory: A path, or a URL of a file system that Spark knows.
 
     Raises:
+        OptionError: Spark would take the name for a pattern.
         FilesUnavailable: There is no such file system, or it does not answer.
     """
 
@@ -50,6 +56,8 @@ class Files:
             self.root = str(self._system.makeQualified(path).toString()).rstrip("/")
         except Py4JJavaError as error:
             raise _refused(directory, error) from error
+        if not _PATTERNS.isdisjoint(self.root):
+            raise OptionError(f"{self.root}: the name of an archive has none of {' '.join(sorted(_PATTERNS))}")
 
     def place(self, place: str) -> str:
         """Returns a place as Spark takes it."""
@@ -86,7 +94,7 @@ class Files:
             self._io.copyBytes(stream, held, 65_536, True)  # noqa: FBT003 - Java has no keywords
         except Py4JJavaError as error:
             raise _refused(place, error) from error
-        return bytes(held.toByteArray()).decode()
+        return bytes(held.toByteArray()).decode(errors="replace")
 
     def write(self, place: str, text: str) -> None:
         """Replaces a small file. A reader finds the new text, the old one or, for a moment, no file: never a part."""
@@ -129,6 +137,7 @@ def matching(spark: SparkSession, pattern: str) -> bool:
     """Tells whether there is a file or directory of this name, or one that the glob matches.
 
     Raises:
+        OptionError: It is a file that Spark would read as an empty one, because of its name.
         FilesUnavailable: There is no such file system, or it does not answer.
     """
     jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - the only way to Hadoop's file systems
@@ -138,6 +147,10 @@ def matching(spark: SparkSession, pattern: str) -> bool:
         found = path.getFileSystem(session.sessionState().newHadoopConf()).globStatus(path)
     except Py4JJavaError as error:
         raise _refused(pattern, error) from error
+    for status in found or ():
+        name = str(status.getPath().getName())
+        if not status.isDirectory() and (name.startswith((".", "_")) or name.endswith("._COPYING_")):
+            raise OptionError(f"{status.getPath().toString()}: Spark overlooks files of such names")
     return found is not None and len(found) > 0
 
 

@@ -68,6 +68,8 @@ def test_files(spark: SparkSession, tmp_path: Path) -> None:
         files.write("a/d/e", "below a file")
     with pytest.raises(FilesUnavailable, match="nowhere"):
         Files(spark, "nowhere://x/y")
+    with pytest.raises(OptionError, match="the name of an archive has none of"):
+        Files(spark, str(tmp_path / "a[1]"))
 
 
 def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -171,6 +171,17 @@ def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kep
     """Files that are not there are an error; options that contradict each other are one before anything begins."""
     with pytest.raises(OptionError, match="no receipts"):
         audited(spark, embedded, told)
+    told.path.write_text("")
+    with pytest.raises(OptionError, match="no receipts in these files"):
+        audited(spark, embedded, told)
+    told.of("orders", *posted(embedded, embedded.queue(), "a"))
+    with pytest.raises(OptionError, match="no receipts of queue 'order'"):
+        audited(spark, embedded, told, queues=("order",))
+    hidden = Told(told.path.with_name("_receipts.jsonl"))
+    hidden.path.write_text(told.path.read_text())
+    for pattern in (hidden.path.name, "*.jsonl"):
+        with pytest.raises(OptionError, match="overlooks"):
+            audited(spark, embedded, Told(told.path.with_name(pattern)))
     for wrong in ({"only_archive": True}, {"late": 0.0}, {"archive": "x", "only_archive": True, "groups": ("g",)}):
         with pytest.raises(OptionError):
             AuditOptions(receipts=("x",), store=embedded.named, **wrong)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from pyspark.logger import PySparkLogger
 
 from queuey.errors import QueueNotFound
-from queuey.spark.failures import Failure, explain
+from queuey.spark.failures import Failure, explain, keep_quiet
 
 OURS = """An error occurred while calling o45.load.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
@@ -65,3 +66,11 @@ def test_other_errors_are_left_alone() -> None:
     """They are not Spark's, and have their own ways to be told."""
     assert explain(QueueNotFound("orders")) is None
     assert explain(ValueError("x")) is None
+
+
+def test_what_pyspark_writes_by_itself(capfd: pytest.CaptureFixture[str]) -> None:
+    """Errors that are shown in a line are not written out with their stack traces beside it."""
+    keep_quiet()
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).exception("a condition", errorClass="UNRESOLVED_COLUMN")
+    assert capfd.readouterr() == ("", "")
