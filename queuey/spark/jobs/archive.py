@@ -161,6 +161,7 @@ class Scene:
         self.tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
         self._default_ttl = stores.settings_of(options.store).default_ttl
         self._store = stores.opened(options.store)
+        self._unusable: set[Key] = set()
 
     @property
     def now(self) -> float:
@@ -177,16 +178,17 @@ class Scene:
             damaged: Manifests that cannot be read are added here.
         """
         names, seconds, now = self.queues, self.options.seconds, self.now
-        if self.options.again:
-            return [self._search(queue, ()) for queue in names.values()]
         found = {name: [buckets.named(text, seconds) for text in self.there.bucket_names(name)] for name in names}
         recent = {
             (name, bucket.name)
             for name, some in found.items()
             for bucket in some
-            if bucket.end >= now - self._ttl(names[name])
+            if self.options.again or bucket.end >= now - self._ttl(names[name])
         }
         read = {one.key: one.source.qid for one in self.there.manifests(recent, damaged)}
+        self._unusable = recent - read.keys()
+        if self.options.again:
+            return [self._search(queue, ()) for queue in names.values()]
         return [
             self._search(
                 queue,
@@ -202,13 +204,14 @@ class Scene:
     def unsealed(self, units: Iterable[Unit]) -> list[Unit]:
         """Returns units for buckets that hold messages without a manifest and of which the store has none any more.
 
-        A run was killed before it could seal them, and what it had put there has left the store since.
+        A run was killed before it could seal them, and what it had put there has left the store since; or their
+        manifests cannot be used.
 
         Args:
             units: What was found in the store.
         """
         found = {unit.key for unit in units}
-        left = sorted(self.there.unsealed(self.queues) - found)
+        left = sorted((self.there.unsealed(self.queues) | self._unusable) - found)
         named = ((self.queues[name], buckets.named(bucket, self.options.seconds)) for name, bucket in left)
         return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
 

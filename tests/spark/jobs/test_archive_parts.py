@@ -148,7 +148,13 @@ def test_a_bucket_that_was_not_sealed_in_time(
     assert [(one.bucket, one.count) for one in archive(spark, options(embedded, to), quiet).archived] == [
         (damage.bucket, 10)
     ]
-    assert (checked(spark, embedded, to).damaged, checked(spark, embedded, to).messages) == ((), 20)
+    sealed = max((to / "manifests").glob("*/*.json"))
+    sealed.with_name(f".{sealed.name}.crc").unlink()
+    sealed.write_text("{}")
+    report = archive(spark, options(embedded, to), quiet)
+    assert (len(report.damaged), [one.count for one in report.archived]) == (1, [10])
+    found = checked(spark, embedded, to)
+    assert (found.damaged, found.unreadable, found.messages) == ((), (), 20)
 
 
 def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
