@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -119,6 +119,8 @@ class Closing:
         self._say = say
         self._grace = round(grace * TICKS_PER_SECOND)
         self._lock = Lock()
+        # Looked for once: later there are too many of them for that.
+        self._parts = incoming.kept(there.files)
         self._batches = 0
         self._closed: dict[Key, int] = {}
         self._failed: dict[Key, Failed] = {}
@@ -130,19 +132,19 @@ class Closing:
             raise OptionError("Spark does not say which stream this is, so its batches cannot be told from others'")
         with self._lock:
             incoming.write(self._there.files, messages, query, batch, self._options.seconds)
-            incoming.tidy(self._there.files, query, batch)
+            incoming.again(self._there.files, self._parts, query, batch)
+            incoming.tidy(self._there.files, self._parts, query, batch)
             self._batches += 1
 
     def close(self) -> None:
         """Completes the buckets that are over."""
         with self._lock:
-            parts = incoming.kept(self._there.files)
             # Moves the horizon of a store that does so only when something happens.
             self._store.ping()
-            queues = self._queues({key[0] for key in parts})
-            over = {key for key in parts if self._over(queues[key[0]], self._bucket(key))}
+            queues = self._queues({key[0] for key in self._parts})
+            over = {key for key in self._parts if self._over(queues[key[0]], self._bucket(key))}
             if over:
-                self._complete(over, parts, queues)
+                self._complete(over, queues)
 
     def report(self) -> StreamReport:
         """Says what was done."""
@@ -152,21 +154,22 @@ class Closing:
             closed=len(self._closed),
             messages=sum(self._closed.values()),
             failed=tuple(self._failed.values()),
-            open=len(incoming.kept(self._there.files)),
+            open=len(self._parts),
         )
 
-    def _complete(self, over: Collection[Key], parts: Mapping[Key, Sequence[str]], queues: Mapping[str, Queue]) -> None:
+    def _complete(self, over: Collection[Key], queues: Mapping[str, Queue]) -> None:
         self._say(f"completing {len(over)} buckets")
         scene = Scene(self._spark, self._options, self._there, queues, self._say)
         units = [unit for key in sorted(over) for unit in whole(queues[key[0]], self._bucket(key), BUCKET_WEIGHT)]
-        also = incoming.read(self._spark, self._there.files, parts, over)
+        also = incoming.read(self._spark, self._there.files, self._parts, over)
         place = f"{STAGING}/{secrets.token_hex(8)}/stream"
         try:
             manifests, differing = scene.wave(over, units, place, also)
         finally:
             self._there.files.delete(place.rpartition("/")[0])
-        incoming.remove(self._there.files, parts, [one.key for one in manifests])
+        incoming.remove(self._there.files, self._parts, [one.key for one in manifests])
         for one in manifests:
+            self._parts.pop(one.key)
             self._closed[one.key] = one.summary.count
             self._failed.pop(one.key, None)
         self._failed.update({(one.queue, one.bucket): one for one in failures(differing)})

@@ -47,16 +47,31 @@ def write(files: Files, messages: DataFrame, query: str, batch: int, seconds: in
 
 
 def kept(files: Files) -> dict[Key, list[str]]:
-    """Returns where the parts of each bucket are."""
+    """Returns where the parts of each bucket are. Cost: a look into every directory of every micro-batch."""
     found: dict[Key, list[str]] = {}
     for query in _directories(files, INCOMING):
         for batch in _directories(files, f"{INCOMING}/{query}"):
-            base = f"{INCOMING}/{query}/{batch}"
-            for queue in _directories(files, base):
-                for bucket in _directories(files, f"{base}/{queue}"):
-                    key = unquote(queue.removeprefix("queue=")), bucket.removeprefix("bucket=")
-                    found.setdefault(key, []).append(base)
+            add(files, found, query, batch)
     return found
+
+
+def again(files: Files, parts: dict[Key, list[str]], query: str, batch: int) -> None:
+    """Looks for the parts of one micro-batch anew, which has been written; an attempt before may have left others."""
+    base = f"{INCOMING}/{query}/{batch}"
+    for key in [key for key, bases in parts.items() if base in bases]:
+        parts[key].remove(base)
+        if not parts[key]:
+            del parts[key]
+    add(files, parts, query, batch)
+
+
+def add(files: Files, parts: dict[Key, list[str]], query: str, batch: int | str) -> None:
+    """Adds the parts of a micro-batch to those that are known."""
+    base = f"{INCOMING}/{query}/{batch}"
+    for queue in _directories(files, base):
+        for bucket in _directories(files, f"{base}/{queue}"):
+            key = unquote(queue.removeprefix("queue=")), bucket.removeprefix("bucket=")
+            parts.setdefault(key, []).append(base)
 
 
 def read(spark: SparkSession, files: Files, parts: Mapping[Key, Sequence[str]], keys: Collection[Key]) -> DataFrame:
@@ -83,19 +98,22 @@ def remove(files: Files, parts: Mapping[Key, Sequence[str]], keys: Iterable[Key]
             files.delete(f"{base}/{manifest.part_place(*key)}")
 
 
-def tidy(files: Files, query: str, batch: int) -> None:
+def tidy(files: Files, parts: Mapping[Key, Sequence[str]], query: str, batch: int) -> None:
     """Removes the directories of earlier micro-batches of which nothing is left.
 
     The last one stays until it is certain that it is not done again.
+
+    Args:
+        files: The archive's.
+        parts: What is left of all micro-batches.
+        query: The stream's id.
+        batch: The number of the last micro-batch.
     """
+    held = {base for bases in parts.values() for base in bases}
     for name in _directories(files, f"{INCOMING}/{query}"):
         base = f"{INCOMING}/{query}/{name}"
-        if name.isdecimal() and int(name) < batch:
-            for queue in _directories(files, base):
-                if not _directories(files, f"{base}/{queue}"):
-                    files.delete(f"{base}/{queue}")
-            if not _directories(files, base):
-                files.delete(base)
+        if name.isdecimal() and int(name) < batch and base not in held:
+            files.delete(base)
 
 
 def bucket_name(timestamp: Column, seconds: int) -> Column:

@@ -168,12 +168,15 @@ def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp
     parts = incoming.kept(files)
     assert len(parts) == 1
     assert incoming.read(spark, files, parts, parts).count() == len(embedded.all(queue))
-    incoming.tidy(files, "query", 4)
+    known = {("gone", "20261120T140000Z"): ["_incoming/query/3"], **incoming.kept(files)}
+    incoming.again(files, known, "query", 3)
+    assert known == parts
+    incoming.tidy(files, parts, "query", 4)
     assert incoming.kept(files) == parts
     incoming.remove(files, parts, parts)
-    incoming.tidy(files, "query", 3)
+    incoming.tidy(files, {}, "query", 3)
     assert files.exists("_incoming/query/3/_SUCCESS")
-    incoming.tidy(files, "query", 4)
+    incoming.tidy(files, {}, "query", 4)
     assert not files.exists("_incoming/query/3")
 
 
