@@ -11,7 +11,6 @@ is completed again stays the same.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -29,10 +28,11 @@ from queuey.spark.jobs import buckets, incoming, opened, scans
 from queuey.spark.jobs.archive import STAGING, ArchiveOptions, Failed, Say, Scene, failures
 from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.contents import Key
+from queuey.spark.jobs.files import Files
 from queuey.spark.jobs.manifest import Archive
 from queuey.spark.jobs.opened import Opened
 from queuey.spark.jobs.units import BUCKET_WEIGHT, whole
-from queuey.spark.options import Assign, Pattern
+from queuey.spark.options import Assign
 from queuey.storage import Store
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def archive_stream(
         once: End when everything that could be read at the start is kept.
 
     Raises:
-        OptionError: The directory holds something else; partitions are chosen, which a bucket cannot be of.
+        OptionError: The directory holds something else; the checkpoint is of a stream to another one; partitions are
+            chosen, which a bucket cannot be of.
         QueueNotFound: A queue that is named does not exist.
         StreamingQueryException: The stream failed.
     """
@@ -93,6 +94,7 @@ def archive_stream(
     store = stores.opened(options.store)
     about = Archive(application=stores.application(store, options.store), seconds=options.seconds, data=options.data)
     there = opened.begin(spark, options.to, about, write=True)
+    _check_checkpoint(Files(spark, checkpoint), there.files)
     closing = Closing(spark, options, there, store, say, grace=0.0 if once else GRACE * every)
     query = _started(spark, options, checkpoint, closing.keep, every=None if once else every)
     try:
@@ -193,6 +195,23 @@ class Closing:
         return found
 
 
+def _check_checkpoint(checkpoint: Files, archive: Files) -> None:
+    """Refuses to go on in an archive that does not have what the stream has kept so far.
+
+    Raises:
+        OptionError: See above.
+    """
+    text = checkpoint.read("metadata")
+    if text is None or not checkpoint.list("commits"):
+        return
+    query = msgspec.json.decode(text, type=dict[str, str])["id"]
+    # Of every stream that has kept anything, the last micro-batch is still there.
+    if not archive.exists(f"{incoming.INCOMING}/{query}"):
+        raise OptionError(
+            f"the checkpoint {checkpoint.root} is of a stream to another archive than {archive.root}: name a new one"
+        )
+
+
 def _started(
     spark: SparkSession,
     options: ArchiveOptions,
@@ -202,16 +221,7 @@ def _started(
     every: float | None,
 ) -> StreamingQuery:
     """Starts the stream, from the beginning of the queues; ``every`` None: it ends by itself."""
-    chosen = options.selection
-    if isinstance(chosen, Pattern):
-        selection = {"subscribePattern": chosen.regex}
-    elif isinstance(chosen, Assign):
-        raise OptionError("an archive is of whole queues")
-    elif any("," in name or name != name.strip() for name in chosen.names):
-        # In the list of names these would be taken for others.
-        selection = {"subscribePattern": "|".join(map(re.escape, chosen.names))}
-    else:
-        selection = {"subscribe": ",".join(chosen.names)}
+    selection = scans.choice_of(options.selection)
     reading = {**scans.texts_of(options.store), **selection, "startingOffsets": "earliest", "includeHeaders": "true"}
     # What has expired is lost to the archive; that is no reason to lose what comes after it as well.
     messages = spark.readStream.format("queuey").options(**reading, failOnDataLoss="false").load()

@@ -24,6 +24,7 @@ from queuey.messages import QueueSpec
 from queuey.spark import stores
 from queuey.spark.errors import OptionError
 from queuey.spark.failures import explain
+from queuey.spark.jobs import scans
 from queuey.spark.options import LEAD, Pattern, Selection, StoreOptions, Subscribe
 from queuey.spark.rows import layout_of
 
@@ -202,12 +203,7 @@ def load(name: str) -> Callable[[DataFrame], DataFrame]:
 
 
 def _source(store: StoreOptions, selection: Selection) -> dict[str, str]:
-    options = {**_store(store)}
-    if isinstance(selection, Subscribe):
-        options["subscribe"] = ",".join(selection.names)
-    elif isinstance(selection, Pattern):
-        options["subscribePattern"] = selection.regex
-    return options
+    return _store(store) | scans.choice_of(selection)
 
 
 def _store(store: StoreOptions) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -17,12 +18,13 @@ from queuey.ids import Position
 from queuey.messages import Queue, Slice
 from queuey.spark import columns, reading, stores
 from queuey.spark.bounds import EARLIEST, LATEST, Bounds
+from queuey.spark.errors import OptionError
 from queuey.spark.frontier import TRIES
 from queuey.spark.jobs import buckets, tasks
 from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.tasks import Batches
 from queuey.spark.jobs.units import MOST_COUNTED, Search, Unit
-from queuey.spark.options import ReadOptions, StoreOptions, Subscribe
+from queuey.spark.options import Assign, Pattern, ReadOptions, Selection, StoreOptions, Subscribe
 from queuey.spark.reading import Part
 from queuey.storage import Store
 
@@ -39,6 +41,22 @@ def texts_of(store: StoreOptions) -> dict[str, str]:
     """Returns the options that say to the format ``queuey`` which store."""
     more = {"config": store.config, "application": store.application}
     return {**dict(store.settings), **{name: text for name, text in more.items() if text is not None}}
+
+
+def choice_of(selection: Selection) -> dict[str, str]:
+    """Returns the option that says to the format ``queuey`` which whole queues.
+
+    Raises:
+        OptionError: Partitions are chosen.
+    """
+    if isinstance(selection, Pattern):
+        return {"subscribePattern": selection.regex}
+    if isinstance(selection, Assign):
+        raise OptionError("whole queues are meant: assign names partitions")
+    if any("," in name or name != name.strip() for name in selection.names):
+        # In the list of names these would be taken for others.
+        return {"subscribePattern": "|".join(map(re.escape, selection.names))}
+    return {"subscribe": ",".join(selection.names)}
 
 
 def find(spark: SparkSession, store: StoreOptions, shares: Sequence[Sequence[Search]]) -> list[Unit]:

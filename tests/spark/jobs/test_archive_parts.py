@@ -180,6 +180,17 @@ def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp
     assert not files.exists("_incoming/query/3")
 
 
+def test_a_checkpoint_of_another_archive(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A stream does not go on into an archive that has nothing of what it has kept so far."""
+    embedded.queue("orders")
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "commits").mkdir(parents=True)
+    (checkpoint / "commits" / "0").write_text("v1\n{}")
+    (checkpoint / "metadata").write_text('{"id":"566fb1bf-dd18-4045-a342-3cf1b9113a84"}')
+    with pytest.raises(OptionError, match="of a stream to another archive"):
+        archive_stream(spark, options(embedded, tmp_path / "archive"), str(checkpoint), quiet, once=True)
+
+
 def test_a_stream_that_goes_on(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """A stream completes buckets while it runs, also when nothing comes any more, and ends when it is stopped."""
     to, queue = tmp_path / "archive", embedded.queue("orders", partitions=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 from queuey import ids
 from queuey.messages import Queue, QueueSpec
+from queuey.spark.errors import OptionError
 from queuey.spark.jobs import scans
 from queuey.spark.jobs.units import Search, Unit
+from queuey.spark.options import Assign, Pattern, Subscribe
 from tests.backends import APP
 from tests.spark.jobs.archives import HOUR, last_hour, message, past
 from tests.spark.kept import Kept
@@ -55,3 +58,19 @@ def test_all_partitions_or_none(embedded: Kept, monkeypatch: pytest.MonkeyPatch)
     queue = past(embedded, "orders", 8, hours=1, partitions=2)
     first(monkeypatch, embedded, "reach", lambda: embedded.store.update_queue(queue, QueueSpec(ttl=86_400)), after=4)
     assert found(embedded, queue) == {1, 2}
+
+
+def test_which_queues_a_stream_reads() -> None:
+    """Names that a list of names cannot hold are told by a pattern that matches them alone."""
+    assert scans.choice_of(Subscribe(("a", "b"))) == {"subscribe": "a,b"}
+    assert scans.choice_of(Pattern("a.*")) == {"subscribePattern": "a.*"}
+    odd = scans.choice_of(Subscribe(("a,b", " c", "x.y")))
+    assert [
+        name for name in ("a,b", " c", "x.y", "a", "b", "c", "x-y") if re.fullmatch(odd["subscribePattern"], name)
+    ] == [
+        "a,b",
+        " c",
+        "x.y",
+    ]
+    with pytest.raises(OptionError, match="whole queues"):
+        scans.choice_of(Assign((("a", (1,)),)))
