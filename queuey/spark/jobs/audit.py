@@ -184,7 +184,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     groups = {**places.offsets(found), **options.offsets}
     say(f"scanning {len(found):,} queues")
     rows = matching.matched(
-        matching.promised(receipts, about),
+        places.sealed(matching.promised(receipts, about), found),
         matching.present(places.stored(found), places.archived(found)),
         [_offsets(spark, offsets) for offsets in groups.values()],
         now=places.now,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from queuey.ids import EPOCH_TICKS
 from queuey.spark.jobs import accounts
 from queuey.spark.jobs.digests import SCHEMA
 
@@ -21,6 +22,8 @@ ABOUT = "queue string not null, default_ttl double not null, horizon long not nu
 """What is known of each queue: seconds that messages live, and the ticks below which everything was looked at."""
 FLAGS = ("accepted", "present", "archived", "missing", "expired", "ahead", "differs", "twice", "late", "maybe", "found")
 """What :func:`matched` says of each id, as columns that are 0 or 1."""
+BUCKETS = "queue string not null, start long not null, sealed double not null"
+"""When buckets were archived: the bucket's start in ticks since 1970, and the instant in seconds since 1970."""
 OFFSETS = "queue string not null, partition int not null, position string not null"
 
 
@@ -28,7 +31,8 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
     """Returns a row for each id that receipts name.
 
     Columns: the place, ``must`` (some receipt promises it), ``bodies`` (any of which may be stored: a message that was
-    put several times), ``until`` (when the last of them ends, seconds since 1970), ``at``, ``put``, ``horizon``.
+    put several times), ``until`` (when the last of them ends, seconds since 1970), ``at``, ``put``, ``horizon``, and
+    ``sealed``, which is null; see :func:`sealed`.
     """
     from pyspark.sql import functions as f
 
@@ -47,7 +51,24 @@ def promised(receipts: DataFrame, about: DataFrame) -> DataFrame:
             f.bool_or("put").alias("put"),
             f.max("horizon").alias("horizon"),
         )
+        .withColumn("sealed", f.lit(None).cast("double"))
     )
+
+
+def sealed(wanted: DataFrame, buckets: DataFrame, width: int) -> DataFrame:
+    """Says when the buckets were archived that messages belong to, if the messages were there by then.
+
+    Args:
+        wanted: As :func:`promised` gives it.
+        buckets: Those of the archive (``BUCKETS``).
+        width: Of buckets, in ticks.
+    """
+    from pyspark.sql import functions as f
+
+    since = f.greatest(accounts.ticks("id") - EPOCH_TICKS, f.lit(0))
+    rows = wanted.drop("sealed").withColumn("start", since - since % width)
+    known = rows.join(f.broadcast(buckets), ["queue", "start"], "left").drop("start")
+    return known.withColumn("sealed", f.when(f.col("at") <= f.col("sealed"), f.col("sealed")))
 
 
 def present(stored: DataFrame | None, archived: DataFrame | None) -> DataFrame:
@@ -93,7 +114,8 @@ def matched(
     """Says of every id what became of it.
 
     Args:
-        wanted: As :func:`promised` gives it.
+        wanted: As :func:`promised` gives it, or :func:`sealed`. What was to live on when its bucket was archived has to
+            be in the archive, however long ago its TTL was over.
         there: As :func:`present` gives it.
         offsets: For each group where it stands (``OFFSETS``); partitions that are not named it has not begun.
         now: Seconds since 1970.
@@ -111,7 +133,7 @@ def matched(
     here = f.coalesce(f.col("stored") + f.col("kept"), f.lit(0)) > 0
     ahead = must & ~here & (accounts.ticks("id") >= f.coalesce("horizon", f.lit(0)))
     gone = must & ~here & ~ahead
-    expired = gone & (f.coalesce("until", f.lit(0.0)) <= now + margin)
+    expired = gone & (f.coalesce("until", f.lit(0.0)) <= f.coalesce("sealed", f.lit(now)) + margin)
     waited = f.col("at") - accounts.seconds("id")
     flags: dict[str, Column] = {
         "accepted": must,

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from queuey import ids
 from queuey.errors import GroupNotFound, QueueChanged, QueueNotFound
-from queuey.ids import LOW_MIN, TICKS_MAX, Position
+from queuey.ids import LOW_MIN, TICKS_MAX, TICKS_PER_SECOND, Position
 from queuey.messages import DEFAULT_TTL, Queue
 from queuey.spark import columns, reading, stores
 from queuey.spark.bounds import LATEST, At, Bound, Bounds
 from queuey.spark.jobs import accounts, buckets, digests, matching, opened, tasks
+from queuey.spark.jobs.contents import Key
+from queuey.spark.jobs.opened import Opened
 from queuey.spark.options import ReadOptions, StoreOptions, Subscribe
 from queuey.storage import Store
 
@@ -103,22 +106,39 @@ class Places:
         """Returns hashes of what the archive has, from the first receipts on; None: there is none."""
         if self._archive is None:
             return None
-        there, seconds = set(self._archive.queues()), self._archive.about.seconds
-        keys = [
-            (span.queue, name)
-            for span in spans
-            if span.queue in there
-            for name in self._archive.bucket_names(span.queue)
-            if buckets.named(name, seconds).upper > span.lower
-        ]
+        keys = self._keys(self._archive, spans)
         lowest = [(span.queue, columns.text_of(span.lower)) for span in spans]
         starts = self._spark.createDataFrame(lowest, "queue string not null, lowest string not null")
         return matching.archived(self._archive.keeper.read(keys), starts)
+
+    def sealed(self, wanted: DataFrame, spans: Sequence[Span]) -> DataFrame:
+        """Adds to promised messages when their buckets were archived; see :func:`matching.sealed`."""
+        if self._archive is None:
+            return wanted
+        found = self._archive.manifests(self._keys(self._archive, spans))
+        rows = [
+            (one.queue, one.span.start * TICKS_PER_SECOND, datetime.fromisoformat(one.archived).timestamp())
+            for one in found
+        ]
+        width = self._archive.about.seconds * TICKS_PER_SECOND
+        return matching.sealed(wanted, self._spark.createDataFrame(rows, matching.BUCKETS), width)
 
     def offsets(self, spans: Sequence[Span]) -> dict[str, Mapping[str, Mapping[int, Position]]]:
         """Returns where groups stand: group -> queue -> partition -> position."""
         names = [span.queue for span in spans]
         return {group: {name: self._stands(name, group) for name in names} for group in self._groups}
+
+    @staticmethod
+    def _keys(archive: Opened, spans: Sequence[Span]) -> list[Key]:
+        """Returns the archived buckets of queues from the first receipts on."""
+        there, seconds = set(archive.queues()), archive.about.seconds
+        return [
+            (span.queue, name)
+            for span in spans
+            if span.queue in there
+            for name in archive.bucket_names(span.queue)
+            if buckets.named(name, seconds).upper > span.lower
+        ]
 
     def _about(self, name: str) -> tuple[float, int]:
         if self._store is None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from contextlib import closing
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +24,7 @@ from queuey.spark.jobs import accounts, archive, audit, digests, matching
 from queuey.spark.jobs.audit import Account, Audit, AuditOptions, Passed
 from tests.backends import APP
 from tests.spark.jobs import archives
-from tests.spark.jobs.archives import past
+from tests.spark.jobs.archives import HOUR, last_hour, past
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -165,6 +167,25 @@ def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: 
     alone = audited(spark, embedded, told, only_archive=True, **where)
     assert alone.total == Account(accepted=60, present=59, archived=59, ahead=1)
     assert audited(spark, embedded, told).total.missing == 20
+
+
+def test_what_an_archive_has_lost_is_missing(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
+    """A message that was alive when its bucket was archived is missing if the archive has lost it, and not expired."""
+    queue, to = past(embedded, "orders", 30, hours=3), tmp_path / "archive"
+    archive.archive(spark, archives.options(embedded, to), print)
+    path = min((to / "manifests/queue=orders").glob("*.json"))
+    path.with_name(f".{path.name}.crc").unlink()
+    end = ids.seconds_to_ticks(last_hour() - 2 * HOUR)
+    archived = datetime.fromtimestamp(ids.ticks_to_seconds(end), UTC).isoformat()
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"archived": archived}))
+    told.of("orders", *(one for one in embedded.all(queue) if one.ticks < end), ttl=1700)
+    embedded.store.delete(queue, [(one.partition, one.position) for one in embedded.all(queue)])
+    where = {"archive": str(to), "margin": 0.0}
+    assert audited(spark, embedded, told, **where).sound
+    shutil.rmtree(min((to / "messages/queue=orders").iterdir()))
+    found = audited(spark, embedded, told, **where)
+    # One every six minutes; those of the first 1900 seconds had expired when the hour was over.
+    assert (found.total.missing, found.total.expired) == (4, 6)
 
 
 def test_no_receipts_are_no_success_by_chance(spark: SparkSession, embedded: Kept, told: Told) -> None:
