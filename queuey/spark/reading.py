@@ -26,6 +26,7 @@ from queuey.spark.frontier import TRIES
 from queuey.spark.options import EARLIEST, Assign, At, Bound, Pattern, ReadOptions
 from queuey.spark.stream_tasks import await_horizon
 from queuey.storage import Store
+from queuey.storage.scanning import divided
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -242,7 +243,7 @@ def _divided(
     """Divides what a queue holds in these ranges into slices, and says how many messages are about in each."""
     if not ranges:
         return
-    _, infos = store.inspect(queue)
+    horizon, infos = store.inspect(queue)
     counts = {info.partition: info.count for info in infos if info.partition in ranges}
     total = sum(counts.values())
     rows = min(max(ROWS_PER_TASK, total / MOST_TASKS), options.max_records or math.inf)
@@ -251,7 +252,7 @@ def _divided(
     wanted = max(math.ceil(total / rows), math.ceil((options.min_partitions or 1) / queues))
     pieces = math.ceil(wanted / filled) * filled
     lower, upper = min(low for low, _ in ranges.values()), max(high for _, high in ranges.values())
-    _, slices = store.plan(queue, lower, upper, pieces=pieces)
+    slices = divided(infos, lower, min(upper, (horizon, LOW_MIN)), pieces=pieces)
     clipped = [part for one in slices if (part := _clipped(one, ranges)) is not None]
     for number, some in groupby(clipped, key=lambda part: part.partition):
         parts = list(some)

@@ -27,13 +27,7 @@ class Scanning(Messages, Bulk):
     ) -> tuple[int, list[Slice]]:
         """See the contract."""
         horizon, partitions = self.inspect(queue)
-        upper = min(upper, (horizon, LOW_MIN))
-        total = sum(info.count for info in partitions) or 1
-        found: list[Slice] = []
-        for info in partitions:
-            if info.count:
-                found += _divided(info, lower, upper, max(1, round(pieces * info.count / total)))
-        return horizon, found
+        return horizon, divided(partitions, lower, min(upper, (horizon, LOW_MIN)), pieces=pieces)
 
     def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
         """See the contract."""
@@ -81,6 +75,19 @@ class Scanning(Messages, Bulk):
                 texts = (message.body for messages in parts for message in messages)
                 size = sum(len(text.encode() if isinstance(text, str) else text) for text in texts)
                 yield Measure(info.partition, info.count, size, info.exact, info.oldest, info.newest)
+
+
+def divided(partitions: Sequence[PartitionInfo], lower: Position, upper: Position, *, pieces: int) -> list[Slice]:
+    """Divides what partitions hold between two positions, as :meth:`~queuey.storage.Bulk.plan` does.
+
+    For those who have looked at the partitions already: looking counts messages, which is not free.
+    """
+    total = sum(info.count for info in partitions) or 1
+    found: list[Slice] = []
+    for info in partitions:
+        if info.count:
+            found += _divided(info, lower, upper, max(1, round(pieces * info.count / total)))
+    return found
 
 
 def _divided(info: PartitionInfo, lower: Position, upper: Position, pieces: int) -> list[Slice]:
