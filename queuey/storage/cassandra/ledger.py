@@ -7,9 +7,10 @@ for one that never went.
 
 from __future__ import annotations
 
+import threading
 from typing import NamedTuple
 
-from queuey.errors import Conflict, InvalidRequest, StoreBusy
+from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
 from queuey.storage import Ledger
 from queuey.storage.cassandra import placement
 from queuey.storage.cassandra.cas import Cas, Conclusion, new_number
@@ -48,9 +49,12 @@ class CassandraLedger(Ledger):
     _clock: Clock
     _cas: Cas
     _watch: Watch
+    _closing: threading.Event
 
     def now(self) -> int:
         """See the contract."""
+        if self._closing.is_set():
+            raise StoreClosed("the store is closed")
         self._watch.require()
         return self._clock.now()
 
