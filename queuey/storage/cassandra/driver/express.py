@@ -62,11 +62,41 @@ OwnWay = Callable[[Done, int, float], None]
 """Asks by the driver's own way; takes whom to tell, how many nodes may have had the request already, and seconds."""
 
 
+MOST_WAITING = 64 << 20
+"""Bytes that wait for one connection at most; further requests are refused."""
+
+
 class Roomy(Cluster.connection_class):  # type: ignore[misc] # the driver ships no types
     """A connection that sends a request as one piece and receives in larger ones."""
 
     in_buffer_size = 1 << 16
     out_buffer_size = 1 << 22
+    _takes_all = True
+
+    @property
+    def _socket_writable(self) -> bool:
+        """Whether requests are taken.
+
+        The driver refuses every request while the socket takes no bytes, which is so for a moment after each long body.
+        They may wait, up to a limit.
+        """
+        return self._takes_all or self._waiting() < MOST_WAITING
+
+    @_socket_writable.setter
+    def _socket_writable(self, value: bool) -> None:
+        self._takes_all = value
+
+    def handle_write(self, *event: Any) -> Any:  # noqa: ANN401 - the event loop's
+        """Sends what waits; notes when all of it is sent, which the driver would only do if it refused requests."""
+        sent = super().handle_write(*event)
+        if not self._takes_all and not self._waiting():
+            self._takes_all = True
+        return sent
+
+    def _waiting(self) -> int:
+        """Returns how many bytes wait to be sent."""
+        with self._deque_lock:
+            return sum(map(len, self.deque))
 
 
 class _Request:

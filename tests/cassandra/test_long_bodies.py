@@ -1,0 +1,25 @@
+"""Long bodies and short requests share connections."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from queuey.messages import NewMessage, QueueSpec
+from tests.cassandra.conftest import OpenStore
+
+LONG = b"x" * (4 << 20)
+
+
+def test_requests_beside_long_bodies_are_not_refused(open_with: OpenStore, application: str) -> None:
+    """What is sent while a connection still has megabytes to send waits for its turn."""
+    store = open_with()
+    queue, _ = store.create_queue(application, "long", QueueSpec())
+    other, _ = store.create_queue(application, "short", QueueSpec())
+    with ThreadPoolExecutor(24) as threads:
+        long = [threads.submit(store.append, queue, [NewMessage(LONG, 1, 600)]) for _ in range(8)]
+        short = [threads.submit(store.append, other, [NewMessage("short", 1, 600)]) for _ in range(200)]
+        reads = [threads.submit(store.queue, application, "short", fresh=True) for _ in range(200)]
+        for each in (*long, *short, *reads):
+            each.result()
+    assert store.inspect(other)[1][0].count == 200
+    assert store.inspect(queue)[1][0].count == 8
