@@ -271,7 +271,8 @@ async def test_members_are_read_again_only_where_something_is_new(join: Join) ->
         await eventually(heard, mine.members, lambda members: members["m3"].queues == {ONE.queue: 7})
         await others[5].leave()
         await eventually(heard, mine.members, lambda members: "m5" not in members)
-    assert sorted(name for names in read for name in names) == ["m3"]
+    # Of one that leaves, its own end may be heard before that of its place in the list: then it is looked for once.
+    assert sorted(name for names in read for name in names) in (["m3"], ["m3", "m5"])
 
 
 async def test_many_partitions_take_few_requests(join: Join) -> None:
