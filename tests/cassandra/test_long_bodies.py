@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from queuey.messages import NewMessage, QueueSpec
 from tests.cassandra.conftest import OpenStore
@@ -19,7 +20,8 @@ def test_requests_beside_long_bodies_are_not_refused(open_with: OpenStore, appli
         long = [threads.submit(store.append, queue, [NewMessage(LONG, 1, 600)]) for _ in range(8)]
         short = [threads.submit(store.append, other, [NewMessage("short", 1, 600)]) for _ in range(200)]
         reads = [threads.submit(store.queue, application, "short", fresh=True) for _ in range(200)]
-        for each in (*long, *short, *reads):
+        sent: list[Future[Any]] = [*long, *short, *reads]
+        for each in sent:
             each.result()
     assert store.inspect(other)[1][0].count == 200
     assert store.inspect(queue)[1][0].count == 8
