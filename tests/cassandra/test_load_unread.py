@@ -14,6 +14,7 @@ from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
 from queuey.storage.cassandra import ranges
+from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.levels import InForce
 from queuey.storage.cassandra.loading import Loader
 from queuey.storage.cassandra.minting import Stamps, stamp_of
@@ -58,28 +59,21 @@ def passed(reader: Reader, messages: Sequence[Message]) -> list[str]:
 
 def late_load(scene: Scene) -> list[str]:
     """A load reaches Cassandra when readers have passed its ids."""
-    writing, reading = scene.start(), scene.start()
-    queue = scene.queue(writing)
-    reader = Reader(reading, queue)
-    messages = planned(writing, 0.5)
-    gate = writing.wire.hold(INSERTS)
-    loading = begun(writing, queue, messages)
-    gate.reached()
-    scene.world.advance(D + S)
-    reader.go_on()
-    gate.open()
-    promised = acknowledged(loading)
-    reader.go_on()
-    return passed(reader, messages) if promised else []
+    return held_up(scene, INSERTS)
 
 
 def late_record(scene: Scene) -> list[str]:
     """A load's places are recorded when a reader has taken its look at the record for a horizon above the ids."""
+    return held_up(scene, RECORDS)
+
+
+def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
+    """Some of a load's requests are held until a reader has passed its ids; says what that reader misses of it."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
     messages = planned(writing, 0.5)
-    gate = writing.wire.hold(RECORDS)
+    gate = writing.wire.hold(requests)
     loading = begun(writing, queue, messages)
     gate.reached()
     scene.world.advance(D + S)

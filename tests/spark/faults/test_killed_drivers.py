@@ -5,12 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -18,6 +14,7 @@ import pytest
 from pyarrow import parquet
 
 from queuey.messages import NewMessage
+from tests.spark.faults.drivers import await_or_end, driver
 from tests.spark.faults.failing import KILL_SPARK, POINTS
 from tests.spark.kept import TTL, Kept
 
@@ -25,32 +22,6 @@ ROOT = Path(__file__).parents[3]
 SINK = "sink"
 """The point where the files of a batch count and the batch itself does not yet."""
 PATIENCE = 90
-
-
-@contextmanager
-def driver(place: Path, options: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a driver; it is gone afterwards."""
-    given = [f"{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "tests.spark.faults.archiving", str(place), *given]
-    with (place / "log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE)
-
-
-def await_or_end(process: subprocess.Popen[bytes], there: Callable[[], bool]) -> bool:
-    """Waits for something with the least delay; returns False if the process ends before."""
-    until = time.monotonic() + PATIENCE
-    while process.poll() is None:
-        if there():
-            return True
-        assert time.monotonic() < until
-        time.sleep(0.0002)
-    return False
 
 
 @pytest.mark.timeout(300)
@@ -66,16 +37,16 @@ def test_a_stream_goes_on_exactly_after_its_driver_was_killed(point: str, embedd
     checkpoint, metadata = tmp_path / "checkpoint", tmp_path / "rows" / "_spark_metadata"
     if point != SINK:
         (tmp_path / "faults" / point).write_text(KILL_SPARK)
-    with driver(tmp_path, options) as process:
+    with driver("archiving", tmp_path, options=options, seconds=PATIENCE) as process:
         if point == SINK:
-            assert await_or_end(process, (metadata / "1").exists), (tmp_path / "log").read_text()[-3000:]
+            assert await_or_end(process, (metadata / "1").exists, PATIENCE), (tmp_path / "log").read_text()[-3000:]
             os.killpg(process.pid, signal.SIGKILL)
         assert process.wait(PATIENCE) != 0
     assert not (tmp_path / "faults" / point).exists()
     assert not (checkpoint / "commits" / "2").exists(), "it was killed too late"
     sent += embedded.post(queue, items[:50])
     (tmp_path / "faults" / "tasks").touch()
-    with driver(tmp_path, options) as process:
+    with driver("archiving", tmp_path, options=options, seconds=PATIENCE) as process:
         assert process.wait(PATIENCE) == 0, (tmp_path / "log").read_text()[-3000:]
     assert Counter(ids_in(metadata)) == Counter(one.id for one in sent)
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +16,7 @@ import pytest
 
 from queuey import ids
 from queuey.messages import NewMessage, Queue, Slice
+from tests.spark.faults.drivers import await_or_end, driver
 from tests.spark.kept import Kept
 from tests.spark.mortal import COMMITTING, IN_TASKS
 
@@ -30,30 +27,6 @@ NOWHERE = "nowhere"
 PATIENCE = 150
 ROWS = 400
 """Of each micro-batch."""
-
-
-@contextmanager
-def driver(place: Path, point: str, batch: int, options: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a driver that dies at a point; all of it is gone afterwards."""
-    given = [f"{name}={value}" for name, value in options.items()]
-    command = [sys.executable, "-m", "tests.spark.faults.sending", str(place), point, str(batch), *given]
-    with (place / "log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(PATIENCE)
-
-
-def await_or_end(process: subprocess.Popen[bytes], there: Callable[[], bool]) -> None:
-    """Waits for something with the least delay."""
-    until = time.monotonic() + PATIENCE
-    while not there():
-        assert process.poll() is None
-        assert time.monotonic() < until
-        time.sleep(0.0005)
 
 
 class Follower:
@@ -105,14 +78,14 @@ def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
     options = {**kept.options, "queue": "orders", "lead": lead}
     with Follower(kept, queue) as follower:
         for batch, point in enumerate(points):
-            with driver(place, point, batch, options) as process:
+            with driver("sending", place, point, str(batch), options=options, seconds=PATIENCE) as process:
                 if point == COMMITTED:
-                    await_or_end(process, (place / "checkpoint" / "commits" / str(batch)).exists)
+                    assert await_or_end(process, (place / "checkpoint" / "commits" / str(batch)).exists, PATIENCE)
                     os.killpg(process.pid, signal.SIGKILL)
                 assert process.wait(PATIENCE) != 0, (place / "log").read_text()[-3000:]
             assert (place / "checkpoint" / "offsets" / str(batch)).exists()
             assert (place / "checkpoint" / "commits" / str(batch)).exists() == (point == COMMITTED)
-        with driver(place, NOWHERE, 0, options) as process:
+        with driver("sending", place, NOWHERE, "0", options=options, seconds=PATIENCE) as process:
             assert process.wait(PATIENCE) == 0, (place / "log").read_text()[-3000:]
         newest = [info.newest for info in kept.store.inspect(queue)[1] if info.newest is not None]
         until = time.monotonic() + float(lead) + PATIENCE
