@@ -1,13 +1,19 @@
 # Everything here works in a fresh checkout with Python 3.11 or later and make, and nothing else.
 # PYTHON=/path/to/python picks the interpreter that .venv is made from.
+# LANES=N is how many processes share the test suite (tests/lanes.py); LANES=0 runs it in one.
 # SPARK=1 installs PySpark for the demo's last part, a download of 456 MB; make test has it in any case.
 
 PYTHON ?=
 SPARK ?=
+LANES ?= 3
 PYTHONS := $(PYTHON) python3.11 python3.12 python3.13 python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n $(LANES)
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input -c constraints.txt
+
+# Tests that need no server, no Spark session and no process of their own.
+QUICK := tests/unit tests/contract tests/web tests/qdo/unit tests/spark/unit tests/test_*.py
 
 # Stamps: the environment exists; the service is installed; so is PySpark; the service and its tools are installed.
 MADE := $(VENV)/.made
@@ -18,7 +24,7 @@ DEV := $(VENV)/.dev
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test slow bench lint cluster install clean
+.PHONY: help demo test quick slow bench lint cluster install clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
@@ -27,10 +33,13 @@ demo: $(CORE) $(if $(SPARK),$(SPARKED)) ## Run the service and workers on a real
 	$(BIN)/python deploy/demo/run.py
 
 test: $(DEV) ## Run the test suite without the slow tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
+
+quick: $(DEV) ## Run what needs no servers: units, the contract on SQLite, the HTTP API; in less than two minutes
+	$(PYTEST) -m "not slow" --without-servers -r fE $(QUICK)
 
 slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and messages
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
 	$(BIN)/python -m tests.bench

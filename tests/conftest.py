@@ -17,7 +17,7 @@ from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, Site
 if TYPE_CHECKING:
     from tests.servers import Cassandra
 
-pytest_plugins = ("tests.servers",)
+pytest_plugins = ("tests.lanes", "tests.servers")
 
 # A fixture is shared by all examples of a property test here on purpose: each example makes queues of its own.
 settings.register_profile(

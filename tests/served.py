@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import signal
@@ -23,11 +24,20 @@ START_SECONDS = 30.0
 END_SECONDS = 30.0
 
 
+PORTS = range(10_000, 18_000)
+"""Below those that the kernel gives away by itself, so that no connection takes one before the service does."""
+_TRIED = itertools.count(os.getpid() * 61)
+
+
 def free_port() -> int:
-    """A port that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody uses now; processes that look for one at the same time begin at different ones."""
+    for number in itertools.islice(_TRIED, len(PORTS)):
+        port = PORTS[number % len(PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"no port is free from {PORTS[0]} to {PORTS[-1]}")
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -14,8 +14,9 @@ import platformdirs
 
 from tests.bench import traffic
 from tests.bench.harness import Skip
-from tests.bench.processes import Process, free_port, start
+from tests.bench.processes import Process, start
 from tests.bench.traffic import Job
+from tests.served import free_port
 
 VERSION = "1.7.1"
 MAIN = "org.elasticmq.server.Main"

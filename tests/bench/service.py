@@ -15,8 +15,9 @@ from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.settings import Settings
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
-from tests.bench.processes import Process, free_port, start
+from tests.bench.processes import Process, start
 from tests.bench.traffic import KEY
+from tests.served import free_port
 
 APPLICATION = "queuey"
 BASE = f"/v1/{APPLICATION}"

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from tests.bench import handlers, service
 from tests.bench.harness import Void
-from tests.bench.processes import Process, free_port, start
+from tests.bench.processes import Process, start
 from tests.bench.traffic import KEY
+from tests.served import free_port
 
 QUEUE = "bench"
 HANDLERS = {"plain": "tests.bench.handlers:plain", "async": "tests.bench.handlers:awaited"}

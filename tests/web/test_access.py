@@ -58,7 +58,7 @@ READING = {"read", "fetch", "info", "groups"}
         ({"principles": "app:guest=read,app:queuey=delete"}, "owner", OWNERS | {"delete messages"}),
         ({"principles": "bid:guest@example.org,app:other"}, "guest", set()),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)) if isinstance(value, set) else str(value),
 )
 def test_permissions(
     owner: Caller, guest: Caller, anonymous: Caller, fields: dict[str, str], who: str, may: set[str]

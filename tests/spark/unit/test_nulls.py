@@ -31,6 +31,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
         (f"headers {HEADERS}", [], [None], "column headers: None is not a header name"),
         ("id string", ids.to_hex((TICKS, LOW)), None, "column id: null"),
     ],
+    ids=["value of a header", "name of a header", "header", "id"],
 )
 def test_nulls_that_are_refused(desk: Desk, schema: str, good: object, bad: object, text: str) -> None:
     """A null where there has to be something is told by its row and column, and nothing of the chunk is written."""

@@ -1,0 +1,60 @@
+"""Which tests may run side by side: a plugin that deals the suite out to the worker processes of pytest-xdist.
+
+``pytest -n 3`` collects the suite in three processes. Tests of one lane run in one of them, one after another, because
+they share something that takes long to start: a Spark session, a Cassandra node, a service. Lanes are dealt out in the
+order of :data:`LANES`, the longest first, then the files that share nothing, one by one, to whichever process is free.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadScopeScheduling
+
+LANES = {
+    "spark": r"tests/spark/(?!unit/|faults/)",
+    "cassandra": r"tests/cassandra/|tests/.*\[.*\bcassandra\b",
+    "three nodes": r"tests/faults/|tests/acceptance/test_(local_servers|serve_cassandra)",
+    "spark faults": r"tests/spark/faults/",
+    "zookeeper": r"tests/qdo/zookeeper/|tests/qdo/contract/.*\[.*\bzookeeper\b",
+    "workers": r"tests/qdo/(consumer|worker)/",
+    "qdo commands": r"tests/qdo/cli/",
+    "commands": r"tests/cli/",
+    "client": r"tests/client/",
+}
+"""Each lane and how the ids of its tests begin; a test is of the first that matches."""
+PATTERNS = {lane: re.compile(pattern) for lane, pattern in LANES.items()}
+
+
+def lane_of(nodeid: str) -> str:
+    """Returns the lane of a test: one of :data:`LANES`, or its file."""
+    for lane, pattern in PATTERNS.items():
+        if pattern.match(nodeid):
+            return lane
+    return nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling:
+    """Deals out lanes, where xdist would deal out tests."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - xdist is there when this is called
+
+    class Lanes(LoadScopeScheduling):
+        """Tests of one lane go to one worker process, in order."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return lane_of(nodeid)
+
+    config.option.loadscopereorder = False  # lanes come in the order of the collection, made below
+    return Lanes(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the longest lanes first, where several processes share the suite."""
+    if hasattr(config, "workerinput"):
+        order = {lane: place for place, lane in enumerate(LANES)}
+        items.sort(key=lambda item: order.get(lane_of(item.nodeid), len(order)))
