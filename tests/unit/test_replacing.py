@@ -1,0 +1,124 @@
+"""Parts that are replaced for a test: found by themselves, put back, never the wrong one."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from tests import replacing
+from tests.replacing import replace, replace_in
+
+
+class Thing:
+    """Has a part of each kind."""
+
+    class Inner:
+        """A class inside of one."""
+
+        def method(self) -> str:
+            """A method of it."""
+            return "before"
+
+    def method(self) -> str:
+        """A method."""
+        return "before"
+
+    @staticmethod
+    def of_none() -> str:
+        """A staticmethod."""
+        return "before"
+
+    @classmethod
+    def of_class(cls) -> str:
+        """A classmethod."""
+        return "before"
+
+    @property
+    def value(self) -> str:
+        """A property."""
+        return "before"
+
+
+class Heir(Thing):
+    """Inherits all of it."""
+
+
+def function() -> str:
+    """A function."""
+    return "before"
+
+
+@cache
+def wrapped() -> str:
+    """A function that a decorator has wrapped."""
+    return "before"
+
+
+other_name = function
+
+PARTS: dict[str, tuple[object, Callable[[], str], Callable[..., str]]] = {
+    "function": (function, lambda: function(), lambda: "after"),  # noqa: PLW0108 - looks it up when it is called
+    "wrapped function": (wrapped, lambda: wrapped(), lambda: "after"),  # noqa: PLW0108
+    "method": (Thing.method, lambda: Thing().method(), lambda _: "after"),
+    "inherited method": (Heir.method, lambda: Heir().method(), lambda _: "after"),
+    "method of an inner class": (Thing.Inner.method, lambda: Thing.Inner().method(), lambda _: "after"),
+    "staticmethod": (Thing.of_none, lambda: Thing().of_none(), lambda: "after"),
+    "classmethod": (Thing.of_class, lambda: Thing().of_class(), lambda _: "after"),
+    "inherited classmethod": (Heir.of_class, lambda: Heir().of_class(), lambda _: "after"),
+    "property": (Thing.value, lambda: Thing().value, lambda _: "after"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_replaced_until_it_ends(part: str) -> None:
+    """A part of any kind is replaced for everybody, and as it was afterwards, also after an error."""
+    given, use, by = PARTS[part]
+    before = dict(vars(Thing))
+    with contextlib.suppress(KeyError), replace(given, by):
+        assert use() == "after"
+        raise KeyError
+    assert use() == "before"
+    assert dict(vars(Thing)) == before
+
+
+def test_replacement_that_has_its_form_already() -> None:
+    """A property in the place of a property is put there as it is, and a class in the place of a class."""
+    with replace(Thing.value, property(lambda _: "after")):
+        assert Thing().value == "after"
+    with replace(Thing, Heir):
+        assert Thing is Heir
+
+
+def test_what_is_replaced_already() -> None:
+    """Who gives a function that is not there any more is told, and nothing is replaced."""
+    method = Thing.method
+    with replace(method, lambda _: "after"):
+        with pytest.raises(TypeError, match=r"Thing\.method is .*<lambda>"), replace(method, lambda _: "wrong"):
+            pass
+        assert Thing().method() == "after"
+    assert Thing().method() == "before"
+
+
+def test_what_does_not_say_where_it_is() -> None:
+    """A method of one object, a function inside of one, and no function at all are refused."""
+
+    def inside() -> None:
+        pass
+
+    for given in (Thing().method, inside, 5, "method"):
+        with pytest.raises(TypeError), replace(given, print):
+            pass
+
+
+def test_replaced_where_it_was_imported() -> None:
+    """Every name of a module that is bound to the function is replaced, and put back; where there is none, it is told."""
+    here, original = sys.modules[__name__], function
+    with replace_in(here, function, lambda: "after"):
+        assert (function(), other_name()) == ("after", "after")
+    assert function is other_name is original
+    with pytest.raises(TypeError, match="has no name"), replace_in(replacing, function, print):
+        pass
