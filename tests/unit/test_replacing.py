@@ -115,7 +115,7 @@ def test_what_does_not_say_where_it_is() -> None:
 
 
 def test_replaced_where_it_was_imported() -> None:
-    """Every name of a module that is bound to the function is replaced, and put back; where there is none, it is told."""
+    """Every name of a module that is bound to the function is replaced, then put back; no name is an error."""
     here, original = sys.modules[__name__], function
     with replace_in(here, function, lambda: "after"):
         assert (function(), other_name()) == ("after", "after")

@@ -207,9 +207,9 @@ class Reading(NamedTuple):
 class Pace:
     """How many rows to ask for: as many as fit, as far as is known by now."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Reading, *, page_bytes: int = PAGE_BYTES) -> None:
         self._most = min(reading.most_rows, PAGE_ROWS)
-        self._bytes = min(reading.most_bytes, PAGE_BYTES)
+        self._bytes = min(reading.most_bytes, page_bytes)
         self.rows = min(self._most, FIRST_ROWS) if reading.bodies else self._most
 
     def note(self, page: Page) -> None:

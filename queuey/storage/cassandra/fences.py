@@ -40,8 +40,6 @@ TIMEOUT = 1.5
 """Seconds of one attempt."""
 FLYING = 500
 """Requests on their way at most: what failed because Cassandra is overloaded must not make it worse."""
-KEPT = 100_000
-"""Deletes that are tried on in the background at most; the oldest are given up beyond."""
 
 
 class _Chunk(NamedTuple):
@@ -96,11 +94,13 @@ class Fencer:
     Args:
         driver: The way to Cassandra.
         clock: Of deadlines and stamps.
+        kept: Deletes that are tried on in the background at most; the oldest are given up beyond.
     """
 
-    def __init__(self, driver: Driver, clock: Clock) -> None:
+    def __init__(self, driver: Driver, clock: Clock, *, kept: int = 100_000) -> None:
         self._driver = driver
         self._clock = clock
+        self._kept = kept
         self._inbox: SimpleQueue[tuple[Fence, _Chunk | None, bool] | None] = SimpleQueue()
         self._open: dict[Fence, None] = {}
         """All that do not hold yet, oldest first."""
@@ -229,7 +229,7 @@ class Fencer:
         return lambda _, error: self._inbox.put((fence, chunk, error is None))
 
     def _shed(self) -> None:
-        while self.pending > KEPT:
+        while self.pending > self._kept:
             oldest = next((fence for fence in self._open if fence.answer is None and not fence.flying), None)
             if oldest is None:
                 return

@@ -23,10 +23,6 @@ from queuey.storage.cassandra.driver import Done, Driver, Rows, worst
 from queuey.storage.cassandra.placement import Place
 from queuey.storage.cassandra.reading import Extent, Probe
 
-FLYING = 48
-"""Generators that have requests on the way."""
-HELD = 1000
-"""Results that wait for an earlier one at most."""
 FIRST_ROWS = 8
 """Rows that are read of a place at first; bodies may be large."""
 MORE_ROWS = 200
@@ -46,8 +42,13 @@ Steps = Generator[list[Ask], Answers, T]
 _Ended = SimpleQueue[tuple[int, Answers, list[StoreUnavailable]]]
 
 
-def run(tasks: Iterable[Steps[T]]) -> Iterator[T]:
+def run(tasks: Iterable[Steps[T]], *, flying: int = 48, held: int = 1000) -> Iterator[T]:
     """Runs generators side by side; gives their results in order.
+
+    Args:
+        tasks: The generators.
+        flying: How many of them have requests on the way at most.
+        held: How many results wait for an earlier one at most.
 
     Raises:
         StoreUnavailable: That one of them did not catch.
@@ -68,7 +69,7 @@ def run(tasks: Iterable[Steps[T]]) -> Iterator[T]:
         _send(number, asks, ended)
 
     while True:
-        while len(going) < FLYING and len(going) + len(results) < HELD and (new := next(numbered, None)) is not None:
+        while len(going) < flying and len(going) + len(results) < held and (new := next(numbered, None)) is not None:
             advance(*new, partial(next, new[1]))
         while given in results:
             yield results.pop(given)

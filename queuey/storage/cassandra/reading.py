@@ -79,8 +79,8 @@ class Gathered(NamedTuple):
     more: bool
 
 
-def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
-    """Reads upwards."""
+def ascend(wanted: Slice, extent: Extent, now: int, *, first: int = ROUND) -> Rounds:
+    """Reads upwards; the first round asks each place for so many rows at most."""
     sources = sorted(extent.sources, key=lambda source: source.place.start)
     places = [source.place for source in sources]
     gathered: list[Message] = []
@@ -88,7 +88,7 @@ def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     span = _Span()
     while at < extent.upper:
         stop = _before_what_is_ahead(sources, at, min(extent.upper, _window_end(places, at[0], narrow)))
-        limit = _share(wanted, len(gathered), size)
+        limit = _share(wanted, len(gathered), size, first)
         probes = _probes(sources, at, stop, limit, descending=False)
         if probes and span.ticks:
             stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
@@ -113,8 +113,8 @@ def ascend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     return Gathered(gathered, extent.upper, more=False)
 
 
-def descend(wanted: Slice, extent: Extent, now: int) -> Rounds:
-    """Reads downwards."""
+def descend(wanted: Slice, extent: Extent, now: int, *, first: int = ROUND) -> Rounds:
+    """Reads downwards, as :func:`ascend`."""
     sources = sorted(extent.sources, key=lambda source: source.place.end, reverse=True)
     places = [source.place for source in sources]
     gathered: list[Message] = []
@@ -122,7 +122,7 @@ def descend(wanted: Slice, extent: Extent, now: int) -> Rounds:
     span = _Span()
     while at > extent.lower:
         stop = max(extent.lower, _window_start(places, at, narrow))
-        limit = _share(wanted, len(gathered), size)
+        limit = _share(wanted, len(gathered), size, first)
         probes = _probes(sources, stop, at, limit, descending=True)
         if probes and span.ticks:
             stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
@@ -225,11 +225,11 @@ def _window_start(places: Sequence[Place], at: Position, narrow: int) -> Positio
     return (max(starts), LOW_MIN) if starts else ids.FIRST
 
 
-def _share(wanted: Slice, count: int, size: int) -> int:
+def _share(wanted: Slice, count: int, size: int, first: int) -> int:
     """Returns how many rows to ask each place for: what is lacking, but no more than the page's bytes allow."""
     lacking = wanted.limit - count
     if not count:
-        return max(1, min(lacking, ROUND))
+        return max(1, min(lacking, first))
     average = max(1, size // count)
     return max(1, min(lacking, 1 + (wanted.max_bytes - size) // average))
 

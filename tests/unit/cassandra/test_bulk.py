@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, cast
-from unittest import mock
 from uuid import UUID
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from queuey.storage.cassandra.driver import Driver, Encoded, TooManyDead, wire
 from queuey.storage.cassandra.placement import PUT, Place
 from queuey.storage.cassandra.reading import Extent, Probe
 from tests import strategies
+from tests.replacing import replace
 from tests.unit.cassandra.test_reading import END, NOW, START, Partition, partitions, place_at, positions
 from tests.unit.cassandra.test_rows import answer_of, longs, metas
 
@@ -139,14 +139,19 @@ class Places:
 
 
 def scanned(
-    places: Places, bounds: tuple[Position, Position], *, rows_of_page: int, bodies: bool = True
+    places: Places,
+    bounds: tuple[Position, Position],
+    *,
+    rows_of_page: int,
+    bodies: bool = True,
+    page_bytes: int = bulk.PAGE_BYTES,
 ) -> list[tuple[Position, str]]:
     """Everything between two positions, as a scan gives it; bodies empty where they are not read."""
     extent = Extent([places.partition.source(place) for place in places.partition.places], *bounds, complete=True)
     reading = bulk.Reading(cast("Driver", places), (1, 1), "QUORUM", bodies, rows_of_page, 1 << 20)
     found: list[tuple[Position, str]] = []
     before = bounds[0]
-    for some, end in bulk.scan(reading, extent, bulk.Pace(reading)):
+    for some, end in bulk.scan(reading, extent, bulk.Pace(reading, page_bytes=page_bytes)):
         left = bulk.alive(some, NOW).batch
         texts = left.column("body").to_pylist() if bodies else [b""] * len(left)
         ticks, low = left.column("ticks").to_pylist(), left.column("low").to_pylist()
@@ -210,7 +215,7 @@ def test_a_page_is_asked_for_before_the_one_before_is_converted() -> None:
         asked.append(len(places.asked))
         return convert(page, bodies=bodies)
 
-    with mock.patch.object(bulk, "columns_of", noting):
+    with replace(convert, noting):
         found = scanned(places, ((START, LOW_MIN), (later.end, LOW_MIN)), rows_of_page=10)
     assert len(found) == 51
     assert asked[:3] == [2, 4, 5]
@@ -223,8 +228,7 @@ def test_pages_follow_the_size_of_bodies() -> None:
     for number in range(600):
         partition.add(place, (START + number, 0), "x" * (100_000 if 300 < number < 310 else 10))
     places = Places(partition)
-    with mock.patch.object(bulk, "PAGE_BYTES", 20_000):
-        scanned(places, ((START, LOW_MIN), END), rows_of_page=500)
+    scanned(places, ((START, LOW_MIN), END), rows_of_page=500, page_bytes=20_000)
     limits = [probe.limit for probe in places.asked]
     assert limits[0] == bulk.FIRST_ROWS
     assert max(limits) <= 500

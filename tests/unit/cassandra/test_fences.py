@@ -9,7 +9,6 @@ from typing import cast
 import pytest
 
 from queuey.errors import Outcome, StoreUnavailable
-from queuey.storage.cassandra import fences
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, InDoubt
 from queuey.storage.cassandra.fences import FLYING, Fence, Fencer
@@ -139,9 +138,9 @@ def test_broken_driver(deletes: Deletes, fencer: Fencer) -> None:
     assert answers.wait() == ["none"]
 
 
-def test_oldest_are_given_up(deletes: Deletes, fencer: Fencer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_are_given_up(deletes: Deletes) -> None:
     """Of too many that nobody waits for any more the oldest are given up, and counted."""
-    monkeypatch.setattr(fences, "KEPT", 5)
+    fencer = Fencer(cast("Driver", deletes), Clock(), kept=5)
     deletes.failing = True
     for number in range(25):
         answers = Answers(1)
@@ -149,6 +148,7 @@ def test_oldest_are_given_up(deletes: Deletes, fencer: Fencer, monkeypatch: pyte
         assert answers.wait() == ["unknown"]
     assert fencer.pending + fencer.abandoned == 25
     assert fencer.abandoned >= 10
+    fencer.close(0.0)
 
 
 def test_closed(deletes: Deletes, fencer: Fencer) -> None:

@@ -166,9 +166,8 @@ def asking(later: Later, number: int, counts: Sequence[int]) -> Steps[list[Rows]
 @given(st.lists(st.lists(st.integers(1, 4), max_size=4), max_size=30), st.integers(1, 9))
 def test_results_in_order(plans: list[list[int]], flying: int) -> None:
     """Results come in the order of the tasks, whatever is answered first; each task gets its own answers in order."""
-    with Later() as later, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measuring, "FLYING", flying)
-        found = list(measuring.run(asking(later, number, plan) for number, plan in enumerate(plans)))
+    with Later() as later:
+        found = list(measuring.run((asking(later, number, plan) for number, plan in enumerate(plans)), flying=flying))
     assert found == [
         [[number * 100 + at] for count in plan for at in range(count)] for number, plan in enumerate(plans)
     ]
@@ -196,9 +195,8 @@ def test_an_error_that_is_caught_and_one_that_is_not() -> None:
         list(measuring.run([catching(), letting_go()]))
 
 
-def test_few_results_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_results_wait() -> None:
     """Behind a task that takes long others go on, but no more of them than may wait."""
-    monkeypatch.setattr(measuring, "HELD", 10)
     started: list[int] = []
     slow: list[Any] = []
 
@@ -210,5 +208,5 @@ def test_few_results_wait(monkeypatch: pytest.MonkeyPatch) -> None:
             slow[0]([], None)
         return number
 
-    assert list(measuring.run(task(number) for number in range(30))) == list(range(30))
+    assert list(measuring.run((task(number) for number in range(30)), held=10)) == list(range(30))
     assert started == list(range(30))

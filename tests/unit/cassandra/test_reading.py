@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -139,7 +138,7 @@ def slices(draw: st.DrawFn) -> Slice:
     )
 
 
-def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position]) -> Page:
+def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], first: int = reading.ROUND) -> Page:
     """Reads a page; ``looks``: where what is known of the partition's places ends."""
     lower, upper = wanted.lower, wanted.upper
     if wanted.descending:
@@ -148,7 +147,7 @@ def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position]) ->
         upper = min([upper, *(at for at in looks if at > lower)])
     sources = [partition.source(place) for place in partition.places if (place.start, LOW_MIN) < upper]
     extent = Extent(sources, lower, upper, complete=(lower, upper) == (wanted.lower, wanted.upper))
-    reader = (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW)
+    reader = (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first)
     before = len(partition.rounds)
     gathered = partition.gather(reader)
     for probes in partition.rounds[before:]:
@@ -184,13 +183,15 @@ def check_page(page: Page, wanted: Slice) -> None:
         assert all(message.position < page.next for message in page.messages)
 
 
-def read_all(partition: Partition, wanted: Slice, looks: Sequence[Position]) -> list[Message]:
+def read_all(
+    partition: Partition, wanted: Slice, looks: Sequence[Position], first: int = reading.ROUND
+) -> list[Message]:
     """Reads page after page from where the one before ended."""
     found: list[Message] = []
     lower, upper = wanted.lower, wanted.upper
     while lower < upper:
         part = Slice(1, lower, upper, limit=wanted.limit, max_bytes=wanted.max_bytes, descending=wanted.descending)
-        page = read_page(partition, part, looks)
+        page = read_page(partition, part, looks, first)
         check_page(page, part)
         found += page.messages
         if not page.more or page.next is None:
@@ -204,8 +205,7 @@ def test_pages_give_all_live_messages_in_order_once(
     partition: Partition, wanted: Slice, looks: list[Position], most: int
 ) -> None:
     """Pages chained by their cursors give what is alive between the bounds, in order, each message once."""
-    with mock.patch.object(reading, "ROUND", most):
-        found = read_all(partition, wanted, looks)
+    found = read_all(partition, wanted, looks, most)
     expected = partition.expected(wanted.lower, wanted.upper)
     if wanted.descending:
         expected.reverse()
@@ -239,10 +239,11 @@ def hot(count: int, level: int = 4) -> Partition:
     return partition
 
 
-def read_once(partition: Partition, wanted: Slice) -> list[Message]:
+def read_once(partition: Partition, wanted: Slice, first: int = reading.ROUND) -> list[Message]:
     """Reads one page, with everything known."""
     extent = Extent([partition.source(place) for place in partition.places], wanted.lower, wanted.upper, complete=True)
-    return partition.gather((reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW)).messages
+    reader = (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first)
+    return partition.gather(reader).messages
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -302,8 +303,7 @@ def test_large_bodies_are_not_asked_for_in_vain() -> None:
     partition = Partition()
     for number in range(1000):
         partition.add(place_at(START), (START + number, 0), "x" * 1000)
-    with mock.patch.object(reading, "ROUND", 10):
-        found = read_once(partition, Slice(1, upper=END, limit=900, max_bytes=20_500))
+    found = read_once(partition, Slice(1, upper=END, limit=900, max_bytes=20_500), first=10)
     assert len(found) == 21
     assert sum(probe.limit for probes in partition.rounds for probe in probes) <= 22
 
