@@ -9,14 +9,16 @@ from typing import Any, Protocol
 import pytest
 
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
+from queuey.storage.cassandra.driver import Driver
+from tests.cassandra.interposed import Wire
 from tests.cassandra.scene import Scene, playing
 from tests.servers import unique_name
 
 
 class OpenStore(Protocol):
-    """Opens a store with these options."""
+    """Opens a store with these options, whose requests go by a wire if one is given."""
 
-    def __call__(self, **options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
+    def __call__(self, wire: Wire | None = None, **options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
         """See the class."""
 
 
@@ -31,9 +33,11 @@ def open_with(contract_keyspace: str, application: str) -> Iterator[OpenStore]:
     """Opens stores on the keyspace, the first of which makes the application; closes them at the end."""
     with contextlib.ExitStack() as opened:
 
-        def open_one(**options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
+        def open_one(wire: Wire | None = None, **options: Any) -> CassandraStore:  # noqa: ANN401 - options of any type
             store = open_store(
-                contract_keyspace, options=CassandraOptions(**({"row_age": 0.1, "reap_interval": None} | options))
+                contract_keyspace,
+                options=CassandraOptions(**({"row_age": 0.1, "reap_interval": None} | options)),
+                driver=Driver if wire is None else wire.driver,
             )
             opened.callback(store.close)
             assert store.ready(60)

@@ -7,13 +7,17 @@ A rule is for statements, takes effect on the next so many requests of them, and
     wire.fail(INSERTS)                   # they are not sent, and it is said that nothing was written
     wire.lose(INSERTS)                   # they are sent, their answers are lost
     gate = wire.straggle(INSERTS)        # they are given up at once, and reach Cassandra when the gate is opened
+    wire.stumble(INSERTS)                # beginning them raises what a driver never should
+    wire.meanwhile(INSERTS, meddle)      # when Cassandra has answered them, something is done first
 
-Everything that a rule does not name goes to Cassandra as it is. Cassandra's answers about its time are those of the
-test's world (see :mod:`tests.cassandra.scene`).
+The wire is handed in where a store makes its driver: ``open_store(url, driver=wire.driver)``. Everything that a rule
+does not name goes to Cassandra as it is. Cassandra's answers about its time are those of the test's world, if it has
+one (see :mod:`tests.cassandra.scene`).
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +26,8 @@ from uuid import UUID
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import catalogue, queue_rows, rows, segments, skew
-from queuey.storage.cassandra.driver import Driver, Encoded, InDoubt, Statement
+from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Rows, Statement
+from queuey.storage.cassandra.driver.requests import Call
 
 INSERTS = rows.INSERT
 DELETES = rows.DELETE
@@ -34,11 +39,15 @@ CLOCKS = (skew._NOW,)
 QUEUES = (queue_rows.FIND,)
 CHANGES = (catalogue._UPDATE, catalogue._PURGE, catalogue._DELETE)
 
+ALWAYS = math.inf
+"""How often a rule takes effect that stays."""
 PATIENCE = 60.0
 """Seconds that anything waits for anything at most: a test that went wrong must end."""
 
 Answer = tuple[Any, StoreUnavailable | None]
 Done = Callable[[Any, StoreUnavailable | None], None]
+Which = Iterable[Statement] | Callable[[Statement], bool]
+"""The requests that a rule is for: by their statements, or by what it says of each."""
 
 
 class Gate:
@@ -76,21 +85,25 @@ class Rule:
     """What happens to requests.
 
     Attributes:
-        statements: Which.
+        concerns: Tells of a request whether the rule is for it.
         times: How many of them.
         before, after: Where they wait before they are sent, and their answers after.
         sent: They are.
         error: Is told in place of the answer.
         hasty: It is told before anything else.
+        stumbles: Nothing of this happens: the call that was to begin the request fails.
+        then: Is done when they are answered, or are not to be sent, before that is told.
     """
 
-    statements: frozenset[Statement]
-    times: int
+    concerns: Callable[[Statement], bool]
+    times: float
     before: Gate | None = None
     after: Gate | None = None
     sent: bool = True
     error: StoreUnavailable | None = None
     hasty: bool = False
+    stumbles: bool = False
+    then: Callable[[], object] | None = None
 
     def play(self, ask: Callable[[], Answer], tell: Done) -> None:
         """Does it to one request.
@@ -109,15 +122,18 @@ class Rule:
                 gate.note()
         if self.after is not None:
             self.after.wait()
+        if self.then is not None:
+            self.then()
         if not self.hasty:
             tell(*(answer if self.error is None else (None, self.error)))
 
 
 @dataclass
 class Log:
-    """Which statements were sent, in order."""
+    """Which statements were sent, in order, and how many were sent side by side each time that some were."""
 
     statements: list[Statement] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)
 
     def count(self, wanted: Iterable[Statement]) -> int:
         """Returns how many of these were sent."""
@@ -126,46 +142,58 @@ class Log:
 
 
 class Wire:
-    """Takes the place of a driver's methods.
+    """The way of one process to Cassandra.
 
     Args:
-        driver: Of the store under test.
-        now: The time of the nodes, as the id of a message.
+        now: The time of the nodes, as the id of a message; None: their own.
     """
 
-    def __init__(self, driver: Driver, now: Callable[[], UUID]) -> None:
-        self._run, self._batch = driver.run, driver.batch
-        self._begin, self._begin_rows = driver.begin, driver.begin_rows
-        self._begin_encoded = driver.begin_encoded
+    def __init__(self, now: Callable[[], UUID] | None = None) -> None:
         self._now = now
         self._rules: list[Rule] = []
         self._lock = threading.Lock()
         self.log = Log()
-        for name in ("run", "batch", "begin", "begin_encoded", "begin_rows"):
-            setattr(driver, name, getattr(self, name))
+
+    def driver(self, *arguments: Any, **options: Any) -> Driver:  # noqa: ANN401 - the driver's
+        """Makes a driver whose requests go this way."""
+        return _Interposed(self, *arguments, **options)
 
     # For tests
 
-    def hold(self, statements: Iterable[Statement], times: int = 1, *, answered: bool = False) -> Gate:
+    def hold(self, which: Which, times: float = 1, *, answered: bool = False) -> Gate:
         """Lets requests wait before they are sent, or their answers."""
         gate = Gate()
-        self._add(Rule(frozenset(statements), times, None if answered else gate, gate if answered else None))
+        self._add(Rule(_chosen(which), times, None if answered else gate, gate if answered else None))
         return gate
 
-    def fail(self, statements: Iterable[Statement], times: int = 1, error: StoreUnavailable | None = None) -> None:
+    def fail(
+        self,
+        which: Which,
+        times: float = 1,
+        error: StoreUnavailable | None = None,
+        then: Callable[[], object] | None = None,
+    ) -> None:
         """Sends nothing; unless an error is given, says that nothing was written."""
         error = error or StoreUnavailable("too few replicas")
-        self._add(Rule(frozenset(statements), times, sent=False, error=error))
+        self._add(Rule(_chosen(which), times, sent=False, error=error, then=then))
 
-    def lose(self, statements: Iterable[Statement], times: int = 1) -> None:
+    def lose(self, which: Which, times: float = 1, then: Callable[[], object] | None = None) -> None:
         """Loses the answers."""
-        self._add(Rule(frozenset(statements), times, error=InDoubt("the answer was lost")))
+        self._add(Rule(_chosen(which), times, error=InDoubt("the answer was lost"), then=then))
 
-    def straggle(self, statements: Iterable[Statement], times: int = 1) -> Gate:
+    def straggle(self, which: Which, times: float = 1) -> Gate:
         """Gives requests up at once, and sends them when the gate is opened."""
         gate = Gate()
-        self._add(Rule(frozenset(statements), times, before=gate, error=InDoubt("timed out"), hasty=True))
+        self._add(Rule(_chosen(which), times, before=gate, error=InDoubt("timed out"), hasty=True))
         return gate
+
+    def stumble(self, which: Which, times: float = 1) -> None:
+        """Raises an error that no driver should from the calls that begin requests."""
+        self._add(Rule(_chosen(which), times, stumbles=True))
+
+    def meanwhile(self, which: Which, then: Callable[[], object], times: float = 1) -> None:
+        """Does something else when Cassandra has answered requests, before whoever sent them hears of it."""
+        self._add(Rule(_chosen(which), times, then=then))
 
     def clear(self) -> None:
         """Lets everything pass from now on, what waits included."""
@@ -176,46 +204,10 @@ class Wire:
                         gate.open()
                 rule.times = 0
 
-    # In place of the driver's
+    # For its drivers
 
-    def run(self, statement: Statement, values: Sequence[Any] = (), **options: Any) -> Any:  # noqa: ANN401
-        """See the driver."""
-        return self._block(statement, lambda: self._run(statement, values, **options))
-
-    def batch(self, calls: Any, **options: Any) -> Any:  # noqa: ANN401
-        """See the driver."""
-        return self._block(calls[0][0], lambda: self._batch(calls, **options))
-
-    def begin(self, statement: Statement, values: Sequence[Any], *, done: Done, **options: Any) -> None:  # noqa: ANN401
-        """See the driver."""
-        told = self._telling_time(done) if statement in CLOCKS else done
-        self._start(statement, told, lambda done: self._begin(statement, values, done=done, **options))
-
-    def begin_encoded(self, call: Encoded, *given: Any, done: Done, **options: Any) -> None:  # noqa: ANN401
-        """See the driver; ``run_encoded`` asks by it too."""
-        self._start(call.statement, done, lambda done: self._begin_encoded(call, *given, done=done, **options))
-
-    def begin_rows(self, statement: Statement, *given: Any, done: Done, **options: Any) -> None:  # noqa: ANN401
-        """See the driver."""
-        self._start(statement, done, lambda done: self._begin_rows(statement, *given, done=done, **options))
-
-    def _telling_time(self, done: Done) -> Done:
-        return lambda rows, error: done([(self._now(),)] if error is None else rows, error)
-
-    def _add(self, rule: Rule) -> None:
-        with self._lock:
-            self._rules.append(rule)
-
-    def _take(self, statement: Statement) -> Rule | None:
-        with self._lock:
-            self.log.statements.append(statement)
-            for rule in self._rules:
-                if rule.times and statement in rule.statements:
-                    rule.times -= 1
-                    return rule
-        return None
-
-    def _block(self, statement: Statement, send: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def ask(self, statement: Statement, send: Callable[[], Any]) -> Any:  # noqa: ANN401 - what the driver gives
+        """Sends a request that is waited for."""
         rule = self._take(statement)
         if rule is None:
             return send()
@@ -226,12 +218,100 @@ class Wire:
             raise error
         return rows
 
-    def _start(self, statement: Statement, done: Done, send: Callable[[Done], None]) -> None:
+    def start(self, statement: Statement, done: Done, send: Callable[[Done], None]) -> None:
+        """Sends a request that nobody waits for."""
+        told = self._telling_time(done, self._now) if self._now is not None and statement in CLOCKS else done
         rule = self._take(statement)
         if rule is None:
-            send(done)
+            send(told)
+        elif rule.stumbles:
+            raise RuntimeError("broken")
         else:
-            threading.Thread(target=rule.play, args=(lambda: _awaited(send), done), daemon=True).start()
+            threading.Thread(target=rule.play, args=(lambda: _awaited(send), told), daemon=True).start()
+
+    def _telling_time(self, done: Done, now: Callable[[], UUID]) -> Done:
+        return lambda rows, error: done([(now(),)] if error is None else rows, error)
+
+    def _add(self, rule: Rule) -> None:
+        with self._lock:
+            self._rules.append(rule)
+
+    def _take(self, statement: Statement) -> Rule | None:
+        with self._lock:
+            self.log.statements.append(statement)
+            for rule in self._rules:
+                if rule.times and rule.concerns(statement):
+                    rule.times -= 1
+                    return rule
+        return None
+
+
+class _Interposed(Driver):
+    """A driver whose requests a wire decides about; ``run_all`` and ``run_encoded`` ask by those that begin.
+
+    Args:
+        wire: Decides.
+        arguments, options: The driver's.
+    """
+
+    def __init__(self, wire: Wire, *arguments: Any, **options: Any) -> None:  # noqa: ANN401
+        self._wire = wire
+        super().__init__(*arguments, **options)
+
+    def run(self, statement: Statement, values: Sequence[Any] = (), **options: Any) -> Rows:  # noqa: ANN401
+        """See the driver."""
+        send = super().run
+        rows: Rows = self._wire.ask(statement, lambda: send(statement, values, **options))
+        return rows
+
+    def run_text(self, cql: str, **options: Any) -> Rows:  # noqa: ANN401
+        """See the driver."""
+        send = super().run_text
+        rows: Rows = self._wire.ask(Statement(cql, idempotent=False), lambda: send(cql, **options))
+        return rows
+
+    def batch(self, calls: Sequence[Call], **options: Any) -> Rows:  # noqa: ANN401
+        """See the driver."""
+        send = super().batch
+        rows: Rows = self._wire.ask(calls[0][0], lambda: send(calls, **options))
+        return rows
+
+    def run_all(self, calls: Sequence[Call], **options: Any) -> list[Rows]:  # noqa: ANN401
+        """See the driver."""
+        self._wire.log.rounds.append(len(calls))
+        return super().run_all(calls, **options)
+
+    def run_encoded(self, calls: Sequence[tuple[Encoded, Decode]], **options: Any) -> list[Rows]:  # noqa: ANN401
+        """See the driver."""
+        self._wire.log.rounds.append(len(calls))
+        return super().run_encoded(calls, **options)
+
+    def begin(self, statement: Statement, values: Sequence[Any], *, done: Done, **options: Any) -> None:  # noqa: ANN401
+        """See the driver."""
+        send = super().begin
+        self._wire.start(statement, done, lambda done: send(statement, values, done=done, **options))
+
+    def begin_encoded(self, call: Encoded, decode: Decode, *, done: Done, **options: Any) -> None:  # noqa: ANN401
+        """See the driver."""
+        send = super().begin_encoded
+        self._wire.start(call.statement, done, lambda done: send(call, decode, done=done, **options))
+
+    def begin_rows(
+        self,
+        statement: Statement,
+        rows: Sequence[bytes],
+        count: int,
+        *,
+        done: Done,
+        **options: Any,  # noqa: ANN401
+    ) -> None:
+        """See the driver."""
+        send = super().begin_rows
+        self._wire.start(statement, done, lambda done: send(statement, rows, count, done=done, **options))
+
+
+def _chosen(which: Which) -> Callable[[Statement], bool]:
+    return which if callable(which) else frozenset(which).__contains__
 
 
 def _asked(send: Callable[[], Any]) -> Answer:

@@ -101,7 +101,7 @@ class Machine:
         return self._world() + round(self.wrong * 1e9)
 
 
-class Waiting:
+class Waiting(threading.Event):
     """Whoever waits for this lets the world's time go on instead, so waits take no time.
 
     Args:
@@ -110,13 +110,22 @@ class Waiting:
     """
 
     def __init__(self, world: World, closing: threading.Event) -> None:
+        super().__init__()
         self._world = world
         self._closing = closing
-        self.set, self.is_set = closing.set, closing.is_set
 
-    def wait(self, seconds: float) -> bool:
+    def set(self) -> None:
+        """Says that the store is being closed."""
+        self._closing.set()
+
+    def is_set(self) -> bool:
+        """Tells whether it is."""
+        return self._closing.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
         """Tells whether the store is being closed, so many seconds later."""
-        self._world.advance(seconds + 1e-6)  # What is left by rounding must not be waited for again and again.
+        assert timeout is not None
+        self._world.advance(timeout + 1e-6)  # What is left by rounding must not be waited for again and again.
         return self.is_set()
 
 
@@ -210,9 +219,10 @@ class Scene:
         """Starts one more process."""
         machine = Machine(self.world)
         clock = Clock(machine.boottime, machine.wall)
-        store = CassandraStore(self.url, CassandraOptions(**(OPTIONS | options)), clock)
-        vars(store)["_closing"] = Waiting(self.world, store._closing)
-        process = Process(store, machine, Wire(store._driver, self.world.uuid))
+        wire = Wire(self.world.uuid)
+        store = CassandraStore(self.url, CassandraOptions(**(OPTIONS | options)), clock, driver=wire.driver)
+        store._closing = Waiting(self.world, store._closing)
+        process = Process(store, machine, wire)
         self.processes.append(process)
         assert store.ready(PATIENCE), store.statistics()
         return process
@@ -268,15 +278,22 @@ class Mechanism(NamedTuple):
     Attributes:
         what: Its name.
         scenario: Is played; violates nothing as long as it works.
-        remove: Takes it out.
+        remove: Takes it out, until what it enters here ends.
     """
 
     what: str
     scenario: Scenario
-    remove: Callable[[pytest.MonkeyPatch], None]
+    remove: Callable[[contextlib.ExitStack], None]
 
     def __str__(self) -> str:
         return self.what
+
+
+def played_without(scene: Scene, mechanism: Mechanism) -> list[str]:
+    """Plays a mechanism's scenario without it; returns what was violated."""
+    with contextlib.ExitStack() as removed:
+        mechanism.remove(removed)
+        return mechanism.scenario(scene)
 
 
 def mechanisms(*found: Mechanism) -> pytest.MarkDecorator:

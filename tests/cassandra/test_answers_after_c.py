@@ -12,6 +12,7 @@ from queuey.messages import Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.catalogue import CassandraCatalogue
 from tests.cassandra.conftest import OpenStore
+from tests.replacing import replace
 
 C = 1.0
 CHANGES: dict[str, Callable[[CassandraStore, Queue], object]] = {
@@ -38,28 +39,27 @@ def test_nobody_uses_the_old_row(open_with: OpenStore, application: str, change:
     assert not uses_old_row(other, queue)
 
 
-def test_the_wait_is_what_does_it(open_with: OpenStore, application: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_is_what_does_it(open_with: OpenStore, application: str) -> None:
     """Without the wait the other process would go on with the old row: the test above can fail."""
-    monkeypatch.setattr(CassandraCatalogue, "_wait_for_others", lambda self: None)
     store, other = open_with(row_age=30.0, levels={}), open_with(row_age=30.0, levels={})
     queue, _ = store.create_queue(application, "queue", QueueSpec())
     other.queue(application, "queue", fresh=True)
-    store.update_queue(queue, QueueSpec(ttl=5))
+    with replace(CassandraCatalogue._wait_for_others, lambda self: None):
+        store.update_queue(queue, QueueSpec(ttl=5))
     assert uses_old_row(other, queue)
 
 
-def test_closing_ends_the_wait(open_with: OpenStore, application: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_ends_the_wait(open_with: OpenStore, application: str) -> None:
     """A store that is closed while a change waits to answer says that the change may be made, and does not hang."""
     store, other = open_with(row_age=600.0, levels={}), open_with()
     queue, _ = store.create_queue(application, "queue", QueueSpec())
     waiting = threading.Event()
-    wait = store._wait_for_others
+    wait = CassandraCatalogue._wait_for_others
 
-    def wait_noticed() -> None:
+    def wait_noticed(self: CassandraCatalogue) -> None:
         waiting.set()
-        wait()
+        wait(self)
 
-    monkeypatch.setattr(store, "_wait_for_others", wait_noticed)
     errors: list[StoreClosed] = []
 
     def purge() -> None:
@@ -69,9 +69,10 @@ def test_closing_ends_the_wait(open_with: OpenStore, application: str, monkeypat
             errors.append(error)
 
     thread = threading.Thread(target=purge)
-    thread.start()
-    assert waiting.wait(30)
-    store.close()
-    thread.join(30)
+    with replace(wait, wait_noticed):
+        thread.start()
+        assert waiting.wait(30)
+        store.close()
+        thread.join(30)
     assert [error.outcome for error in errors] == ["unknown"]
     assert other.queue(application, "queue").qid != queue.qid

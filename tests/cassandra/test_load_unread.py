@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
-from queuey.storage.cassandra import ranges
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.levels import InForce
 from queuey.storage.cassandra.loading import Loader
@@ -21,7 +21,8 @@ from queuey.storage.cassandra.minting import Stamps, stamp_of
 from queuey.storage.cassandra.ranges import Window, window
 from queuey.storage.cassandra.skew import Watch
 from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
-from tests.cassandra.scene import TTL, C, D, Mechanism, Process, Reader, S, Scene, W, mechanisms
+from tests.cassandra.scene import TTL, C, D, Mechanism, Process, Reader, S, Scene, W, mechanisms, played_without
+from tests.replacing import replace
 
 SECOND = TICKS_PER_SECOND
 SPARE = D - S - W
@@ -101,10 +102,8 @@ def stopped_before_its_fence(scene: Scene) -> list[str]:
         scene.world.advance(D)
         return send(self, *arguments)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Loader, "send", stopped)
-        with pytest.raises(TooLate) as caught:
-            writing.store.load_unread(queue, messages)
+    with replace(send, stopped), pytest.raises(TooLate) as caught:
+        writing.store.load_unread(queue, messages)
     assert caught.value.written
     return [f"{one.body!r} is back" for one in other.store.fetch(queue, places)]
 
@@ -128,25 +127,25 @@ def machine_stopped(scene: Scene) -> list[str]:
     return passed(reader, messages) if promised else []
 
 
-def all_timed_rightly_and_endless(patch: pytest.MonkeyPatch) -> None:
+def all_timed_rightly_and_endless(removed: ExitStack) -> None:
     """Takes the time of a load for right although the clock was wrong."""
-    patch.setattr(Watch, "vouches", lambda *_: True)
-    window_without_end(patch)
+    removed.enter_context(replace(Watch.vouches, lambda *_: True))
+    window_without_end(removed)
 
 
-def window_without_end(patch: pytest.MonkeyPatch) -> None:
+def window_without_end(removed: ExitStack) -> None:
     """Acknowledges however late it is."""
-    patch.setattr(ranges, "window", lambda *given, **named: window(*given, **named)._replace(end=1 << 60))
+    removed.enter_context(replace(window, lambda *given, **named: window(*given, **named)._replace(end=1 << 60)))
 
 
-def window_without_bounds(patch: pytest.MonkeyPatch) -> None:
+def window_without_bounds(removed: ExitStack) -> None:
     """Begins and acknowledges however late it is."""
-    patch.setattr(ranges, "window", lambda *_given, **_named: Window(1 << 60, 1 << 60))
+    removed.enter_context(replace(window, lambda *_given, **_named: Window(1 << 60, 1 << 60)))
 
 
-def stamped_when_sent(patch: pytest.MonkeyPatch) -> None:
+def stamped_when_sent(removed: ExitStack) -> None:
     """Stamps rows with the time at which they are sent."""
-    patch.setattr(Stamps, "at", lambda self, _, ticks: stamp_of(max(self._clock.now(), ticks)))
+    removed.enter_context(replace(Stamps.at, lambda self, _, ticks: stamp_of(max(self._clock.now(), ticks))))
 
 
 LOADING = (
@@ -164,10 +163,9 @@ def test_holds(scene: Scene, mechanism: Mechanism) -> None:
 
 
 @mechanisms(*LOADING)
-def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism) -> None:
     """Without the mechanism the same breaks one."""
-    mechanism.remove(monkeypatch)
-    assert mechanism.scenario(scene)
+    assert played_without(scene, mechanism)
 
 
 def test_begins_only_in_time(scene: Scene) -> None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import pytest
+from contextlib import ExitStack
 
 from queuey.errors import QueueChanged
 from queuey.messages import Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.catalogue import CassandraCatalogue
 from tests.cassandra.interposed import PATIENCE
-from tests.cassandra.scene import D, Mechanism, Reader, S, Scenario, Scene, end_of, mechanisms
+from tests.cassandra.scene import D, Mechanism, Reader, S, Scenario, Scene, end_of, mechanisms, played_without
+from tests.replacing import replace
 
 CHANGES: dict[str, Callable[[CassandraStore, Queue], object]] = {
     "purge": lambda store, queue: store.purge_queue(queue),
@@ -55,9 +55,9 @@ def read_afterwards(change: str) -> Scenario:
     return play
 
 
-def no_wait(patch: pytest.MonkeyPatch) -> None:
+def no_wait(removed: ExitStack) -> None:
     """Answers at once."""
-    patch.setattr(CassandraCatalogue, "_wait_for_others", lambda self: None)
+    removed.enter_context(replace(CassandraCatalogue._wait_for_others, lambda self: None))
 
 
 WAITS = (
@@ -73,7 +73,6 @@ def test_holds(scene: Scene, mechanism: Mechanism) -> None:
 
 
 @mechanisms(*WAITS)
-def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism) -> None:
     """Without the wait one does not."""
-    mechanism.remove(monkeypatch)
-    assert mechanism.scenario(scene)
+    assert played_without(scene, mechanism)

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-
-import pytest
+from contextlib import ExitStack, suppress
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra import Level, skew
+from queuey.storage.cassandra import Level
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.skew import GAP, Reading, Skew, Watch
 from tests.cassandra.interposed import DELETES, INSERTS
-from tests.cassandra.scene import D, Machine, Mechanism, Process, Reader, S, Scene, World, end_of, mechanisms
+from tests.cassandra.scene import (
+    D,
+    Machine,
+    Mechanism,
+    Process,
+    Reader,
+    S,
+    Scene,
+    World,
+    end_of,
+    mechanisms,
+    played_without,
+)
+from tests.replacing import replace
 
 OFF = D + 2 * S
 """Seconds that a clock is off: more than the read delay makes up for."""
@@ -46,7 +56,7 @@ def reader_ahead(scene: Scene) -> list[str]:
     reader = Reader(reading, queue)
     reading.machine.fall_behind(-OFF)
     heartbeat(reading)
-    with contextlib.suppress(StoreUnavailable):
+    with suppress(StoreUnavailable):
         reader.go_on()
     attempt = writing.post(queue)
     assert end_of(attempt) == "acknowledged"
@@ -139,26 +149,33 @@ def fence_of_a_stopped_machine(scene: Scene) -> list[str]:
     return ["outcome none, but shown"] if end_of(attempt) == "none" else []
 
 
-def never_refusing(patch: pytest.MonkeyPatch) -> None:
+def never_refusing(removed: ExitStack) -> None:
     """Trusts the clock whatever the nodes say."""
-    patch.setattr(Skew, "sound", lambda self: True)
-    patch.setattr(Skew, "refusing", property(lambda self: False))
-    all_timed_rightly(patch)
+    removed.enter_context(replace(Skew.sound, lambda self: True))
+    removed.enter_context(replace(Skew.refusing, property(lambda self: False)))
+    all_timed_rightly(removed)
 
 
-def no_gap(patch: pytest.MonkeyPatch) -> None:
+def no_gap(removed: ExitStack) -> None:
     """Trusts the clock however long ago it was compared."""
-    patch.setattr(skew, "GAP", math.inf)
+    sound = Skew.sound
+
+    def sound_if_it_was_compared(self: Skew) -> bool:
+        if self._checked is not None:
+            self._checked = self._clock.boottime()
+        return sound(self)
+
+    removed.enter_context(replace(sound, sound_if_it_was_compared))
 
 
-def jumps_unnoticed(patch: pytest.MonkeyPatch) -> None:
+def jumps_unnoticed(removed: ExitStack) -> None:
     """Does not see that the wall clock moved against the time since boot."""
-    patch.setattr(Clock, "drift", lambda self: 0.0)
+    removed.enter_context(replace(Clock.drift, lambda self: 0.0))
 
 
-def all_timed_rightly(patch: pytest.MonkeyPatch) -> None:
+def all_timed_rightly(removed: ExitStack) -> None:
     """Takes the time since an id was made for right although the clock was wrong."""
-    patch.setattr(Watch, "vouches", lambda self, minted: True)
+    removed.enter_context(replace(Watch.vouches, lambda self, minted: True))
 
 
 CLOCKS = (
@@ -179,10 +196,9 @@ def test_holds(scene: Scene, mechanism: Mechanism) -> None:
 
 
 @mechanisms(*CLOCKS)
-def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism) -> None:
     """Without the mechanism the same breaks one."""
-    mechanism.remove(monkeypatch)
-    assert mechanism.scenario(scene)
+    assert played_without(scene, mechanism)
 
 
 def test_wall_clock_set_wrongly(scene: Scene) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
-
-import pytest
 
 from queuey import ids
 from queuey.errors import QueueChanged
@@ -33,7 +32,9 @@ from tests.cassandra.scene import (
     end_of,
     mechanisms,
     message,
+    played_without,
 )
+from tests.replacing import replace
 
 LONG = 5 * 86_400
 """A TTL beyond the class of the queues here, so that its place has to be recorded."""
@@ -163,7 +164,7 @@ def overtaken_by_the_floor(scene: Scene) -> list[str]:
     return shown(other, queue, position)
 
 
-def horizon_afterwards(patch: pytest.MonkeyPatch) -> None:
+def horizon_afterwards(removed: ExitStack) -> None:
     """Reports the horizon of when a read has ended."""
     read = CassandraMessages.read
 
@@ -175,10 +176,10 @@ def horizon_afterwards(patch: pytest.MonkeyPatch) -> None:
                 page.next = page.horizon, LOW_MIN
         return pages
 
-    patch.setattr(CassandraMessages, "read", late)
+    removed.enter_context(replace(CassandraMessages.read, late))
 
 
-def bounded_afterwards(patch: pytest.MonkeyPatch) -> None:
+def bounded_afterwards(removed: ExitStack) -> None:
     """Asks for everything from the lower bound on, and leaves out after the limit what lies above the horizon."""
     ask = reading._answers
 
@@ -192,41 +193,41 @@ def bounded_afterwards(patch: pytest.MonkeyPatch) -> None:
             for number, found in ask(driver, keys, unbounded, *rest, **options).items()
         }
 
-    patch.setattr(reading, "_answers", answers)
+    removed.enter_context(replace(reading._answers, answers))
 
 
-def rows_for_ever(patch: pytest.MonkeyPatch) -> None:
+def rows_for_ever(removed: ExitStack) -> None:
     """Uses queues' rows however old they are."""
 
     def current(self: QueueRows, queue: Queue, *, since: float | None = None) -> Row:
         row = self._rows.get((queue.application, queue.name))
         return row or self.read(queue.application, queue.name)
 
-    patch.setattr(QueueRows, "current", current)
+    removed.enter_context(replace(QueueRows.current, current))
 
 
-def looks_for_ever(patch: pytest.MonkeyPatch) -> None:
+def looks_for_ever(removed: ExitStack) -> None:
     """Uses what was recorded of places however old it is."""
     cached = Segments.cached
 
     def old(self: Segments, *place: int, since: float, descending: bool) -> Known | None:
         return cached(self, *place, since=-math.inf, descending=descending)
 
-    patch.setattr(Segments, "cached", old)
+    removed.enter_context(replace(Segments.cached, old))
 
 
-def floor_for_all(patch: pytest.MonkeyPatch) -> None:
+def floor_for_all(removed: ExitStack) -> None:
     """Takes the floor to be that of all places."""
-    patch.setattr(Place, "minted", property(lambda self: True))
+    removed.enter_context(replace(Place.minted, property(lambda self: True)))
 
 
-def given_among_minted(patch: pytest.MonkeyPatch) -> None:
+def given_among_minted(removed: ExitStack) -> None:
     """Writes what has a given id to where new ids go."""
 
     def place(row: Row, position: Position, ttl: int, now: int) -> Place:
         return placement.place_of(position[0], row.home, placement.HOME)
 
-    patch.setattr(messages, "_place_to_put", place)
+    removed.enter_context(replace(messages._place_to_put, place))
 
 
 READING = (
@@ -248,7 +249,6 @@ def test_holds(scene: Scene, mechanism: Mechanism) -> None:
 
 
 @mechanisms(*READING)
-def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism) -> None:
     """Without the mechanism the same breaks one."""
-    mechanism.remove(monkeypatch)
-    assert mechanism.scenario(scene)
+    assert played_without(scene, mechanism)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
-import pytest
 
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Queue
 from queuey.storage.cassandra import fences, placement, writer
 from queuey.storage.cassandra.fences import Fence, Fencer
 from queuey.storage.cassandra.lanes import Lane
-from queuey.storage.cassandra.minting import Generator, stamp_of
+from queuey.storage.cassandra.minting import Generator, fence_stamp, stamp_of
 from queuey.storage.cassandra.placement import Place
 from queuey.storage.cassandra.queue_rows import Row
 from queuey.storage.cassandra.writer import Writer
@@ -31,7 +31,9 @@ from tests.cassandra.scene import (
     end_of,
     mechanisms,
     message,
+    played_without,
 )
+from tests.replacing import replace, replace_in
 
 LONG = 5 * 86_400
 """A TTL beyond the class of the queues here, so that its place has to be recorded."""
@@ -122,18 +124,18 @@ def stopped_before_minting(scene: Scene) -> list[str]:
     """A process stops between its look at the queue's row and the making of an id; the queue is purged meanwhile."""
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
-    mint = writing.store._writer._mint
+    mint = Writer._mint
     purged: list[Queue] = []
 
-    def stopped(*arguments: Any) -> Any:  # noqa: ANN401 - the writer's
+    def stopped(self: Writer, *arguments: Any) -> Any:  # noqa: ANN401 - the writer's
         if not purged:
             scene.world.advance(0.01)
             purged.append(other.store.purge_queue(queue))
-        return mint(*arguments)
+        return mint(self, *arguments)
 
-    vars(writing.store._writer)["_mint"] = stopped
-    attempt = writing.post(queue)
-    end_of(attempt)
+    with replace(mint, stopped):
+        attempt = writing.post(queue)
+        end_of(attempt)
     scene.world.advance(D + S)
     reader = Reader(other, purged[0])
     reader.go_on()
@@ -168,23 +170,25 @@ def posted_after(scene: Scene) -> list[str]:
     return [] if other > one else ["posted after, but placed before"]
 
 
-def no_deadline(patch: pytest.MonkeyPatch) -> None:
+def no_deadline(removed: ExitStack) -> None:
     """Acknowledges writes however late they are."""
     judge = Writer._judge
-    patch.setattr(Writer, "_judge", lambda self, f, level, e: judge(self, f, level._replace(deadline=math.inf), e))
+    removed.enter_context(
+        replace(Writer._judge, lambda self, f, level, e: judge(self, f, level._replace(deadline=math.inf), e))
+    )
 
 
-def no_fence(patch: pytest.MonkeyPatch) -> None:
+def no_fence(removed: ExitStack) -> None:
     """Says that writes are undone without doing it."""
-    patch.setattr(Fencer, "undo", lambda self, fence: fence.tell("none"))
+    removed.enter_context(replace(Fencer.undo, lambda self, fence: fence.tell("none")))
 
 
-def fence_stamped_now(patch: pytest.MonkeyPatch) -> None:
+def fence_stamped_now(removed: ExitStack) -> None:
     """Stamps fences with the time."""
-    patch.setattr(fences, "fence_stamp", lambda now, ticks: stamp_of(now))
+    removed.enter_context(replace_in(fences, fence_stamp, lambda now, ticks: stamp_of(now)))
 
 
-def fence_without_deadline(patch: pytest.MonkeyPatch) -> None:
+def fence_without_deadline(removed: ExitStack) -> None:
     """Says that nothing was written whenever the fence holds at last."""
 
     def endless(*arguments: Any) -> Fence:  # noqa: ANN401 - the fence's
@@ -192,18 +196,18 @@ def fence_without_deadline(patch: pytest.MonkeyPatch) -> None:
         fence.deadline += 1e6
         return fence
 
-    patch.setattr(writer, "Fence", endless)
+    removed.enter_context(replace_in(writer, Fence, endless))
 
 
-def age_not_checked(patch: pytest.MonkeyPatch) -> None:
+def age_not_checked(removed: ExitStack) -> None:
     """Trusts a queue's row however old it is when ids have been made."""
     fresh = Writer._fresh_row
-    patch.setattr(
-        Writer, "_fresh_row", lambda self, queue: msgspec.structs.replace(fresh(self, queue), read_at=math.inf)
+    removed.enter_context(
+        replace(fresh, lambda self, queue: msgspec.structs.replace(fresh(self, queue), read_at=math.inf))
     )
 
 
-def recorded_afterwards(patch: pytest.MonkeyPatch) -> None:
+def recorded_afterwards(removed: ExitStack) -> None:
     """Records places when what is in them has been acknowledged."""
     answer = Writer._answer
     unknown: list[tuple[int, int, list[Place]]] = []
@@ -215,14 +219,14 @@ def recorded_afterwards(patch: pytest.MonkeyPatch) -> None:
         answer(self, *arguments)
         self._pool.submit(self._segments.record, *unknown.pop(), consistency="QUORUM")
 
-    patch.setattr(Writer, "_check_places", check)
-    patch.setattr(Writer, "_answer", tell)
+    removed.enter_context(replace(Writer._check_places, check))
+    removed.enter_context(replace(Writer._answer, tell))
 
 
-def after_ignored(patch: pytest.MonkeyPatch) -> None:
+def after_ignored(removed: ExitStack) -> None:
     """Makes ids by the clock alone."""
     mint = Generator.mint
-    patch.setattr(Generator, "mint", lambda self, count, after=None: mint(self, count))
+    removed.enter_context(replace(Generator.mint, lambda self, count, after=None: mint(self, count)))
 
 
 WRITING = (
@@ -244,7 +248,6 @@ def test_holds(scene: Scene, mechanism: Mechanism) -> None:
 
 
 @mechanisms(*WRITING)
-def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism) -> None:
     """Without the mechanism the same breaks one."""
-    mechanism.remove(monkeypatch)
-    assert mechanism.scenario(scene)
+    assert played_without(scene, mechanism)

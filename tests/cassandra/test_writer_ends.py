@@ -142,13 +142,7 @@ def break_answer(process: Process) -> None:
 
 def break_sending(process: Process) -> None:
     """The driver fails as it never should."""
-    begin_rows = process.store._driver.begin_rows
-
-    def broken(*arguments: object, **options: object) -> None:
-        vars(process.store._driver)["begin_rows"] = begin_rows
-        raise RuntimeError("broken")
-
-    vars(process.store._driver)["begin_rows"] = broken
+    process.wire.stumble(INSERTS)
 
 
 def break_row(process: Process) -> None:

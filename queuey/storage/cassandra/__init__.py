@@ -13,6 +13,7 @@ What promises what:
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from uuid import uuid4
 
@@ -65,12 +66,14 @@ class CassandraStore(
 
     name = "cassandra"
 
-    def __init__(self, url: str, options: CassandraOptions, clock: Clock) -> None:
+    def __init__(
+        self, url: str, options: CassandraOptions, clock: Clock, *, driver: Callable[..., Driver] = Driver
+    ) -> None:
         self._options = options
         self._clock = clock
         self._closing = threading.Event()
         self._process = uuid4().hex
-        self._driver = Driver(parse_url(url), options, verify=_problem)
+        self._driver = driver(parse_url(url), options, verify=_problem)
         self._cas = Cas(self._driver, options, clock, self._closing)
         self._rows = QueueRows(self._driver, options, clock, self._cas)
         self._index = QueueIndex(self._driver, options)
@@ -184,7 +187,13 @@ def _problem(driver: Driver) -> str | None:
     return problem
 
 
-def open_store(url: str, *, options: CassandraOptions | None = None, clock: Clock | None = None) -> CassandraStore:
+def open_store(
+    url: str,
+    *,
+    options: CassandraOptions | None = None,
+    clock: Clock | None = None,
+    driver: Callable[..., Driver] = Driver,
+) -> CassandraStore:
     """Opens the store in a keyspace.
 
     Returns although Cassandra is not there, after a few seconds: calls then raise ``StoreUnavailable`` until it is.
@@ -193,10 +202,11 @@ def open_store(url: str, *, options: CassandraOptions | None = None, clock: Cloc
         url: ``cassandra://host1,host2/keyspace``.
         options: How it works.
         clock: For tests.
+        driver: For tests: makes the way to Cassandra, called as :class:`Driver`.
 
     Raises:
         SettingsError: The URL or the options cannot be used.
     """
-    store = CassandraStore(url, options or CassandraOptions(), clock or Clock())
+    store = CassandraStore(url, options or CassandraOptions(), clock or Clock(), driver=driver)
     store.ready(START)
     return store
