@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -98,6 +98,7 @@ class CassandraOptions:
         settings: Further lines of ``cassandra.yaml``, which win over those here.
         jvm_options: Further options of the JVM.
         quick_start: Compile quickly instead of well. Right for tests, wrong for measuring speed.
+        rewrite: Makes ``cassandra.yaml`` of what it would be.
     """
 
     heap: str = "512m"
@@ -107,6 +108,7 @@ class CassandraOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     jvm_options: tuple[str, ...] = ()
     quick_start: bool = True
+    rewrite: Callable[[str], str] = str
 
 
 @dataclass(frozen=True)
@@ -203,7 +205,7 @@ class CassandraNode(Server):
     def command(self) -> Sequence[str]:
         """Writes the settings and returns the JVM's command."""
         settings, logging = self.directory / "cassandra.yaml", self.directory / "logback.xml"
-        settings.write_text(render(self._place, self._options), "utf-8")
+        settings.write_text(self._options.rewrite(render(self._place, self._options)), "utf-8")
         logging.write_text(logback.render(self.log, QUIET), "utf-8")
         nodes = str(len(self._place.addresses))
         properties = PROPERTIES | {

@@ -5,29 +5,23 @@ from __future__ import annotations
 import pytest
 
 from queuey.errors import InvalidRequest, StoreUnavailable
-from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra import CassandraStore, ledger
+from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.ledger import KEPT
+from tests.cassandra.conftest import OpenStore
+from tests.cassandra.interposed import Wire
+from tests.cassandra.scene import S, Scene
 
 
-def test_an_entry_that_was_in_doubt(store: CassandraStore, application: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_that_was_in_doubt(open_with: OpenStore, application: str) -> None:
     """A change whose answers are lost although it was made ends well, and so does the next, which compares with it."""
-    run, lost = Driver.run, []
-
-    def losing(driver: Driver, statement: Statement, *arguments: object, **named: object) -> object:
-        rows = run(driver, statement, *arguments, **named)  # type: ignore[arg-type]
-        if statement.idempotent:
-            return rows
-        lost.append(rows)
-        if len(lost) % 3:
-            raise InDoubt("lost")
-        return rows
-
-    monkeypatch.setattr(Driver, "run", losing)
-    assert store.enter(application, 0, b"a", expected=None) == b"a"
-    assert store.enter(application, 0, b"b", expected=b"a") == b"b"
+    wire = Wire()
+    store = open_with(wire)
+    for sent, (expected, value) in enumerate([(None, b"a"), (b"a", b"b")], 1):
+        wire.lose([ledger._SET], times=2)
+        assert store.enter(application, 0, value, expected=expected) == value
+        assert wire.log.count([ledger._SET]) == 3 * sent
     assert store.entry(application, 0) == b"b"
-    assert len(lost) == 6
 
 
 def test_an_entry_ends_as_a_whole(store: CassandraStore, application: str) -> None:
@@ -58,10 +52,11 @@ def test_names_that_are_none(store: CassandraStore, work: str, piece: int) -> No
         store.entry(work, piece)
 
 
-def test_no_time_from_a_clock_that_is_off(store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_time_from_a_clock_that_is_off(scene: Scene) -> None:
     """Ids are reserved by this time: no answer is better than that of a clock that the nodes contradict."""
-    assert store.now() > 0
-    store._skew._refusing = True
-    monkeypatch.setattr(store._watch, "check", lambda *_: False)
+    process = scene.start()
+    assert process.store.now() > 0
+    process.machine.fall_behind(S)
+    assert not process.store._watch.check()
     with pytest.raises(StoreUnavailable):
-        store.now()
+        process.store.now()

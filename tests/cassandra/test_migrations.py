@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
-from queuey.storage.cassandra import CassandraOptions, cql_files, migrations, open_store
+from queuey.storage.cassandra import CassandraOptions, CassandraStore, cql_files, migrations, open_store
 from queuey.storage.cassandra.cql_files import Migration, parse
-from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
-from queuey.storage.cassandra.migrations import Recorded, migrate, parse_replication, pending, schema_problem
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.migrations import Recorded, Running, migrate, parse_replication, pending, schema_problem
 from queuey.storage.cassandra.options import Target
+from tests.cassandra.interposed import ALWAYS, Wire
 from tests.servers import Cassandra, unique_name
 
 OPTIONS = CassandraOptions(timeout=20.0)
@@ -24,8 +26,7 @@ BEATS = "CREATE TABLE IF NOT EXISTS heartbeats (process text PRIMARY KEY, at big
 SECOND = parse("001_some.cql", TABLE.format("a") + BEATS)
 THIRD = parse("002_more.cql", TABLE.format("c"))
 ALL = (FIRST, SECOND, THIRD)
-
-Know = Callable[..., None]
+RUNNING = Running(ALL)
 
 
 def made(*some: Migration) -> list[Recorded]:
@@ -79,17 +80,6 @@ def test_bad_replication(text: str) -> None:
 
 
 @pytest.fixture
-def know(monkeypatch: pytest.MonkeyPatch) -> Know:
-    """Lets the program know these migrations and no others."""
-
-    def set_known(*some: Migration) -> None:
-        monkeypatch.setattr(cql_files, "known", lambda: some)
-
-    set_known(*ALL)
-    return set_known
-
-
-@pytest.fixture
 def target(cassandra: Cassandra) -> Iterator[Target]:
     """A keyspace that is not there yet; dropped at the end."""
     found = Target(tuple(cassandra.contact_points), unique_name("migrate"), cassandra.port)
@@ -121,22 +111,21 @@ def names(some: Sequence[Migration]) -> list[str]:
     return [one.name for one in some]
 
 
-@pytest.mark.usefixtures("know")
 def test_from_nothing(target: Target, driver: Driver) -> None:
     """The first run makes the keyspace and everything in it, a dry run before it nothing; the next one has no work."""
     assert schema_problem(driver) == f"keyspace {target.keyspace} has no tables yet; run `queuey migrate`"
-    planned = migrate(target, OPTIONS, replication="1", dry_run=True)
+    planned = migrate(target, OPTIONS, replication="1", dry_run=True, running=RUNNING)
     assert names(planned.migrations) == names(ALL)
     assert tables(driver) == set()
     told: list[str] = []
-    report = migrate(target, OPTIONS, replication="1", tell=told.append)
+    report = migrate(target, OPTIONS, replication="1", tell=told.append, running=RUNNING)
     assert report == planned
     assert [line.partition(":")[0] for line in told] == [f"keyspace {target.keyspace}", *names(ALL)]
     assert tables(driver) == {"migrations", "a", "heartbeats", "c"}
-    assert migrate(target, OPTIONS).migrations == ()
-    assert migrate(target, OPTIONS, replication="1", dry_run=True).migrations == ()
+    assert migrate(target, OPTIONS, running=RUNNING).migrations == ()
+    assert migrate(target, OPTIONS, replication="1", dry_run=True, running=RUNNING).migrations == ()
     with pytest.raises(SettingsError, match="1 copy"):
-        migrate(target, OPTIONS, replication="2")
+        migrate(target, OPTIONS, replication="2", running=RUNNING)
 
 
 @pytest.mark.parametrize(
@@ -150,32 +139,39 @@ def test_keyspace_that_cannot_be_made(target: Target, driver: Driver, replicatio
     assert migrations._replication(driver) is None
 
 
-def test_by_data_centre(target: Target, driver: Driver, know: Know) -> None:
+def test_by_data_centre(target: Target, driver: Driver) -> None:
     """Copies can be given by data centre; a later run may repeat that, and not change it."""
-    know(FIRST)
+    running = Running((FIRST,))
     (host, *_) = driver.hosts()
-    migrate(target, OPTIONS, replication=f"{host.dc}=1")
-    assert migrate(target, OPTIONS, replication=f"{host.dc}=1").replication is None
+    migrate(target, OPTIONS, replication=f"{host.dc}=1", running=running)
+    assert migrate(target, OPTIONS, replication=f"{host.dc}=1", running=running).replication is None
     with pytest.raises(SettingsError, match=f"{host.dc}=1"):
-        migrate(target, OPTIONS, replication="1")
+        migrate(target, OPTIONS, replication="1", running=running)
 
 
-def test_store_waits_for_it(target: Target, know: Know, monkeypatch: pytest.MonkeyPatch) -> None:
+def refused(store: CassandraStore, why: str) -> bool:
+    """Whether a store says so of its keyspace, before long: it looks once a second."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with pytest.raises(StoreUnavailable) as caught:
+            store.ping()
+        if why in str(caught.value):
+            return True
+    return False
+
+
+def test_store_waits_for_it(target: Target) -> None:
     """A store on a keyspace that is missing or old says what to do, and works once that is done; newer is refused."""
-    monkeypatch.setattr("queuey.storage.cassandra.PREPARED", ())  # These files make other tables.
-    know(*ALL[:2])
+    known = cql_files.known()
     store = open_store(target.url, options=OPTIONS)
     try:
-        with pytest.raises(StoreUnavailable, match="queuey migrate"):
-            store.ping()
-        migrate(target, OPTIONS, replication="1")
-        assert store.ready(60)
-        know(*ALL)
-        with pytest.raises(StoreUnavailable, match="older than this version"):
-            store.ping()
+        assert refused(store, "is not there; run `queuey migrate`")
+        migrate(target, OPTIONS, replication="1", running=Running(known[:1]))
+        assert refused(store, "older than this version")
         migrate(target, OPTIONS)
+        assert store.ready(60)
         store.ping()
-        know(*ALL[:2])
+        migrate(target, OPTIONS, running=Running((*known, parse("900_more.cql", TABLE.format("c")))))
         with pytest.raises(StoreUnavailable, match="newer"):
             store.ping()
         with pytest.raises(StoreIncompatible):
@@ -184,44 +180,36 @@ def test_store_waits_for_it(target: Target, know: Know, monkeypatch: pytest.Monk
         store.close()
 
 
-@pytest.mark.usefixtures("know")
-def test_goes_on_after_a_crash(target: Target, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def changing(name: str) -> Callable[[Statement], bool]:
+    """Finds the request that makes a table."""
+    return lambda statement: f"NOT EXISTS {name} " in statement.cql
+
+
+def test_goes_on_after_a_crash(target: Target, driver: Driver) -> None:
     """A run that dies in the middle of a file leaves the lock and half the file; later runs wait, and finish it."""
-    monkeypatch.setattr(migrations, "LOCK_TTL", 3)
-    monkeypatch.setattr(migrations, "_LOCK", _lock_with_ttl(3))
-    change, left = migrations._change_schema, 4
+    running, wire = Running(ALL, lock_ttl=3), Wire()
 
-    def dying(driver: Driver, options: CassandraOptions, statement: str) -> None:
-        nonlocal left
-        left -= 1
-        if not left:
-            raise KeyboardInterrupt
-        change(driver, options, statement)
+    def die() -> None:
+        wire.fail(lambda _: True, ALWAYS)
+        raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(migrations, "_change_schema", dying)
-        patched.setattr(migrations._Lock, "__exit__", lambda self, *_: None)
-        with pytest.raises(KeyboardInterrupt):
-            migrate(target, OPTIONS, replication="1")
-    assert tables(driver) == {"migrations"}
+    wire.meanwhile(changing("a"), die)
+    with pytest.raises(KeyboardInterrupt):
+        migrate(target, OPTIONS, replication="1", running=replace(running, driver=wire.driver))
+    assert tables(driver) == {"migrations", "a"}
     told: list[str] = []
-    assert names(migrate(target, OPTIONS, tell=told.append).migrations) == names([SECOND, THIRD])
+    assert names(migrate(target, OPTIONS, tell=told.append, running=running).migrations) == names([SECOND, THIRD])
     assert told[0].startswith("waiting for ")
     assert tables(driver) == {"migrations", "a", "heartbeats", "c"}
 
 
-def _lock_with_ttl(seconds: int) -> Statement:
-    return Statement(migrations._LOCK.cql.replace("TTL 300", f"TTL {seconds}"), idempotent=False)
-
-
-@pytest.mark.usefixtures("know")
 def test_several_at_once(target: Target, driver: Driver) -> None:
     """Of several runs at once on an empty keyspace every change is made by one, and all end well."""
     started = threading.Barrier(3)
 
     def run(_: int) -> list[str]:
         started.wait()
-        return names(migrate(target, OPTIONS, replication="1").migrations)
+        return names(migrate(target, OPTIONS, replication="1", running=RUNNING).migrations)
 
     with ThreadPoolExecutor(3) as pool:
         done = [name for found in pool.map(run, range(3)) for name in found]
@@ -229,49 +217,38 @@ def test_several_at_once(target: Target, driver: Driver) -> None:
     assert tables(driver) == {"migrations", "a", "heartbeats", "c"}
 
 
-@pytest.mark.usefixtures("know")
-def test_who_lost_the_lock_stops(target: Target, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_lost_the_lock_stops(target: Target, driver: Driver) -> None:
     """A run that took so long that another one has the lock changes nothing more."""
-    migrate(target, OPTIONS, replication="1")
-    change = migrations._change_schema
+    migrate(target, OPTIONS, replication="1", running=RUNNING)
     keyed = Driver(target, OPTIONS)
     assert keyed.ready(60)
-
-    def slow(driver: Driver, options: CassandraOptions, statement: str) -> None:
-        if "NOT EXISTS a " in statement:
-            keyed.run(Statement("UPDATE migrations SET lock = 'another' WHERE one = 0 IF EXISTS", idempotent=False))
-        change(driver, options, statement)
-
+    take = Statement("UPDATE migrations SET lock = 'another' WHERE one = 0 IF EXISTS", idempotent=False)
     keyed.run(Statement("DELETE FROM migrations WHERE one = 0 AND number = 1 IF EXISTS", idempotent=False))
     keyed.run_text(f"DROP TABLE {target.keyspace}.heartbeats", timeout=60.0)
-    monkeypatch.setattr(migrations, "_change_schema", slow)
+    slow = Wire()
+    slow.meanwhile(changing("a"), lambda: keyed.run(take))
     with pytest.raises(StoreUnavailable, match="another"):
-        migrate(target, OPTIONS)
+        migrate(target, OPTIONS, running=replace(RUNNING, driver=slow.driver))
     keyed.close()
     assert "heartbeats" not in tables(driver)
 
 
-@pytest.mark.usefixtures("know")
-def test_lock_in_doubt(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_in_doubt(target: Target) -> None:
     """Steps of the lock whose answers are lost are repeated: the owner is in them, so it knows itself again."""
-    run, lost = Driver.run, set[Statement]()
-
-    def losing(self: Driver, statement: Statement, values: Sequence[Any] = (), **options: Any) -> Any:  # noqa: ANN401 - the driver's
-        answer = run(self, statement, values, **options)
-        if not statement.idempotent and statement not in lost:
-            lost.add(statement)
-            raise InDoubt("the answer was lost")
-        return answer
-
-    monkeypatch.setattr(Driver, "run", losing)
-    monkeypatch.setattr(migrations, "LOCK_EVERY", 0.01)
-    assert names(migrate(target, OPTIONS, replication="1").migrations) == names(ALL)
-    assert {migrations._LOCK, migrations._RECORD, migrations._UNLOCK} <= lost
-    assert migrate(target, OPTIONS).migrations == ()
+    steps, wire = (migrations._LOCK, migrations._RECORD, migrations._UNLOCK), Wire()
+    for step in steps:
+        wire.lose([step])
+    running = Running(ALL, driver=wire.driver, lock_every=0.01)
+    assert names(migrate(target, OPTIONS, replication="1", running=running).migrations) == names(ALL)
+    made = len(SECOND.statements) + len(THIRD.statements) + len(FIRST.statements)
+    # The lock is taken, then renewed before each change and each record; the first of each kind is sent twice.
+    assert [wire.log.count([step]) for step in steps] == [1 + made + len(ALL) + 1, len(ALL) + 1, 2]
+    assert migrate(target, OPTIONS, running=RUNNING).migrations == ()
 
 
-def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_there() -> None:
     """Without Cassandra a run ends soon and says that nobody answered."""
-    monkeypatch.setattr(migrations, "CONNECT_TIMEOUT", 2.0)
     with pytest.raises(StoreUnavailable, match="reached"):
-        migrate(Target(("127.0.0.1",), "nothing", 1), OPTIONS, replication="1")
+        migrate(
+            Target(("127.0.0.1",), "nothing", 1), OPTIONS, replication="1", running=Running(ALL, connect_timeout=2.0)
+        )

@@ -4,57 +4,54 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from msgspec import structs
 
 from queuey import ids
+from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
-from queuey.storage.cassandra import CassandraStore, heat, placement
-from queuey.storage.cassandra.driver import Encoded, Statement
+from queuey.storage.cassandra import CassandraStore, placement
+from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.heat import FULL_BYTES
 from queuey.storage.cassandra.messages import LOOKED_AT
 from tests.cassandra.begun import page_of
 from tests.cassandra.conftest import OpenStore
+from tests.cassandra.interposed import CLOCKS, Wire
+from tests.cassandra.scene import D, S, Scene
 
 DAY = 86_400
 HOUR = 3600
 
 
+@pytest.fixture
+def wire() -> Wire:
+    """The way of the store that is watched."""
+    return Wire()
+
+
 class Asked:
-    """Notes the statements that a store sends."""
+    """Which tables a store asks from now on.
 
-    def __init__(self, store: CassandraStore, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.statements: list[str] = []
-        self.rounds: list[int] = []
-        """How many were sent side by side, each time."""
-        driver = store._driver
-        run_all, run, run_encoded = driver.run_all, driver.run, driver.run_encoded
+    Args:
+        wire: Its way to Cassandra.
+    """
 
-        def noted_all(calls: Sequence[tuple[Statement, Sequence[Any]]], **rest: Any) -> list[Any]:  # noqa: ANN401
-            self.statements += [statement.cql for statement, _ in calls]
-            self.rounds.append(len(calls))
-            return run_all(calls, **rest)
+    def __init__(self, wire: Wire) -> None:
+        self._log = wire.log
+        self._statements, self._rounds = len(wire.log.statements), len(wire.log.rounds)
 
-        def noted_encoded(calls: Sequence[tuple[Encoded, Any]], **rest: Any) -> list[Any]:  # noqa: ANN401
-            self.statements += [call.statement.cql for call, _ in calls]
-            self.rounds.append(len(calls))
-            return run_encoded(calls, **rest)
-
-        def noted(statement: Statement, values: Sequence[Any] = (), **rest: Any) -> list[Any]:  # noqa: ANN401
-            self.statements.append(statement.cql)
-            return run(statement, values, **rest)
-
-        monkeypatch.setattr(driver, "run_all", noted_all)
-        monkeypatch.setattr(driver, "run_encoded", noted_encoded)
-        monkeypatch.setattr(driver, "run", noted)
+    @property
+    def rounds(self) -> list[int]:
+        """How many requests were sent side by side, each time that some were."""
+        return self._log.rounds[self._rounds :]
 
     def tables(self) -> list[str]:
         """The tables that were asked since the last time, one for each request."""
-        found = [cql.split(" FROM ")[1].split()[0] for cql in self.statements]
-        self.statements.clear()
-        return found
+        asked = [one for one in self._log.statements[self._statements :] if one.reads and one not in CLOCKS]
+        self._statements = len(self._log.statements)
+        return [statement.cql.split(" FROM ")[1].split()[0] for statement in asked]
 
 
 def make(store: CassandraStore, application: str, name: str, *, ttl: int = 3 * DAY, delay: float = 0.0) -> Queue:
@@ -100,30 +97,25 @@ def test_a_message_that_outlives_its_queues_ttl_is_kept(store: CassandraStore, a
     assert bodies(whole(store, queue)) == ["a", "b"]
 
 
-def test_messages_written_together_are_found_by_their_own_ttl(
-    open_with: OpenStore, application: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_written_together_are_found_by_their_own_ttl(scene: Scene) -> None:
     """Of messages of one call, one of a longer class does not keep readers from looking far enough back for another."""
-    store = open_with()
-    queue = make(store, application, "together", ttl=1)
+    process = scene.start()
+    store, queue = process.store, scene.queue(process, ttl=1, read_delay=0.0)
     store.append(queue, [new("hours", 5 * HOUR), new("year", 388 * DAY)])
     row = store._rows.current(queue, since=store._clock.boottime())
     assert row.reach >= 5 * HOUR
-    later = store._clock.now() + 2 * HOUR * TICKS_PER_SECOND
-    monkeypatch.setattr(type(store._clock), "both", lambda clock: (later, clock.boottime()))
+    scene.world.advance(2 * HOUR)
     assert bodies(whole(store, queue)) == ["hours", "year"]
 
 
 @pytest.mark.parametrize("ttl", [HOUR, 3 * DAY, 300 * DAY])
-def test_an_idle_queue_is_read_with_few_requests(
-    open_with: OpenStore, application: str, monkeypatch: pytest.MonkeyPatch, ttl: int
-) -> None:
+def test_an_idle_queue_is_read_with_few_requests(open_with: OpenStore, wire: Wire, application: str, ttl: int) -> None:
     """Reading a queue with few messages costs at most two probes, one look at its places and one at its row."""
-    store = open_with(row_age=1.0)
+    store = open_with(wire, row_age=1.0)
     queue = make(store, application, "idle", ttl=ttl, delay=-1)
     store.append(queue, [new("lonely", ttl)])
     recent = store._clock.now() - 60 * TICKS_PER_SECOND, 0
-    asked = Asked(store, monkeypatch)
+    asked = Asked(wire)
     for part in (Slice(1), Slice(1, descending=True), Slice(1, recent), Slice(1, FIRST, recent)):
         store.read(queue, [part])
         tables = asked.tables()
@@ -132,15 +124,13 @@ def test_an_idle_queue_is_read_with_few_requests(
         assert tables.count("queues") <= 1
 
 
-def test_reading_again_at_the_tail_costs_one_request(
-    open_with: OpenStore, application: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reading_again_at_the_tail_costs_one_request(open_with: OpenStore, wire: Wire, application: str) -> None:
     """While rows and places are fresh enough, the next read from a cursor near the end is a probe and nothing else."""
-    store = open_with(row_age=3.0)
+    store = open_with(wire, row_age=3.0)
     queue = make(store, application, "tail", delay=-1)
     tail = Slice(1, (store._clock.now() - 10 * TICKS_PER_SECOND, 0))
     store.read(queue, [tail])
-    asked = Asked(store, monkeypatch)
+    asked = Asked(wire)
     store.read(queue, [tail])
     buckets = len(placement.own_places(1, tail.lower[0], store._clock.now()))  # Two if one of four days has just ended.
     tables = asked.tables()
@@ -148,13 +138,11 @@ def test_reading_again_at_the_tail_costs_one_request(
     assert len(tables) <= buckets
 
 
-def test_partitions_are_looked_up_side_by_side(
-    open_with: OpenStore, application: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_partitions_are_looked_up_side_by_side(open_with: OpenStore, wire: Wire, application: str) -> None:
     """Reading many partitions asks for all their places together, and then for all their messages."""
-    store = open_with()
+    store = open_with(wire)
     queue = store.create_queue(application, "many", QueueSpec(partitions=20, read_delay=0.0))[0]
-    asked = Asked(store, monkeypatch)
+    asked = Asked(wire)
     store.read(queue, [Slice(number) for number in range(1, 21)])
     assert [number for number in asked.rounds if number] == [20, asked.rounds[-1]]
     assert 20 <= asked.rounds[-1] <= 40
@@ -236,7 +224,10 @@ class Reader:
         part = Slice(1, limit=70)
         try:
             while self._last is None or part.lower <= self._last:
-                page = page_of(self._store, self._queue, part)
+                try:
+                    page = page_of(self._store, self._queue, part)
+                except StoreUnavailable:  # The time was moved while the node was being asked for it.
+                    continue
                 self._found += page.messages
                 assert page.next is not None
                 part = structs.replace(part, lower=page.next)
@@ -255,40 +246,33 @@ class Reader:
         return self._found
 
 
-@pytest.fixture
-def quick_heat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Buckets are full at 300 rows, the narrowest are a second wide, and a partition cools as soon as one has ended."""
-    monkeypatch.setattr(heat, "FULL_ROWS", 300)
-    monkeypatch.setattr(heat, "SPARSE", 1e9)
-    monkeypatch.setattr(placement, "_SECONDS", (0, 6 * HOUR, 15 * 60, 2, 1, 0, 15 * 60, 5))
-
-
-def test_a_queue_that_gets_hot_loses_and_doubles_nothing(
-    open_with: OpenStore, application: str, quick_heat: None
-) -> None:
+def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     """While two processes write to a partition that gets hot and cools again, every reader sees each message once."""
-    one, other = open_with(row_age=1.0), open_with(row_age=1.0)
-    queue = make(one, application, "hot", delay=-1)
+    first, second = scene.start(), scene.start()
+    one, other = first.store, second.store
+    queue = scene.queue(first, ttl=3 * DAY)
     reader = Reader(other, queue)
     written: list[tuple[Position, str]] = []
     levels: list[int] = []
 
-    def write(store: CassandraStore, size: int, ttl: int = 3 * DAY) -> int:
-        texts = [f"{len(written) + number}" for number in range(size)]
+    def write(store: CassandraStore, size: int, ttl: int = 3 * DAY, *, long: int = 0, pause: float = 0.5) -> int:
+        texts = [f"{len(written) + number}".ljust(long) for number in range(size)]
         written.extend(zip(store.append(queue, [new(text, ttl) for text in texts]), texts, strict=True))
         [lane] = store._writer._lanes.values()
         assert lane.heat is not None
         levels.append(lane.heat.level)
+        scene.world.advance(pause)
         return lane.heat.level
 
-    for _ in range(2):
-        for size in (1, 20, 60, 120, 120):
-            write(one, size)
-            write(other, size)
+    for both in (True, False):
+        for size, long in ((1, 0), (20, 0), (40, FULL_BYTES // 390), (120, 0), (120, 0), (60, 0)):
+            write(one, size, long=long)
+            write(other, size, long=long if both else 0, pause=2.0)
         write(one, 10, 388 * DAY)
-        while write(one, 1) != placement.HOME:
+        while write(one, 1, pause=600.0) != placement.HOME:
             pass
     assert {placement.HOME, placement.NARROWEST} <= set(levels)
+    scene.world.advance(D + S)
     written.sort()
     expected = [text for _, text in written]
     last = written[-1][0]

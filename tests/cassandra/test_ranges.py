@@ -10,6 +10,7 @@ from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage import columns
 from queuey.storage.cassandra import CassandraStore, loading, placement
 from queuey.storage.cassandra.messages import LOOKED_AT
+from tests.replacing import replace
 
 SECOND = ids.TICKS_PER_SECOND
 PLACES = 150
@@ -17,10 +18,9 @@ EACH = 3
 
 
 @pytest.fixture
-def scattered(store: CassandraStore, application: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Queue, list[Message]]:
+def scattered(store: CassandraStore, application: str) -> tuple[Queue, list[Message]]:
     """A queue whose messages lie in very many narrow places, in a wide one, and both; and all of them in order."""
     queue, _ = store.create_queue(application, "queue", QueueSpec(read_delay=0.0))
-    monkeypatch.setattr(loading, "_level_for", lambda _: placement.DENSE_LOAD)
     size = placement.width(0, placement.DENSE_LOAD)
     now = store.now()
     first = (now // size - PLACES) * size
@@ -29,7 +29,8 @@ def scattered(store: CassandraStore, application: str, monkeypatch: pytest.Monke
         for place in range(PLACES)
         for n in range(EACH)
     ]
-    store.load(queue, messages)
+    with replace(loading._level_for, lambda _: placement.DENSE_LOAD):
+        store.load(queue, messages)
     store.put(queue, [(1, messages[0].position), (1, messages[7].position)], NewMessage("put", 1, 3600))
     store.append(queue, [NewMessage(f"new {n}", 1, 3600) for n in range(5)])
     assert PLACES > 2 * LOOKED_AT

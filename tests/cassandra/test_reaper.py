@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,12 +15,15 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import NewMessage, OffsetChange, Queue, QueueSpec
-from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra import CassandraStore, queue_index
+from queuey.storage.cassandra import graves as grave_rows
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.graves import Grave
 from queuey.storage.cassandra.placement import CLASSES, NAMES, place_of
-from queuey.storage.cassandra.reaper import own_places
+from queuey.storage.cassandra.reaper import Reaper, own_places
 from tests.cassandra.conftest import OpenStore
+from tests.cassandra.interposed import ALWAYS, Wire
+from tests.replacing import replace
 
 TABLES = [f"messages_{name}" for name in NAMES] + ["segments"]
 
@@ -53,9 +54,15 @@ def fill(store: CassandraStore, queue: Queue) -> None:
 
 
 @pytest.fixture
-def reaping(open_with: OpenStore) -> CassandraStore:
+def wire() -> Wire:
+    """The way of the store that removes."""
+    return Wire()
+
+
+@pytest.fixture
+def reaping(open_with: OpenStore, wire: Wire) -> CassandraStore:
     """A store that removes at once what was left."""
-    return open_with(reap_after=-1.0)
+    return open_with(wire, reap_after=-1.0)
 
 
 @pytest.fixture
@@ -95,19 +102,12 @@ def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> Non
 
 
 def test_deleted_by_a_store_that_lost_cassandra(
-    reaping: CassandraStore, application: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+    reaping: CassandraStore, wire: Wire, application: str, queue: Queue
 ) -> None:
     """A delete that was made is answered so, even if the index cannot be written any more; the reaper tidies it up."""
-    run = reaping._driver.run
-
-    def failing(statement: Statement, values: Sequence[Any] = (), **options: Any) -> Any:  # noqa: ANN401 - the driver's
-        if statement.cql.startswith("DELETE FROM queue_index"):
-            raise StoreUnavailable("gone")
-        return run(statement, values, **options)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(reaping._driver, "run", failing)
-        reaping.delete_queue(queue)
+    wire.fail([queue_index._REMOVE])
+    reaping.delete_queue(queue)
+    assert wire.log.count([queue_index._REMOVE]) == 1
     assert reaping.list_queues(application) == []
     assert len(reaping._index.scan(application, "").take(9)) == 1
     reaping.reap()
@@ -134,26 +134,20 @@ def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Q
     assert [grave.qid for grave in graves(store, application)] == [queue.qid]
 
 
-def test_stopped_in_the_middle(
-    reaping: CassandraStore, application: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application: str, queue: Queue) -> None:
     """A run that fails at any point leaves the grave as long as there is something to remove; the next one goes on."""
     reaping.delete_queue(queue)
-    run = reaping._driver.run
     left = 0
 
-    def failing(statement: Statement, values: Sequence[Any] = (), **options: Any) -> Any:  # noqa: ANN401 - the driver's
+    def fails(statement: Statement) -> bool:
         nonlocal left
-        if not statement.reads:
-            left -= 1
-            if left < 0:
-                raise StoreUnavailable("gone")
-        return run(statement, values, **options)
+        left -= not statement.reads
+        return left < 0 and not statement.reads
 
-    monkeypatch.setattr(reaping._driver, "run", failing)
+    wire.fail(fails, ALWAYS)
     stops = 0
     (grave,) = graves(reaping, application)
-    for allowed in range(20):
+    for allowed in range(60):
         left = allowed
         with contextlib.suppress(StoreUnavailable):
             reaping._reaper._empty(grave)
@@ -165,32 +159,29 @@ def test_stopped_in_the_middle(
     assert reaping._offsets.groups(queue.uid) == []
 
 
-def test_one_that_fails_does_not_stop_the_others(
-    reaping: CassandraStore, application: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, application: str, queue: Queue) -> None:
     """A grave that cannot be emptied is left; the others are emptied; if none can be, the caller is told."""
     reaping.purge_queue(queue)
     for n in range(4):
         more, _ = reaping.create_queue(application, str(n), QueueSpec())
         reaping.delete_queue(more)
-    remove = reaping._reaper._remove_messages
+    remove = Reaper._remove_messages
     refuses = {queue.qid}
 
-    def failing(grave: Grave, part: int) -> None:
+    def failing(self: Reaper, grave: Grave, part: int) -> None:
         if grave.qid in refuses:
             raise StoreUnavailable("too much at once")
-        remove(grave, part)
+        remove(self, grave, part)
 
-    monkeypatch.setattr(reaping._reaper, "_remove_messages", failing)
-    reaping.reap()
-    assert [grave.qid for grave in graves(reaping, application)] == [queue.qid]
-    for n in range(3):
-        more, _ = reaping.create_queue(application, str(n), QueueSpec())
-        refuses.add(more.qid)
-        reaping.delete_queue(more)
-    with pytest.raises(StoreUnavailable):
+    with replace(remove, failing):
         reaping.reap()
-    refuses.clear()
+        assert [grave.qid for grave in graves(reaping, application)] == [queue.qid]
+        for n in range(3):
+            more, _ = reaping.create_queue(application, str(n), QueueSpec())
+            refuses.add(more.qid)
+            reaping.delete_queue(more)
+        with pytest.raises(StoreUnavailable):
+            reaping.reap()
     reaping.reap()
     assert graves(reaping, application) == []
 
@@ -213,28 +204,18 @@ def test_several_at_once(reaping: CassandraStore, open_with: OpenStore, applicat
 def test_done_in_the_background(open_with: OpenStore, application: str, queue: Queue) -> None:
     """A store does it by itself, and goes on after a failure."""
     failed = threading.Event()
-    store = open_with(reap_after=-1.0, reap_interval=None)
-    store.purge_queue(queue)
-    run = store._reaper.run
-
-    def failing_once() -> int:
-        if not failed.is_set():
-            failed.set()
-            raise StoreUnavailable("gone")
-        return run()
-
-    store._reaper.run = failing_once  # type: ignore[method-assign]
-    object.__setattr__(store._options, "reap_interval", 0.05)
-    thread = threading.Thread(target=store._reaper.loop)
-    thread.start()
+    failing = Wire()
+    failing.fail([grave_rows._OLDEST], then=failed.set)
+    store, other = open_with(failing, reap_after=-1.0, reap_interval=0.05), open_with()
+    assert failed.wait(30)
+    other.purge_queue(queue)
     until = time.monotonic() + 30
-    while graves(store, application) and time.monotonic() < until:
+    while graves(other, application) and time.monotonic() < until:
         pass
-    store._closing.set()
-    thread.join(30)
-    assert not thread.is_alive()
-    assert failed.is_set()
-    assert graves(store, application) == []
+    assert graves(other, application) == []
+    store.close()
+    store._reaping.join(30)
+    assert not store._reaping.is_alive()
 
 
 @given(st.integers(0, 3), st.integers(0, 500 * 86_400), st.data())

@@ -32,8 +32,6 @@ PAGE = ROOT / "docs" / "operations-cassandra.md"
 CERTIFICATES = ROOT / "tests" / "acceptance" / "tls"
 SETTINGS = Statement("SELECT name, value FROM system_views.settings")
 
-RENDERED = deploy.local.cassandra.render
-
 Connect = Callable[..., options.CassandraOptions]
 
 
@@ -50,13 +48,9 @@ def lines() -> dict[str, Any]:
     return found
 
 
-def behind(own: str) -> Callable[..., str]:
-    """Renders a node's settings as its installation has them, with our text at the end of the file."""
-
-    def render(*arguments: Any) -> str:  # noqa: ANN401 - whatever it takes
-        return str(yaml.safe_dump(json.loads(RENDERED(*arguments)))) + own
-
-    return render
+def behind(own: str) -> Callable[[str], str]:
+    """Writes a node's settings as its installation has them, with our text at the end of the file."""
+    return lambda rendered: str(yaml.safe_dump(json.loads(rendered))) + own
 
 
 def credentials(directory: Path, *addresses: str) -> str:
@@ -82,12 +76,10 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def node(servers: ExitStack, tls: Path) -> Iterator[CassandraCluster]:
     """One node with both samples at the end of its cassandra.yaml, which says otherwise before."""
-    with pytest.MonkeyPatch.context() as patched:
-        own = f"{LINES.read_text()}\n{credentials(tls)}"
-        patched.setattr(deploy.local.cassandra, "render", behind(own))
-        # What is said here only tells the starter how to ask the node whether it is up.
-        with start_cassandra(1, CassandraOptions(tls=Tls(tls / "node.pem"))) as running:
-            yield running
+    own = f"{LINES.read_text()}\n{credentials(tls)}"
+    # What is said of TLS here only tells the starter how to ask the node whether it is up.
+    with start_cassandra(1, CassandraOptions(tls=Tls(tls / "node.pem"), rewrite=behind(own))) as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -267,12 +259,12 @@ def is_let_in(address: str, port: int, context: ssl.SSLContext) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_nodes_encrypt_among_themselves(servers: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_encrypt_among_themselves(servers: ExitStack, tmp_path: Path) -> None:
     """Three nodes with the samples form a cluster over TLS, which lets in nobody without a certificate of its own."""
     block = claim(deploy.local.cassandra.ports(3))
     own = f"{LINES.read_text()}\n{credentials(tmp_path, *(block.address(index) for index in range(3)))}"
-    monkeypatch.setattr(deploy.local.cassandra, "render", behind(own))
-    with start_cassandra(3, CassandraOptions(tls=Tls(tmp_path / "node.pem")), block=block) as cluster:
+    setup = CassandraOptions(tls=Tls(tmp_path / "node.pem"), rewrite=behind(own))
+    with start_cassandra(3, setup, block=block) as cluster:
         first = cluster.nodes[0]
         assert first.nodetool("status").count("\nUN ") == 3
         stranger = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))

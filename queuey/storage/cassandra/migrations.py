@@ -23,12 +23,8 @@ from queuey.storage.cassandra.cql_files import Migration
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
 from queuey.storage.cassandra.options import CassandraOptions, Target
 
-CONNECT_TIMEOUT = 20.0
 STATEMENT_TIMEOUT = 30.0
 AGREEMENT_TIMEOUT = 60.0
-LOCK_TTL = 300
-"""Seconds; longer than a statement and the agreement after it can take."""
-LOCK_EVERY = 1.0
 
 Tell = Callable[[str], None]
 
@@ -39,10 +35,7 @@ _RECORD = Statement(
     "INSERT INTO migrations (one, number, name, checksum, applied) VALUES (0, ?, ?, ?, ?) IF NOT EXISTS",
     idempotent=False,
 )
-_LOCK = Statement(
-    f"UPDATE migrations USING TTL {LOCK_TTL} SET lock = ? WHERE one = 0 IF lock = ?",
-    idempotent=False,
-)
+_LOCK = Statement("UPDATE migrations USING TTL ? SET lock = ? WHERE one = 0 IF lock = ?", idempotent=False)
 _UNLOCK = Statement("UPDATE migrations SET lock = null WHERE one = 0 IF lock = ?", idempotent=False)
 
 _FACTOR = re.compile(r"[0-9]{1,3}")
@@ -55,6 +48,25 @@ class Recorded(NamedTuple):
     number: int
     name: str
     checksum: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """What a run goes by; only tests hand in anything else.
+
+    Attributes:
+        known: The migrations, in order.
+        driver: Makes the way to Cassandra, called as :class:`Driver`.
+        connect_timeout: Seconds that Cassandra is waited for.
+        lock_ttl: Seconds that the lock holds; longer than a statement and the agreement after it can take.
+        lock_every: Seconds between attempts to take it.
+    """
+
+    known: tuple[Migration, ...] = dataclasses.field(default_factory=cql_files.known)
+    driver: Callable[..., Driver] = Driver
+    connect_timeout: float = 20.0
+    lock_ttl: int = 300
+    lock_every: float = 1.0
 
 
 class Report(NamedTuple):
@@ -138,6 +150,7 @@ def migrate(
     replication: str | None = None,
     dry_run: bool = False,
     tell: Tell = lambda _: None,
+    running: Running | None = None,
 ) -> Report:
     """Makes the keyspace if need be, and all changes that it lacks.
 
@@ -147,6 +160,7 @@ def migrate(
         replication: See :func:`parse_replication`; must be given if the keyspace is not there.
         dry_run: Change nothing, only tell.
         tell: Told what is being done, one line each.
+        running: For tests.
 
     Raises:
         SettingsError: ``replication`` is missing, wrong, or another than that of the keyspace.
@@ -155,12 +169,13 @@ def migrate(
     """
     wanted = None if replication is None else parse_replication(replication)
     options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # Nobody waits for an answer; nodes may be busy.
-    with _connected(target, options, keyspace=False) as driver:
+    running = running or Running()
+    with _connected(target, options, running, keyspace=False) as driver:
         present = _replication(driver)
         if present is None:
             made = _checked(driver, wanted)
             if dry_run:
-                return Report(target.keyspace, made, cql_files.known())
+                return Report(target.keyspace, made, running.known)
             _make_keyspace(driver, options, made)
             tell(f"keyspace {target.keyspace}: created with {shown(made)}")
         else:
@@ -170,21 +185,21 @@ def migrate(
                     f"Keyspace {target.keyspace} is there with {shown(present)}, not {shown(wanted)}. "
                     "Change it by ALTER KEYSPACE and repair it; see docs/operations.md."
                 )
-    with _connected(target, options, keyspace=True) as driver:
+    with _connected(target, options, running, keyspace=True) as driver:
         if dry_run:
-            return Report(target.keyspace, made, tuple(pending(cql_files.known(), _recorded(driver))))
-        return Report(target.keyspace, made, tuple(_make_all(driver, options, tell)))
+            return Report(target.keyspace, made, tuple(pending(running.known, _recorded(driver))))
+        return Report(target.keyspace, made, tuple(_make_all(driver, options, tell, running)))
 
 
-def _make_all(driver: Driver, options: CassandraOptions, tell: Tell) -> Iterator[Migration]:
-    first, *_ = known = cql_files.known()
+def _make_all(driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> Iterator[Migration]:
+    first, *_ = known = running.known
     # It makes the table that holds the lock, and does nothing if that is there; a read could find one that another
     # run is making at this moment, and that cannot be used yet.
     for statement in first.statements:
         _change_schema(driver, options, statement)
     if not pending(known, _recorded(driver)):
         return
-    lock = _Lock(driver, options, tell)
+    lock = _Lock(driver, options, tell, running)
     with lock:
         for migration in pending(known, _recorded(driver)):
             for statement in migration.statements:
@@ -198,16 +213,17 @@ def _make_all(driver: Driver, options: CassandraOptions, tell: Tell) -> Iterator
 
 
 class _Lock:
-    """The right to change the schema, for as long as ``LOCK_TTL`` after it was taken or last renewed."""
+    """The right to change the schema, for as long as ``lock_ttl`` after it was taken or last renewed."""
 
-    def __init__(self, driver: Driver, options: CassandraOptions, tell: Tell) -> None:
+    def __init__(self, driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> None:
         self._driver = driver
         self._options = options
         self._tell = tell
+        self._running = running
         self._owner = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
 
     def __enter__(self) -> None:
-        until = time.monotonic() + LOCK_TTL + AGREEMENT_TIMEOUT
+        until = time.monotonic() + self._running.lock_ttl + AGREEMENT_TIMEOUT
         told = False
         while (holder := self._take(None)) != self._owner:
             if time.monotonic() > until:
@@ -215,7 +231,7 @@ class _Lock:
             if not told:
                 self._tell(f"waiting for {holder}, which is changing the schema")
                 told = True
-            time.sleep(LOCK_EVERY)
+            time.sleep(self._running.lock_every)
 
     def __exit__(self, *_: object) -> None:
         with suppress(StoreUnavailable):  # It then ends by its TTL.
@@ -233,7 +249,7 @@ class _Lock:
 
     def _take(self, expected: str | None) -> str | None:
         """Takes the lock from who holds it as expected; returns who holds it then."""
-        row = self.run(_LOCK, (self._owner, expected))
+        row = self.run(_LOCK, (self._running.lock_ttl, self._owner, expected))
         if row[0]:
             return self._owner
         return row[1] if len(row) > 1 else None
@@ -252,17 +268,17 @@ class _Lock:
             except InDoubt:
                 if time.monotonic() > until:
                     raise
-                time.sleep(LOCK_EVERY)
+                time.sleep(self._running.lock_every)
             else:
                 row: Sequence[Any] = rows[0]
                 return row
 
 
 @contextmanager
-def _connected(target: Target, options: CassandraOptions, *, keyspace: bool) -> Iterator[Driver]:
-    driver = Driver(target, options, keyspace=keyspace)
+def _connected(target: Target, options: CassandraOptions, running: Running, *, keyspace: bool) -> Iterator[Driver]:
+    driver = running.driver(target, options, keyspace=keyspace)
     try:
-        if not driver.ready(CONNECT_TIMEOUT):
+        if not driver.ready(running.connect_timeout):
             raise StoreUnavailable(driver.problem() or "Cassandra cannot be reached")
         yield driver
     finally:

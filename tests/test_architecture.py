@@ -1,0 +1,160 @@
+"""What tests may not do, so that the product can change without them: looked for in their source."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = {"queuey", "qdo", "deploy"}
+SCOPE = (
+    "tests/cassandra",
+    "tests/deploy",
+    "tests/faults",
+    "tests/unit/cassandra",
+)
+"""Directories and files that keep to it."""
+SETTERS = {"setattr", "delattr", "__setattr__", "__delattr__"}
+PATCHERS = {"object", "multiple", "dict"}
+"""What ``mock.patch`` has besides being called itself."""
+
+
+def named_by_string(source: str) -> Iterator[int]:
+    """Gives the lines in which a part of the product is replaced by its name as a string.
+
+    Whatever was not imported from elsewhere, or made in the file as a class, is taken for a part of the product:
+    fixtures and variables mostly hold its objects.
+    """
+    tree = ast.parse(source)
+    others = _of_others(tree)
+    for node in ast.walk(tree):
+        target: ast.expr | None = None
+        if isinstance(node, ast.Call) and node.args and _replaces(node.func):
+            target = node.args[0]
+        elif isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+            target = _whose_names(node.value)
+        if target is not None and _is_product(target, others):
+            yield target.lineno
+
+
+def _of_others(tree: ast.AST) -> set[str]:
+    """Returns the names that stand for something that is not the product's."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import):
+            found |= {one.asname or _top(one.name) for one in node.names if _top(one.name) not in PRODUCT}
+        elif isinstance(node, ast.ImportFrom) and _top(node.module or "") not in PRODUCT:
+            found |= {one.asname or one.name for one in node.names}
+    return found
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _replaces(function: ast.expr) -> bool:
+    """Tells whether a call of this replaces what its first argument says."""
+    name = _name(function)
+    if isinstance(function, ast.Attribute) and function.attr in PATCHERS:
+        return _name(function.value) == "patch"
+    return name in SETTERS or ast.unparse(function) in {"patch", "mock.patch", "unittest.mock.patch"}
+
+
+def _name(node: ast.expr) -> str | None:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else None
+
+
+def _whose_names(node: ast.expr) -> ast.expr | None:
+    """Returns what ``vars(x)`` and ``x.__dict__`` are the names of."""
+    if isinstance(node, ast.Call) and node.args and _name(node.func) == "vars":
+        return node.args[0]
+    return node.value if isinstance(node, ast.Attribute) and node.attr == "__dict__" else None
+
+
+def _is_product(target: ast.expr, others: set[str]) -> bool:
+    texts = [one.value for one in ast.walk(target) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    if any(_top(text) in PRODUCT for text in texts):
+        return True
+    if isinstance(target, ast.Constant | ast.JoinedStr):
+        return False
+    return _root(target) not in others
+
+
+def _root(node: ast.expr) -> str | None:
+    """Returns the name that an expression begins with: ``a`` of ``a.b[c].d()``, and of ``type(a)``."""
+    while True:
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            node = node.value
+        elif isinstance(node, ast.Call):
+            built_in = isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)
+            node = node.args[0] if built_in and node.args else node.func
+        else:
+            return _name(node)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'monkeypatch.setattr(fences, "KEPT", 5)',
+        'monkeypatch.setattr("queuey.storage.PREPARED", ())',
+        'monkeypatch.setattr(type(store._clock), "both", later)',
+        'monkeypatch.setattr(store, "_wait", later)',
+        'monkeypatch.delattr(store._driver, "run")',
+        'patch.setattr(Place, "minted", property(later))',
+        'patch.setattr(sys.modules["qdo.workers"], "wait", later)',
+        "for name in NAMES: setattr(driver, name, getattr(wire, name))",
+        'object.__setattr__(store._options, "reap_interval", 0.05)',
+        'vars(store)["_closing"] = Waiting()',
+        'store.__dict__["_closing"] = Waiting()',
+        'with mock.patch.object(fences, "KEPT", 5): pass',
+        'with mock.patch("qdo.workers.wait"): pass',
+        '@patch("queuey.storage.wait")\ndef test(): pass',
+        'with patch.multiple("queuey.storage", wait=later): pass',
+        'monkeypatch.setattr(renamed, "wait", later)',
+    ],
+)
+def test_it_is_found(line: str) -> None:
+    """Each way to replace a part of the product by a string is found, whatever the part is reached by."""
+    imports = (
+        "import sys\nfrom unittest import mock\nfrom queuey.storage.cassandra import fences\nimport qdo.a as renamed\n"
+    )
+    assert list(named_by_string(imports + line)) == [imports.count("\n") + 1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'monkeypatch.setattr(sys, "argv", [])',
+        'monkeypatch.setattr(time.time, "x", later)',
+        'monkeypatch.setattr("os.getpid", later)',
+        'monkeypatch.setattr(commands, "RUN", later)',
+        'monkeypatch.setattr(Own, "run", later)',
+        'monkeypatch.setenv("QUEUEY_STORE", "x")',
+        'with mock.patch("socket.socket"): pass',
+        "with replace(Writer._judge, later): pass",
+        "store._closing = Waiting()",
+        'found["name"] = 5',
+        "requests.patch(url, json={})",
+    ],
+)
+def test_the_rest_is_not(line: str) -> None:
+    """Whatever is not the product's may be replaced by a string, and the product's by itself."""
+    imports = "import sys, time, requests\nfrom unittest import mock\nfrom tests import commands\nclass Own: ...\n"
+    assert list(named_by_string(imports + line)) == []
+
+
+def test_no_test_names_a_private_part_of_the_product_by_string() -> None:
+    """A test replaces parts of the product by a seam or by ``tests.replacing``, so that renaming a part is enough."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for place in map(ROOT.joinpath, SCOPE)
+        for path in (sorted(place.rglob("*.py")) if place.is_dir() else [place])
+        for line in named_by_string(path.read_text("utf-8"))
+    ]
+    assert not found, f"use a seam, or tests.replacing: {', '.join(found)}"
