@@ -67,14 +67,19 @@ def _beginning(pattern: str) -> str:
     return pattern[: min((pattern.find(mark) for mark in _SPECIAL if mark in pattern), default=len(pattern))]
 
 
-async def discover(client: AsyncClient, subscription: Subscription) -> dict[str, int]:
+async def discover(client: AsyncClient, subscription: Subscription, *, listed: int = LISTED) -> dict[str, int]:
     """Returns the number of partitions of each wanted queue that exists now.
+
+    Args:
+        client: To ask the service with.
+        subscription: Which queues are wanted.
+        listed: Queues in one page of the listing, at most.
 
     Raises:
         ClientError: The service cannot say.
     """
     try:
-        return await _listed(client, subscription)
+        return await _listed(client, subscription, listed)
     except NotAllowed:
         # Whoever may read queues of somebody else may not list them.
         if subscription.patterns:
@@ -91,17 +96,17 @@ async def _informed(client: AsyncClient, names: Iterable[str]) -> dict[str, int]
     return found
 
 
-async def _listed(client: AsyncClient, subscription: Subscription) -> dict[str, int]:
+async def _listed(client: AsyncClient, subscription: Subscription, limit: int) -> dict[str, int]:
     found: dict[str, int] = {}
     stretches = subscription.stretches()
     names = sorted(name for name in subscription.names if not name.startswith(tuple(stretches)))
     if len(names) > ONE_BY_ONE:
-        await _walk(client, subscription, names[0], names[-1], found)
+        await _walk(client, subscription, names[0], names[-1], found, limit)
     else:
         for name in names:
-            await _walk(client, subscription, name, name, found, limit=1)
+            await _walk(client, subscription, name, name, found, 1)
     for text in stretches:
-        await _walk(client, subscription, text, text + "\U0010ffff", found)
+        await _walk(client, subscription, text, text + "\U0010ffff", found, limit)
     return found
 
 
@@ -111,8 +116,7 @@ async def _walk(
     first: str,
     last: str,
     found: dict[str, int],
-    *,
-    limit: int = LISTED,
+    limit: int,
 ) -> None:
     """Goes through the listing, which is sorted by code points, from one name to another."""
     start: str | None = first

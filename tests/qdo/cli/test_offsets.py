@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
-from qdo.coordination import Coordinator, Member
-from qdo.coordination.opening import open_coordinator
+from qdo.coordination import Member
+from qdo.coordination.local import LocalCoordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import EARLIEST, Client, Receipt, order_of, time_of
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.living import living
+from tests.replacing import replace
 
 CHANGING = [
     ("reset", "earliest"),
@@ -218,20 +219,17 @@ def test_migrate_is_refused_while_the_group_works(
     assert place.offsets() == {}
 
 
-def test_a_move_meanwhile_is_noticed(
-    run: Run, place: Place, queue: str, sent: list[Receipt], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_meanwhile_is_noticed(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
     """When somebody else moves an offset between the look and the change, nothing is changed and that is said."""
     place.record({place.partition(queue, 1): sent[0].id})
-    look = type(open_coordinator(place.url, GROUP)).offsets
+    look = LocalCoordinator.offsets
 
-    async def looked(self: Coordinator, partitions: object = None) -> object:
-        seen = await look(self, partitions)  # type: ignore[arg-type] # handed on as it is
+    async def looked(self: LocalCoordinator, partitions: Iterable[Partition] | None = None) -> object:
+        seen = await look(self, partitions)
         await self.set_offsets({place.partition(queue, 1): sent[3].id})
         return seen
 
-    monkeypatch.setattr(type(open_coordinator(place.url, GROUP)), "offsets", looked)
-    ended = run("offsets", "seek", "--to", sent[1].id, "--queue", queue, "--partition", "1")
-    monkeypatch.undo()
+    with replace(look, looked):
+        ended = run("offsets", "seek", "--to", sent[1].id, "--queue", queue, "--partition", "1")
     assert (ended.code, ended.out) == (1, b"")
     assert place.offsets() == {(queue, 1): sent[3].id}

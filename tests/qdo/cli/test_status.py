@@ -8,10 +8,11 @@ import sys
 import pytest
 
 from qdo.coordination import Member, Target
-from queuey.client import Client
+from queuey.client import AsyncClient, Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.living import living
+from tests.replacing import replace
 from tests.served import Served, environment
 
 
@@ -53,17 +54,15 @@ def test_looking_on_leaves_no_trace(run: Run, place: Place, client: Client, queu
     assert client.groups(queue) == ()
 
 
-def test_mirrored_offsets_are_used_as_they_are(
-    run: Run, place: Place, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mirrored_offsets_are_used_as_they_are(run: Run, place: Place, client: Client, queue: str) -> None:
     """Where the service knows the group's offsets it is only asked; where it knows others, they are not believed."""
     sent = [client.send(queue, str(number), partition=1) for number in range(3)]
     place.record({place.partition(queue, number): sent[0].id for number in (1, 2, 3)})
     client.commit(queue, GROUP, dict.fromkeys((1, 2, 3), sent[2].id))
     assert run("status", "--json").json["lag"] == 2
     client.commit(queue, GROUP, dict.fromkeys((1, 2, 3), sent[0].id))
-    monkeypatch.setattr("queuey.client.AsyncClient.commit", None)
-    assert run("status", "--json").json["lag"] == 2
+    with replace(AsyncClient.commit, None):
+        assert run("status", "--json").json["lag"] == 2
 
 
 def test_a_group_is_shown_without_the_service(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 
+from qdo.consumer.group import Group
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import GroupNotFound
 from tests.qdo.consumer.conftest import Site, bodies, collect, until
 from tests.qdo.unit.samples import message_id
+from tests.replacing import replace
 
 
 async def test_the_next_member_goes_on_after_the_commit(site: Site) -> None:
@@ -96,42 +98,43 @@ async def test_the_service_has_the_last_word_on_who_owns_a_partition(site: Site)
     assert await site.offsets() == {}
 
 
-async def test_a_commit_in_doubt_can_be_made_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_in_doubt_can_be_made_again(site: Site) -> None:
     """When the end of one is not known the next one is not taken for a step back."""
     queue = await site.queue()
     place = Partition(queue, 1)
     sent = await site.send(queue, 3)
-    consumer = await site.consumer(queue)
+    record, broken = Group.commit, ["the connection broke"]
+
+    async def doubtful(self: Group, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+        recorded = await record(self, offsets)
+        if broken:
+            raise CoordinationLost(broken.pop())
+        return recorded
+
+    with replace(record, doubtful):
+        consumer = await site.consumer(queue)
     await collect(consumer, 3)
-    record = consumer._commits._record
-
-    async def doubtful(offsets: Any) -> Any:  # noqa: ANN401 - passed on
-        await record(offsets)
-        raise CoordinationLost("the connection broke")
-
-    monkeypatch.setattr(consumer._commits, "_record", doubtful)
     with pytest.raises(CoordinationLost):
         await consumer.commit({place: sent[1]})
-    monkeypatch.setattr(consumer._commits, "_record", record)
     await consumer.commit({place: sent[1]})
     await consumer.commit()
     assert await site.offsets() == {place: sent[2]}
 
 
-async def test_commits_of_the_same_at_the_same_time_are_one(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_of_the_same_at_the_same_time_are_one(site: Site) -> None:
     """Many revocations side by side may each commit everything; it is recorded once."""
     queue = await site.queue(partitions=5)
     for partition in range(1, 6):
         await site.send(queue, 1, partition)
-    consumer = await site.consumer(queue)
-    await collect(consumer, 5)
-    record, calls = consumer._commits._record, []
+    record, calls = Group.commit, []
 
-    async def counted(offsets: Any) -> Any:  # noqa: ANN401 - passed on
+    async def counted(self: Group, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
         calls.append(len(offsets))
-        return await record(offsets)
+        return await record(self, offsets)
 
-    monkeypatch.setattr(consumer._commits, "_record", counted)
+    with replace(record, counted):
+        consumer = await site.consumer(queue)
+    await collect(consumer, 5)
     await asyncio.gather(*(consumer.commit() for _ in range(5)))
     assert calls == [5]
     assert len(await site.offsets()) == 5

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from qdo.consumer import AsyncConsumer, discovery
+from qdo.consumer import AsyncConsumer
 from qdo.consumer.discovery import Subscription, discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
@@ -25,16 +25,15 @@ async def named(site: Site, *names: str, partitions: int = 1) -> list[Queue]:
     return [site.named(prefix), *(site.named(prefix + name) for name in names)]
 
 
-async def test_a_listing_is_gone_through_page_by_page(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listing_is_gone_through_page_by_page(site: Site) -> None:
     """However many queues there are, and wherever a page ends; others do not count."""
     prefix, *_ = await named(site, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
     await site.client.create_queue(prefix.name + "-zz.dead")
-    monkeypatch.setattr(discovery, "LISTED", 2)
-    found = await discover(site.client, Subscription([], [prefix.name + "-*"]))
+    found = await discover(site.client, Subscription([], [prefix.name + "-*"]), listed=2)
     assert found == {f"{prefix.name}-{letter}": 2 for letter in "abcdefg"}
     some = [f"{prefix.name}-{letter}" for letter in "abcfgx"]
-    assert set(await discover(site.client, Subscription(some, []))) == set(some[:5])
-    both = await discover(site.client, Subscription(some[:1], [prefix.name + "-[fg]"]))
+    assert set(await discover(site.client, Subscription(some, []), listed=2)) == set(some[:5])
+    both = await discover(site.client, Subscription(some[:1], [prefix.name + "-[fg]"]), listed=2)
     assert set(both) == {some[0], some[3], some[4]}
 
 

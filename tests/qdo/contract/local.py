@@ -3,19 +3,42 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from unittest import mock
 
-from qdo.coordination import Coordinator, Session
-from qdo.coordination.local import owners, sessions
+from qdo.coordination import Coordinator, Held, Offset, Session
+from qdo.coordination.local import groups
 from qdo.coordination.local.database import Database, Transaction
 from qdo.coordination.local.session import LocalSession
 from qdo.coordination.opening import open_coordinator
+from qdo.partitions import Partition
 from tests.qdo.contract.backends import LONG
+from tests.replacing import replace
 
-UNFENCED = """UPDATE partitions SET offset = :offset, at = :at, member = :member, version = version + 1
-    WHERE grp = :grp AND queue = :queue AND number = :number AND :session + :version IS NOT NULL RETURNING version"""
+WRITE = """UPDATE partitions SET offset = ?, version = version + 1 WHERE grp = ? AND queue = ? AND number = ?
+    RETURNING version"""
+
+
+async def commit_unfenced(self: LocalSession, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+    """Writes offsets over whatever they are, and whoever owns the partition."""
+    stay = self._stay
+    written: dict[Partition, Held | None] = {}
+    with writing(self._keeper._database.path) as tx:
+        for (partition, _, _), identifier in offsets:
+            (version,) = tx.one(WRITE, identifier, stay.where, groups.key(partition.queue), partition.number)
+            written[partition] = Held(partition, Offset(identifier, 0.0, stay.member.id), version)
+    return written
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Transaction]:
+    """A transaction of the test's own."""
+    database = Database(path, patience=10)
+    try:
+        with database.transaction() as tx:
+            yield tx
+    finally:
+        database.close()
 
 
 class LocalService:
@@ -49,11 +72,9 @@ class LocalService:
         self.path.rmdir()
         self._away.rename(self.path)
 
-    @contextlib.contextmanager
-    def unfenced(self, coordinator: Coordinator) -> Iterator[None]:
+    def unfenced(self, coordinator: Coordinator) -> contextlib.AbstractContextManager[None]:
         """Leaves out what commits ask."""
-        with mock.patch.object(owners, "COMMIT", UNFENCED), mock.patch.object(sessions, "alive"):
-            yield
+        return replace(LocalSession.commit, commit_unfenced)
 
     async def write_target(self, group: str, data: bytes) -> None:
         """See the protocol."""
@@ -71,12 +92,6 @@ class LocalService:
     async def close(self) -> None:
         """Nothing is running."""
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[Transaction]:
+    def writing(self) -> contextlib.AbstractContextManager[Transaction]:
         """A transaction of the test's own."""
-        database = Database(self.path, patience=10)
-        try:
-            with database.transaction() as tx:
-                yield tx
-        finally:
-            database.close()
+        return writing(self.path)

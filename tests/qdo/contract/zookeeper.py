@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from unittest import mock
 
 from kazoo.client import KazooClient
 
@@ -22,6 +21,7 @@ from qdo.coordination.zookeeper.writing import apply_each
 from qdo.partitions import Partition
 from tests.qdo.contract.backends import LONG
 from tests.qdo.zookeeper.proxy import Proxy
+from tests.replacing import replace
 from tests.servers import unique_name
 
 LOOK_SECONDS = 0.02
@@ -55,27 +55,9 @@ class ZooKeeperService:
         """See the protocol."""
         await asyncio.to_thread(self.proxy.mend)
 
-    @contextlib.contextmanager
-    def unfenced(self, coordinator: Coordinator) -> Iterator[None]:
-        """Has commits write offsets over whatever they are, and under another session when their own has ended.
-
-        That is what comes of using kazoo plainly: its client begins a new session by itself and sends there what was
-        asked for under the old one.
-        """
-
-        async def commit(self: ZooKeeperSession, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
-            link = Link(self.link._access)
-            await link.open()
-            changes = [
-                (Set(self._tree.offset(held.partition), encode_offset(Offset(identifier)), ANY),)
-                for held, identifier in offsets
-            ]
-            assert all(isinstance(outcome, Done) for outcome in await link.apply(changes))
-            await link.close()
-            return {}
-
-        with mock.patch.object(ZooKeeperSession, "commit", commit):
-            yield
+    def unfenced(self, coordinator: Coordinator) -> contextlib.AbstractContextManager[None]:
+        """See the protocol."""
+        return replace(ZooKeeperSession.commit, commit_unfenced)
 
     async def write_target(self, group: str, data: bytes) -> None:
         """See the protocol."""
@@ -96,6 +78,26 @@ class ZooKeeperService:
     def _write(self, path: str, data: bytes) -> None:
         with plain(self._direct) as client:
             client.set(path, data)
+
+
+async def commit_unfenced(self: ZooKeeperSession, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+    """Writes offsets over whatever they are, under another session.
+
+    That is what comes of using kazoo plainly: its client begins a new session by itself and sends there what was
+    asked for under the old one.
+    """
+    wanted = list(offsets)
+    link = Link(self.link._access)
+    await link.open()
+    changes = [
+        (Set(self._tree.offset(held.partition), encode_offset(Offset(identifier)), ANY),) for held, identifier in wanted
+    ]
+    written: dict[Partition, Held | None] = {}
+    for (held, identifier), outcome in zip(wanted, await link.apply(changes), strict=True):
+        assert isinstance(outcome, Done)
+        written[held.partition] = Held(held.partition, Offset(identifier), outcome.versions[-1])
+    await link.close()
+    return written
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.processes import Process
 from tests.qdo.contract.samples import ONE
 from tests.qdo.local.conftest import Join
+from tests.replacing import replace
 
 
 @pytest.fixture(params=["short", "long"])
@@ -88,7 +89,7 @@ def test_what_dead_processes_left_is_removed(bells: tuple[Bell, Bell]) -> None:
 
 async def test_without_bells_changes_are_heard_of_nevertheless(join: Join) -> None:
     """Where there can be no socket the file is looked at instead."""
-    with mock.patch.object(Bell, "open"):
+    with replace(Bell.open, lambda _: None):
         mine, heard = await join("a", session_timeout=1000)
         other, _ = await join("b")
     for number in range(5):

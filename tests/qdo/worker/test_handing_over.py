@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Collection
 
 import pytest
 
+from qdo.consumer import AsyncConsumer
 from qdo.consumer.ownership import Callbacks
 from qdo.errors import CoordinationLost
+from qdo.partitions import Partition
 from qdo.worker import exits
+from qdo.worker.progress import Progress
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.door import Door
+from tests.replacing import replace
+
+HEARD_OF = 4.5
+"""Seconds of a session whose end its member hears of soon: at its next sign of life, a third of this apart."""
 
 
 async def test_a_clean_hand_over_handles_nothing_twice(floor: Floor) -> None:
@@ -189,9 +197,8 @@ async def test_stopping_finishes_the_message_in_hand(floor: Floor) -> None:
     assert await (await floor.site.coordinator()).members() == {}
 
 
-async def test_an_end_that_cannot_be_recorded_is_told(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_end_that_cannot_be_recorded_is_told(floor: Floor) -> None:
     """Whoever supervises the worker learns by its exit code that messages will be handled again."""
-    monkeypatch.setattr("qdo.worker.worker._RECORDING_SECONDS", 0.3)
     queue = await floor.site.queue()
     await floor.site.send(queue, 1)
     settings = quick(commit_seconds=60, commit_messages=100)
@@ -199,12 +206,17 @@ async def test_an_end_that_cannot_be_recorded_is_told(floor: Floor, monkeypatch:
     ended = floor.start(worker)
     await until(lambda: len(floor.seen) == 1)
 
-    async def refuse(offsets: object) -> None:
+    async def refuse(self: AsyncConsumer, offsets: object) -> None:
         raise CoordinationLost("nobody answers")
 
-    monkeypatch.setattr(worker.consumer, "commit", refuse)
-    worker.stop()
-    assert await ended == exits.UNFINISHED
+    flush = Progress.flush
+
+    async def flush_briefly(self: Progress, partitions: Collection[Partition] | None, deadline: float) -> bool:
+        return await flush(self, partitions, min(deadline, asyncio.get_running_loop().time() + 0.3))
+
+    with replace(AsyncConsumer.commit, refuse), replace(flush, flush_briefly):
+        worker.stop()
+        assert await ended == exits.UNFINISHED
 
 
 async def test_cancelling_gives_up_what_is_in_hand(floor: Floor) -> None:
@@ -271,7 +283,7 @@ async def test_a_lost_session_abandons_what_is_in_hand(floor: Floor) -> None:
         if message.body == "1:2" and not lost.is_set():
             await go_on.wait()
 
-    worker = await floor.worker(handle, queue, settings=quick(commit_seconds=0.05))
+    worker = await floor.worker(handle, queue, session_timeout=HEARD_OF, settings=quick(commit_seconds=0.05))
     worker.consumer.attach(Callbacks(on_lost=lambda _: lost.set()))
     floor.start(worker)
     await until(lambda: floor.seen == ["1:1", "1:2"])
@@ -300,7 +312,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
             raise ValueError
 
     async with AsyncClient(floor.site.profile.url, key=floor.site.profile.key, transport=door) as client:
-        worker = await floor.worker(handle, queue, client=client)
+        worker = await floor.worker(handle, queue, client=client, session_timeout=HEARD_OF)
         task = floor.start(worker)
         await until(lambda: "PUT" in door.methods)
         bad.clear()

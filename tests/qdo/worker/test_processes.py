@@ -22,6 +22,7 @@ from queuey.client import Message
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.test_failing import Told, letters
+from tests.replacing import replace
 
 MODULE = "tests.qdo.worker.hands"
 
@@ -263,9 +264,7 @@ async def test_any_body_reaches_a_child(floor: Floor, book: Book) -> None:
     assert second.body == f'{{"a":{2**70}}}'
 
 
-async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(
-    floor: Floor, book: Book, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(floor: Floor, book: Book) -> None:
     """What cannot be packed, such as a body nested too deeply, becomes a dead letter; what came with it is handled."""
     pack = frames.frame
 
@@ -274,10 +273,10 @@ async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(
             raise RecursionError("nested too deeply")
         return pack(value)
 
-    monkeypatch.setattr(frames, "frame", packed)
     queue = await floor.site.queue()
     ids = await send(floor, queue, "fine 1", "deep", "fine 2")
-    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exits.ENDED
+    with replace(pack, packed):
+        assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exits.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"]]
     (letter,) = await letters(floor, queue)
     assert letter.cause.error == "RecursionError"

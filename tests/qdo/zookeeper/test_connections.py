@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,10 +14,12 @@ import pytest
 
 from qdo.coordination import Held, Member, Session
 from qdo.coordination.opening import open_coordinator
+from qdo.coordination.zookeeper.changes import Node
 from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.driver.handler import Handler
 from qdo.coordination.zookeeper.driver.link import MOST_FLYING
+from qdo.coordination.zookeeper.driver.wire import Wire
 from qdo.coordination.zookeeper.lease import Lease
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
@@ -27,6 +29,7 @@ from tests.qdo.contract.events import PATIENCE, Heard, eventually
 from tests.qdo.contract.processes import ROOT
 from tests.qdo.contract.samples import ONE, some
 from tests.qdo.contract.zookeeper import ZooKeeperService, plain, until
+from tests.replacing import replace
 
 SHORT = 3.0
 
@@ -59,7 +62,7 @@ async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, s
 async def test_kazoo_alone_does_not_notice_a_silent_server(join: Join, service: ZooKeeperService) -> None:
     """Without the look at the silence of the connection the session outlives its time, as far as its member knows."""
     session, heard = await join("a", session_timeout=SHORT)
-    with mock.patch.object(Lease, "broken", new=False), mock.patch.object(Lease, "lapsed", new=False):
+    with replace(Lease.broken, by=False), replace(Lease.lapsed, by=False):
         service.proxy.silence()
         sending = asyncio.create_task(send_steadily(session))
         await asyncio.sleep(1.5 * SHORT)  # longer than the servers wait
@@ -133,8 +136,13 @@ async def test_kazoo_alone_begins_a_second_session(join: Join, service: ZooKeepe
     """With connections allowed after the end, and nobody who stops the client, the same request happens."""
     session, _ = await join("a")
     link, path = link_of(session), f"{service.root}/mark"
-    never = mock.PropertyMock(return_value=False)
-    with mock.patch.object(Link, "_stop"), mock.patch.object(Handler, "over", never, create=True):
+    connect = Handler.create_connection
+
+    def connect_again(self: Handler, *where: Any, **how: Any) -> Wire:  # noqa: ANN401 - as the method's
+        self.over = False
+        return connect(self, *where, **how)
+
+    with replace(Link._stop, lambda _: None), replace(connect, connect_again):
         await service.expire(session)
         await until(lambda: link._client.connected)
         asked = link._client.create_async(path)
@@ -257,15 +265,15 @@ async def test_members_are_read_again_only_where_something_is_new(join: Join) ->
     others = [(await join(f"m{number}"))[0] for number in range(12)]
     assert len(await mine.members()) == 13
     read: list[list[str]] = []
-    link = link_of(mine)
-    reading = link.read
+    link, reading = link_of(mine), Link.read
 
-    async def note(paths: Any, **options: Any) -> Any:  # noqa: ANN401 - as the method's
+    async def note(self: Link, paths: Iterable[str], *, watch: bool = False) -> list[Node | None]:
         wanted = list(paths)
-        read.append([path.rpartition("/")[2] for path in wanted])
-        return await reading(wanted, **options)
+        if self is link:
+            read.append([path.rpartition("/")[2] for path in wanted])
+        return await reading(self, wanted, watch=watch)
 
-    with mock.patch.object(link, "read", note):
+    with replace(reading, note):
         await mine.members()
         await others[3].update({ONE.queue: 7})
         await eventually(heard, mine.members, lambda members: members["m3"].queues == {ONE.queue: 7})
@@ -281,15 +289,14 @@ async def test_many_partitions_take_few_requests(join: Join) -> None:
     partitions = some(1000)
     await mine.take(some(1))
     counted: dict[str, int] = {"read": 0, "apply": 0, "rounds": 0}
-    link = link_of(mine)
-    asking = link._ask
+    asking = Link._ask
 
-    async def count(calls: Any) -> Any:  # noqa: ANN401 - as the method's
+    async def count(self: Link, calls: Any) -> Any:  # noqa: ANN401 - as the method's
         counted["rounds"] += 1
         counted["read" if "get_async" in repr(calls[:1]) else "apply"] += len(calls)
-        return await asking(calls)
+        return await asking(self, calls)
 
-    with mock.patch.object(link, "_ask", count):
+    with replace(asking, count):
         held = await mine.take(partitions)
         await mine.commit([(each, "1") for each in held.values()])
         await mine.release(partitions)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from unittest import mock
 
 import pytest
 
@@ -18,6 +17,7 @@ from qdo.errors import SessionLost
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.samples import ONE
 from tests.qdo.contract.zookeeper import ZooKeeperService
+from tests.replacing import replace
 
 
 def named(parts: set[str]) -> str:
@@ -41,10 +41,15 @@ def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Itera
         version = held.version if "version" in parts else ANY
         return *owner, Set(self._tree.offset(held.partition), encode_offset(offset), version)
 
-    with mock.patch.object(Ownership, "_recording", recording), contextlib.ExitStack() as patches:
+    owned = session._ownership
+    link = owned._link
+    with replace(Ownership._recording, recording):
         if "session" not in parts:
-            patches.enter_context(mock.patch.object(session._ownership, "_link", fresh))
-        yield
+            owned._link = fresh
+        try:
+            yield
+        finally:
+            owned._link = link
 
 
 async def recorded_after(

@@ -20,6 +20,7 @@ from qdo.coordination.zookeeper.driver import Link
 from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, QdoError
 from tests.qdo.contract.events import Heard
 from tests.qdo.contract.samples import ONE, some
+from tests.replacing import replace
 from tests.servers import ZooKeeperOptions, start_zookeeper, unique_name
 
 Open = Callable[..., Awaitable[Coordinator]]
@@ -118,7 +119,7 @@ async def refuses(open_one: Open, url: str) -> None:
     """Expects that nothing of the group can be seen or changed, not even by who skips the look at the chroot."""
     with pytest.raises(CoordinationRefused):
         await open_one(url)
-    with mock.patch.object(Link, "look", mock.AsyncMock()):
+    with replace(Link.look, mock.AsyncMock()):
         coordinator = await open_one(url)
     for call in (
         coordinator.members,

@@ -44,6 +44,7 @@ class Handler:
     Args:
         lease: Of the session.
         context: For encrypted connections; None: they are not.
+        closing: Seconds that a server has to answer that the session was closed.
 
     Attributes:
         over: The session has ended: no connection is made any more.
@@ -54,12 +55,13 @@ class Handler:
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self, lease: Lease, context: ssl.SSLContext | None) -> None:
+    def __init__(self, lease: Lease, context: ssl.SSLContext | None, closing: float = CLOSING) -> None:
         self.over = False
         self.trouble: str | None = None
         self.running = False
         self._lease = lease
         self._context = context
+        self._patience_at_end = closing
         self._closing: float | None = None
 
     def start(self) -> None:
@@ -70,7 +72,7 @@ class Handler:
     def stop(self) -> None:
         """Ends: the server has little time left to answer."""
         self.running = False
-        self._closing = time.monotonic() + CLOSING
+        self._closing = time.monotonic() + self._patience_at_end
 
     @property
     def patience(self) -> float:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.driver.handler import Handler
+from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler
 from qdo.coordination.zookeeper.driver.wire import PIECE, Wire
 from qdo.coordination.zookeeper.lease import Lease
 from tests.qdo.unit.zookeeper.test_lease import Hand
@@ -31,11 +31,11 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def make(ours: socket.socket) -> tuple[Wire, Handler, Lease, Hand]:
+def make(ours: socket.socket, closing: float = CLOSING) -> tuple[Wire, Handler, Lease, Hand]:
     """A wire with what belongs to it, on a clock that stands still."""
     hand = Hand()
     lease = Lease(3.0, hand)
-    return Wire(ours, lease), Handler(lease, None), lease, hand
+    return Wire(ours, lease), Handler(lease, None, closing), lease, hand
 
 
 @given(st.lists(st.binary(min_size=1, max_size=300), max_size=12), st.lists(st.integers(1, 500), min_size=1))
@@ -145,11 +145,10 @@ def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket
     assert handler.select([Wire(ours, Lease(0.05, hand))], [], [], 3600.0) == ([], [], [])
 
 
-def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) -> None:
     """A server that does not answer the end of the session is not waited for."""
-    monkeypatch.setattr("qdo.coordination.zookeeper.driver.handler.CLOSING", 0.05)
     ours, theirs = ends
-    wire, handler, _, _ = make(ours)
+    wire, handler, _, _ = make(ours, closing=0.05)
     theirs.sendall(GREETING)
     handler.select([wire], [], [], 1.0)
     wire.recv(PIECE)
