@@ -258,10 +258,10 @@ async def test_whoever_is_suspended_hands_nothing_out(site: Site) -> None:
     consumer = await site.consumer(queue)
     await collect(consumer, 2, most=2)
     await site.service.cut()
-    await until(lambda: consumer._ownership.stopped)
-    assert await consumer.poll(timeout=0) == []
     with pytest.raises(CoordinationLost):
         await asyncio.wait_for(_commit_impatiently(consumer), 60)
+    await until(lambda: consumer._ownership.stopped)
+    assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
     await site.service.mend()
     assert bodies(flat(await waiting)) == [3, 4, 5]

@@ -127,7 +127,7 @@ class Storm:
         await task
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_a_storm_loses_nothing_and_keeps_order(site: Site, seed: int) -> None:
     """Everything is handed out, each member gets it in order, and nothing that was committed before it came."""
     storm = Storm(site, await site.queue(partitions=PARTITIONS), seed)

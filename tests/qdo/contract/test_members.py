@@ -11,7 +11,7 @@ from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgume
 from qdo.partitions import Partition, Queue
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.events import Heard
+from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.samples import NAMES, ONE, QUEUE, some
 
 
@@ -80,12 +80,12 @@ async def test_a_name_is_free_when_the_session_has_ended(join: Join, service: Se
 
 
 async def test_others_see_what_a_member_sees_now(join: Join) -> None:
-    """An update replaces the queues, and nothing else."""
+    """An update replaces the queues, and nothing else; others see it once they hear of it, which may take a moment."""
     mine, _ = await join("a", queues={QUEUE: 1}, static=True)
-    other, _ = await join("b")
+    other, heard = await join("b")
     before = (await other.members())["a"]
     await mine.update({QUEUE: 4, Queue("h", "a", "more"): 2})
-    after = (await other.members())["a"]
+    after = (await eventually(heard, other.members, lambda members: members["a"] != before))["a"]
     assert after.queues == {QUEUE: 4, Queue("h", "a", "more"): 2}
     assert (after.static, after.since) == (before.static, before.since)
 

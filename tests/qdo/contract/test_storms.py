@@ -131,7 +131,7 @@ async def test_no_commit_is_lost_and_none_is_undone(service: Service, coordinato
         await storm.start()
     try:
         for _ in range(strikes):
-            await asyncio.sleep(chance.random() * service.short)  # what happens in between is the processes' affair
+            await asyncio.sleep(chance.random() * service.short / 2)  # what happens in between is the processes' affair
             await storm.strike()
             with contextlib.suppress(CoordinationLost):
                 found = await numbers(coordinator)

@@ -76,29 +76,38 @@ def heard(history: History, event: str) -> set[str]:
 @pytest.mark.parametrize(
     ("mechanism", "play", "rules"),
     [
-        ("fencing", stopped_at_a_commit, {"fenced", "back"}),
-        ("stickiness", one_comes_and_goes, {"moved"}),
-        ("halt", a_short_cut, {"halted"}),
-        ("recording", one_comes_and_goes, {"twice"}),
-        ("abandoning", stopped_at_a_commit, {"halted"}),
+        ("fencing", stopped_at_a_commit, [{"fenced"}, {"back"}]),
+        pytest.param("stickiness", one_comes_and_goes, [{"moved"}], marks=pytest.mark.slow),
+        pytest.param("halt", a_short_cut, [{"halted"}], marks=pytest.mark.slow),
+        pytest.param("recording", one_comes_and_goes, [{"twice"}], marks=pytest.mark.slow),
+        pytest.param("abandoning", stopped_at_a_commit, [{"halted", "stay"}], marks=pytest.mark.slow),
     ],
 )
 def test_what_is_missing_is_noticed(
-    tmp_path: Path, service: Service, mechanism: str, play: Play, rules: set[str]
+    tmp_path: Path, service: Service, mechanism: str, play: Play, rules: list[set[str]]
 ) -> None:
-    """The same story without the mechanism breaks the rules that it is there for."""
+    """The same story without the mechanism breaks the rules that it is there for.
+
+    Of each set one: what goes on after its session was lost is seen before or after the worker has joined again.
+    """
 
     def settings(slot: str, worker: str) -> dict[str, object]:
         stop_at = STOP_AT if worker == "w1.1" and play is stopped_at_a_commit else 0
         return {"without": mechanism, "stop_at": stop_at, "rest": 0.02}
 
     verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=settings), service)
-    assert rules <= {violation.rule for violation in verdict.violations}, explain(verdict)
+    broken = {violation.rule for violation in verdict.violations}
+    assert all(broken & some for some in rules), explain(verdict)
 
 
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize(
-    ("play", "event"), [(stopped_at_a_commit, "lost"), (one_comes_and_goes, ""), (a_short_cut, "suspended")]
+    ("play", "event"),
+    [
+        (stopped_at_a_commit, "lost"),
+        pytest.param(one_comes_and_goes, "", marks=pytest.mark.slow),
+        pytest.param(a_short_cut, "suspended", marks=pytest.mark.slow),
+    ],
 )
 def test_nothing_is_noticed_with_all_mechanisms(tmp_path: Path, service: Service, play: Play, event: str) -> None:
     """The same stories with complete workers break no rule."""

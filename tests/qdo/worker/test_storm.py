@@ -80,7 +80,7 @@ async def make(floor: Floor, queue: Any, ledger: Ledger, kind: str, *, keyed: bo
     [(False, 0.02), (True, 0.0), (True, 0.02)],
     ids=["ordered, some fail", "keyed, none fails", "keyed, some fail"],
 )
-@pytest.mark.parametrize("seed", [0, 3])
+@pytest.mark.parametrize("seed", [0, pytest.param(3, marks=pytest.mark.slow)])
 async def test_clean_comings_and_goings_cost_nothing(floor: Floor, seed: int, keyed: bool, failing: float) -> None:  # noqa: FBT001 - drawn
     """Each message is done once, those of a partition (with keys: of a key) in order, whoever joins and leaves.
 

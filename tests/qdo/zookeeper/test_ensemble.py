@@ -119,7 +119,10 @@ async def all_go_on(workers: list[Worker]) -> None:
     await until(lambda: all(worker.acknowledged != then for worker, then in zip(workers, before, strict=True)))
 
 
-async def test_leaders_are_killed_under_members_that_commit(zookeeper_nodes: ZooKeeperEnsemble, open_one: Open) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+async def test_leaders_are_killed_under_members_that_commit(
+    zookeeper_nodes: ZooKeeperEnsemble, open_one: Open, kills: int
+) -> None:
     """No session is lost, no acknowledged commit is undone, and none is recorded twice."""
     heard = [Heard() for _ in range(3)]
     sessions = [await (await open_one()).join(Member(f"m{number}"), each) for number, each in enumerate(heard)]
@@ -129,7 +132,8 @@ async def test_leaders_are_killed_under_members_that_commit(zookeeper_nodes: Zoo
     async with asyncio.TaskGroup() as group:
         for worker in workers:
             group.create_task(worker.work(stop))
-        for _ in range(2):
+        for _ in range(kills):
+            await all_go_on(workers)
             killed = leader(zookeeper_nodes)
             await blocking(killed.kill)
             await all_go_on(workers)
