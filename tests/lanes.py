@@ -43,7 +43,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScope
     """Deals out lanes, where xdist would deal out tests."""
     from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - xdist is there when this is called
 
-    class Lanes(LoadScopeScheduling):
+    class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
         """Tests of one lane go to one worker process, in order."""
 
         def _split_scope(self, nodeid: str) -> str:

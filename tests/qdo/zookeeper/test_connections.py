@@ -62,7 +62,7 @@ async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, s
 async def test_kazoo_alone_does_not_notice_a_silent_server(join: Join, service: ZooKeeperService) -> None:
     """Without the look at the silence of the connection the session outlives its time, as far as its member knows."""
     session, heard = await join("a", session_timeout=SHORT)
-    with replace(Lease.broken, by=False), replace(Lease.lapsed, by=False):
+    with replace(Lease.broken, lambda _: False), replace(Lease.lapsed, lambda _: False):
         service.proxy.silence()
         sending = asyncio.create_task(send_steadily(session))
         await asyncio.sleep(1.5 * SHORT)  # longer than the servers wait
