@@ -216,7 +216,7 @@ class TestRaising:
 
     def test_raised_for_all(self, open_with: OpenStore, application: str) -> None:
         """Once raised, every process sees it; the queue's version stays, and further calls have nothing to do."""
-        store, other = open_with(), open_with()
+        store, other = open_with(row_age=600.0, levels={}), open_with()
         queue, _ = store.create_queue(application, "queue", QueueSpec(ttl=60))
         row = store._rows.current(queue)
         assert (row.home, row.reach) == (0, 60)

@@ -30,6 +30,11 @@ def at_rest(process: Process) -> bool:
     return idle and not found.pending and not found.fencer.pending and not found._operations
 
 
+def nodes(process: Process) -> int:
+    """How many nodes are asked for their time when the clock is compared."""
+    return sum(host.up for host in process.store._driver.hosts())
+
+
 def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     """Begins an append for which the queue's row has to be read."""
     process.store._rows.forget(queue.application, queue.name)
@@ -78,7 +83,7 @@ def begin_unsure(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
     attempt = process.post(queue)
     written.reached()
     process.machine.wrong = 60.0
-    gate = process.wire.hold(CLOCKS)
+    gate = process.wire.hold(CLOCKS, nodes(process))
     written.open()
     gate.reached()
     return attempt, gate
@@ -164,7 +169,7 @@ def break_record(process: Process) -> None:
 def break_clock(process: Process) -> None:
     """The clock cannot be compared when it has to be."""
     process.machine.wrong = 60.0
-    process.wire.fail(CLOCKS)
+    process.wire.fail(CLOCKS, nodes(process))
 
 
 def break_fence(process: Process) -> None:
