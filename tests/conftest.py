@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from queuey.errors import ApplicationExists
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, Site
+from tests.processes import hear_interrupts
 
 if TYPE_CHECKING:
     from tests.servers import Cassandra
@@ -31,7 +32,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declares the marker by which a test names what a store must be able to do."""
+    """Declares the marker by which a test names what a store must be able to do; readies what tests start."""
+    hear_interrupts()
     config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
 
 

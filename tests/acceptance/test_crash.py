@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import pytest
 
@@ -78,32 +78,41 @@ class Victim:
         self._listener = threading.Thread(target=self._listen)
         self._listener.start()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._listener.join()
+
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        for line in self._process.stdout:
-            self.heard.append(line)
-            if len(self.heard) == 1:
+        with self._process.stdout as lines:
+            for line in lines:
+                self.heard.append(line)
                 self.ready.set()
         self.ready.set()
 
     def kill(self) -> None:
         """Ends it as a power button would, and hears the rest of what it said."""
         assert self._process.poll() is None, "it ended by itself"
-        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
         self._listener.join()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
 
 
 def round_of_killing(directory: Path, number: int, rng: random.Random, truth: Truth) -> None:
     """Two processes write into one directory until each is killed at a moment of its own."""
-    victims = [Victim(directory, f"{number}.{n}", rng.randrange(1 << 30)) for n in range(2)]
-    for victim in victims:
-        assert victim.ready.wait(60)
-    for victim in rng.sample(victims, 2):
-        time.sleep(rng.choice((0.0, 0.003, 0.03, 0.15)) * rng.random())  # the moment of the kill is the input
-        victim.kill()
+    with ExitStack() as started:
+        victims = [started.enter_context(Victim(directory, f"{number}.{n}", rng.randrange(1 << 30))) for n in range(2)]
+        for victim in victims:
+            assert victim.ready.wait(60)
+        for victim in rng.sample(victims, 2):
+            time.sleep(rng.choice((0.0, 0.003, 0.03, 0.15)) * rng.random())  # the moment of the kill is the input
+            victim.kill()
     for victim in victims:
         for line in victim.heard:
             truth.hear(line)

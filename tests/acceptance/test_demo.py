@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from xml.etree.ElementTree import fromstring
 
 import pytest
 
+from tests.processes import ending
 from tests.served import environment
 
 DEMO = Path(__file__).parents[2] / "deploy" / "demo"
@@ -23,14 +24,16 @@ parts.Workers.handled = lambda self: list({one.id: one for one in whole(self)}.v
 """Has the workers' record tell of a wrong order."""
 
 
-def demo(directory: Path, *command: str) -> subprocess.Popen[str]:
+def demo(directory: Path, *command: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Starts the demo, or a variation of it, with its temporary files in a directory of the test's own."""
-    return subprocess.Popen(
-        [sys.executable, *(command or (str(DEMO / "run.py"),))],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(TMPDIR=str(directory), PYTHONPATH=str(DEMO)),
+    return ending(
+        subprocess.Popen(
+            [sys.executable, *(command or (str(DEMO / "run.py"),))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(TMPDIR=str(directory), PYTHONPATH=str(DEMO)),
+        )
     )
 
 
@@ -107,7 +110,7 @@ def test_demo_can_be_interrupted(tmp_path: Path) -> None:
         assert process.stdout is not None
         while "1. Start" not in process.stdout.readline():
             assert process.poll() is None
-        os.kill(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert process.returncode == 130
     assert nothing_left(tmp_path)

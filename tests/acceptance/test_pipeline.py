@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
 from queuey.messages import NewMessage, QueueSpec, Slice
 from queuey.storage import Store, sqlite
+from tests.processes import ending
 from tests.served import environment
 
 APP = "acme"
@@ -20,18 +22,20 @@ COUNT = 3000
 PARTITIONS = 2
 
 
-def start(place: Path, *more: str) -> subprocess.Popen[str]:
+def start(place: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Starts a pipe over the store of this place, in a process group of its own."""
     command = ["pipeline", "pipe", "orders", "--to", "copies", "--create", "--from", "earliest", "--lead", "5s"]
     command += ["--sql", "SELECT upper(string(value)) AS value, partition FROM messages", "--every", "0s"]
     command += ["--data", str(place / "data"), "--checkpoint", str(place / "checkpoint"), "--master", "local[2,4]"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "queuey", *command, *more],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(TMPDIR=str(place)),
-        start_new_session=True,
+    return ending(
+        subprocess.Popen(
+            [sys.executable, "-m", "queuey", *command, *more],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(TMPDIR=str(place)),
+            start_new_session=True,
+        )
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 
 from queuey.client import Client, Outgoing
 from tests.commands import Run
+from tests.processes import ending
 from tests.served import Served, environment
 
 
@@ -242,7 +244,7 @@ def test_tail_follows(served: Served, client: Client, queue: str) -> None:
     client.send(queue, "before", partition=1)
     command = [sys.executable, "-m", "queuey", "tail", queue, "--raw", "-n", "1", "--limit", "7"]
     variables = environment(QUEUEY_PROFILE=str(served.profile_path))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=variables) as process:
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, env=variables)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"before\n"
         for number in range(6):
@@ -256,12 +258,25 @@ def test_ctrl_c_ends_tail_quietly(served: Served, client: Client, queue: str) ->
     client.send(queue, "x")
     command = [sys.executable, "-m", "queuey", "tail", queue, "--raw"]
     variables = environment(QUEUEY_PROFILE=str(served.profile_path))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables) as process:
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables)) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"x\n"
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_tail_in_the_background_ignores_ctrl_c(served: Served, client: Client, queue: str) -> None:
+    """Started with SIGINT ignored, as a shell script starts what it runs in the background, tail goes on."""
+    client.send(queue, "before")
+    command = ["sh", "-c", 'trap "" INT && exec "$@"', "sh", sys.executable, "-m", "queuey", "tail", queue, "--raw"]
+    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, env=variables)) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"before\n"
+        process.send_signal(signal.SIGINT)
+        client.send(queue, "after")
+        assert process.stdout.readline() == b"after\n"
 
 
 def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: str) -> None:
@@ -269,7 +284,7 @@ def test_broken_pipe_ends_read_quietly(served: Served, client: Client, queue: st
     client.send_many(queue, ["x" * 1000] * 3000)
     command = [sys.executable, "-m", "queuey", "read", queue, "--all"]
     variables = environment(QUEUEY_PROFILE=str(served.profile_path))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables) as process:
+    with ending(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables)) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert len(process.stdout.readline()) > 1000

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from queuey.client.receipts import Journal, Sent
 from tests.client.conftest import Connect
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge
 from tests.client.scripted import ONE, Blocking, Script, broken, busy, message_id, ok, receipts, refused, silent
+from tests.processes import ending
 
 ONCE = RetryPolicy(rounds=1)
 
@@ -216,8 +217,10 @@ for number in range(300):
     with journal.sending("q" * 40, [Outgoing(f"{sys.argv[2]} {number}")] * 20) as sending:
         sending.stored([Receipt(f"{number:032x}", "1.0", int(sys.argv[2]))] * 20)
 """
-    running = [subprocess.Popen([sys.executable, "-c", program, str(path), str(one)]) for one in range(1, 5)]
-    assert [process.wait(60) for process in running] == [0] * 4
+    commands = [[sys.executable, "-c", program, str(path), str(one)] for one in range(1, 5)]
+    with ExitStack() as started:
+        running = [started.enter_context(ending(subprocess.Popen(command))) for command in commands]
+        assert [process.wait() for process in running] == [0] * 4
     counts: dict[tuple[int, str], int] = {}
     for line in lines(path):
         counts[line["partition"], line["id"]] = counts.get((line["partition"], line["id"]), 0) + 1

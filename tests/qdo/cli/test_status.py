@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ import pytest
 from qdo.coordination import Member, Target
 from queuey.client import AsyncClient, Client
 from tests.commands import Run
+from tests.processes import ending
 from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.living import living
 from tests.replacing import replace
@@ -92,13 +94,15 @@ def test_watch_goes_on_until_interrupted(served: Served, place: Place) -> None:
     """``--watch`` prints again and again; Ctrl-C ends it with 130 and without a traceback."""
     command = [sys.executable, "-m", "qdo", "status", "--group", GROUP, "--json", "--watch", "0.1"]
     variables = {"QUEUEY_PROFILE": str(served.profile_path), "QDO_COORDINATION": place.url}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
+    with ending(
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**variables)
+        )
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert [process.stdout.readline()[:10] for _ in range(2)] == ['{"group":"'] * 2
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
         assert "Traceback" not in process.stderr.read()
 
