@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from pyramid.config import Configurator
@@ -12,6 +14,7 @@ from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import ops, v1
 from queuey.web.answers import Answer
+from queuey.web.auth import Authenticator
 from queuey.web.errors import NoSuchResource, error_answer
 
 
@@ -61,6 +64,7 @@ def make_app(
     metrics: Metrics | None = None,
     stopping: threading.Event | None = None,
     publish_metrics: bool = True,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # noqa: ANN401 - Pyramid's router, a WSGI application
     """Makes the WSGI application.
 
@@ -70,10 +74,12 @@ def make_app(
         metrics: Where requests are counted.
         stopping: Setting it answers everybody who waits for messages and turns the load balancer's heartbeat red.
         publish_metrics: Serve what was counted at ``/metrics``.
+        clock: Seconds, for how long a credential is believed without asking the store.
     """
     config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
     config.add_traverser(_NoTraversal, _Root)
     config.registry.service = Service(store, limits, metrics=metrics, stopping=stopping)
+    config.registry.authenticate = Authenticator(store, clock=clock)
     config.registry.publish_metrics = publish_metrics
     config.include(v1.includeme)
     config.include(ops.includeme)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from hashlib import sha256
 
 from queuey.access import owner_name
@@ -30,12 +31,21 @@ class Authenticator:
 
     Only valid headers are remembered, and never past the end of one of their keys: so a new key works at once, and
     an expired one ends on time.
+
+    Args:
+        applications: Has the keys.
+        clock: Seconds, for how long a header has been remembered.
+        most: How many headers are remembered.
     """
 
-    __slots__ = ("_applications", "_cache")
+    __slots__ = ("_applications", "_cache", "_clock", "_most")
 
-    def __init__(self, applications: Applications) -> None:
+    def __init__(
+        self, applications: Applications, *, clock: Callable[[], float] = time.monotonic, most: int = CACHED_HEADERS
+    ) -> None:
         self._applications = applications
+        self._clock = clock
+        self._most = most
         self._cache: dict[str, tuple[Names, float]] = {}
 
     def __call__(self, header: str | None) -> Names:
@@ -52,7 +62,7 @@ class Authenticator:
         if header is None:
             return ANONYMOUS
         known = self._cache.get(header)
-        return known[0] if known is not None and known[1] > time.monotonic() else None
+        return known[0] if known is not None and known[1] > self._clock() else None
 
     def _look_up(self, header: str) -> Names:
         parts = [part.strip() for part in header.split(";")]
@@ -71,8 +81,8 @@ class Authenticator:
             names.add(owner_name(found.application))
         if not names:
             return ANONYMOUS
-        known = (frozenset(names), time.monotonic() + seconds)
-        if len(self._cache) >= CACHED_HEADERS:
+        known = (frozenset(names), self._clock() + seconds)
+        if len(self._cache) >= self._most:
             self._cache.clear()
         self._cache[header] = known
         return known[0]

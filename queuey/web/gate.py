@@ -18,9 +18,9 @@ class Gate:
 
     __slots__ = ("_authenticate", "_service")
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, authenticate: Authenticator) -> None:
         self._service = service
-        self._authenticate = Authenticator(service.store)
+        self._authenticate = authenticate
 
     def names(self, environ: Environ) -> Names:
         """Returns the caller's names.

@@ -59,8 +59,9 @@ class Gateway:
         *,
         threads: int,
         waiters: int,
-        max_body: int,
+        intake: Intake,
         deadline: float = 15.0,
+        patience: float = PATIENCE,
     ) -> None:
         """Prepares the pools; their threads start with the loop.
 
@@ -68,15 +69,17 @@ class Gateway:
             application: From :func:`queuey.web.make_app`.
             threads: For requests that may block.
             waiters: For long polls.
-            max_body: Bytes of the longest body that any view takes; longer ones are not read.
+            intake: Takes in the bodies.
             deadline: Seconds after which work begun at once is given up, as the store gives up what blocks.
+            patience: Seconds that a read waits for the one before it.
         """
         self._deadline = deadline
+        self._patience = patience
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
         self._reads_at_once = self._hot.begins("GET")
         self._metrics: Metrics = application.registry.service.metrics
-        self._intake = Intake(max_body)
+        self._intake = intake
         self._work: SimpleQueue[Job | None] = SimpleQueue()
         self._waits: SimpleQueue[Job | None] = SimpleQueue()
         self._pools = [(self._work, threads, "queuey-request"), (self._waits, waiters, "queuey-wait")]
@@ -233,9 +236,9 @@ class Gateway:
         """Runs the application for a read, one at a time as long as each is short.
 
         Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. One that waits for
-        the disk keeps the next waiting for no longer than ``PATIENCE``.
+        the disk keeps the next waiting for no longer than the patience given.
         """
-        mine = self._turn.acquire(timeout=PATIENCE)
+        mine = self._turn.acquire(timeout=self._patience)
         try:
             return self._run(environ)
         finally:

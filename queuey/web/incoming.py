@@ -153,14 +153,17 @@ class Intake:
     Used in the loop's thread alone.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, *, room: int = ROOM, arrival: int = ARRIVAL) -> None:
         """Prepares.
 
         Args:
             most: Bytes of the longest body that any view takes; longer ones are not read.
+            room: Bytes of bodies that may be in memory at the same moment; the longest body fits in any case.
+            arrival: Seconds within which a body has to arrive.
         """
         self._most = most
-        self._room = max(ROOM, most)
+        self._room = max(room, most)
+        self._arrival = arrival
         self._arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
@@ -185,7 +188,7 @@ class Intake:
             return announced
         task = asyncio.current_task(loop)
         if task is not None:
-            self._arriving[task] = self._seconds + ARRIVAL
+            self._arriving[task] = self._seconds + self._arrival
         try:
             if announced is not None and announced <= UNCOUNTED:
                 body = await protocol()

@@ -190,12 +190,13 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     from queuey.web.gateway import Gateway  # noqa: PLC0415 - not in the parent process
+    from queuey.web.incoming import Intake  # noqa: PLC0415 - likewise
 
     gateway = Gateway(
         opened.app,
         threads=settings.threads,
         waiters=settings.wait_slots + 1,  # one more than may wait, to answer the others
-        max_body=max(settings.max_body, settings.max_batch_bytes),
+        intake=Intake(max(settings.max_body, settings.max_batch_bytes)),
         deadline=settings.deadline,
     )
     # Many objects are made and dropped with each request; what is there by now lives as long as the process.

@@ -12,6 +12,7 @@ from queuey.storage import Store
 from queuey.web import make_app
 from queuey.web.auth import digest_of
 from tests.backends import BACKENDS, Backend
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
 KEY = "0a" * 31 + "ac"
@@ -38,12 +39,18 @@ def stopping() -> threading.Event:
 
 
 @pytest.fixture
-def app(store: Store, limits: Limits, stopping: threading.Event) -> Any:  # noqa: ANN401 - Pyramid's router
+def between(store: Store) -> InterposedStore:
+    """Stands between the application and its store."""
+    return InterposedStore(store)
+
+
+@pytest.fixture
+def app(store: Store, between: InterposedStore, limits: Limits, stopping: threading.Event) -> Any:  # noqa: ANN401 - Pyramid's router
     """The application, with two applications that have a key each."""
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         store.create_application(name)
         store.add_key(name, digest_of(key))
-    return make_app(store, limits=limits, stopping=stopping)
+    return make_app(between.store, limits=limits, stopping=stopping)
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from queuey.messages import QueueSpec
 from queuey.storage import Store
-from queuey.web import auth
-from queuey.web.auth import digest_of
+from queuey.web import make_app
+from queuey.web.auth import Authenticator, digest_of
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 
@@ -167,28 +167,25 @@ def test_a_new_key_works_at_once(store: Store, app: Any) -> None:  # noqa: ANN40
 def test_revocation_and_expiry_hold_after_the_cache(
     store: Store,
     app: Any,  # noqa: ANN401
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A revoked key works for at most the cache's 5 s more; an expiring one not past its end."""
-    now = time.monotonic()
-    clock = {"now": now}
-    monkeypatch.setattr("queuey.web.auth.time.monotonic", lambda: clock["now"])
+    clock = {"now": 0.0}
+    timed = make_app(store, clock=lambda: clock["now"])
     key = store.add_key("queuey", digest_of("short"))
     soon = store.add_key("queuey", digest_of("soon"), expires=time.time() + 2)
-    caller, ending = Caller(app, "Application short"), Caller(app, "Application soon")
+    caller, ending = Caller(timed, "Application short"), Caller(timed, "Application soon")
     assert (caller.get().status, ending.get().status) == (200, 200)
     store.revoke_key("queuey", key.id)
     store.expire_key("queuey", soon.id, time.time() - 1)
-    clock["now"] = now + 2.1
+    clock["now"] = 2.1
     assert (caller.get().status, ending.get().status) == (200, 401)
-    clock["now"] = now + 5.1
+    clock["now"] = 5.1
     assert caller.get().status == 401
 
 
-def test_the_cache_is_bounded(store: Store, app: Any, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ANN401
+def test_the_cache_is_bounded(store: Store, app: Any) -> None:  # noqa: ANN401
     """However many headers are sent, only so many are remembered, and each still works."""
-    monkeypatch.setattr(auth, "CACHED_HEADERS", 3)
-    known = auth.Authenticator(store)
+    known = Authenticator(store, most=3)
     for number in range(10):
         assert known(f"Application {KEY}; Other {number}") == {"app:queuey"}
         assert len(known._cache) <= 3

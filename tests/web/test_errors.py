@@ -12,6 +12,7 @@ from queuey import errors
 from queuey.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
 from queuey.storage import Store
 from queuey.web.errors import STATUSES, error_answer, status_of
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
 PROBLEM = {"Accept": "text/html, application/problem+json;q=0.9"}
@@ -63,8 +64,7 @@ def test_problem_of_a_refusal(guest: Caller, owner: Caller) -> None:
 @pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
 def test_store_failures(
     owner: Caller,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
+    between: InterposedStore,
     error: StoreUnavailable,
     outcome: str,
     wait: str,
@@ -76,22 +76,20 @@ def test_store_failures(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(store, "append", fail)
+    between.instead(Store.append, fail)
     reply = owner("POST", "q", "x", headers=headers)
     assert (reply.status, reply.headers["Retry-After"], reply.json["outcome"]) == (503, wait, outcome)
 
 
 @pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
-def test_outcomes_of_a_batch(
-    owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
-) -> None:
+def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: dict[str, str]) -> None:
     """A batch that the store could not take has an outcome for each message; a single message has one alone."""
     owner.create("q")
 
     def fail(*_: object, **__: object) -> None:
         raise StoreUnavailable("gone", outcome="unknown")
 
-    monkeypatch.setattr(store, "append", fail)
+    between.instead(Store.append, fail)
     kind = {"Content-Type": "application/json", **headers}
     reply = owner("POST", "q", '{"messages":[{"body":"a"},{"body":5},{"body":"c"}]}', headers=kind)
     assert (reply.status, reply.json["outcome"], reply.json["outcomes"]) == (503, "unknown", ["unknown"] * 3)
@@ -105,14 +103,14 @@ def test_a_changed_row_left_nothing() -> None:
     assert ("Retry-After", "1") in answer.headers
 
 
-def test_a_row_that_changes_all_the_time(owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_changes_all_the_time(owner: Caller, between: InterposedStore) -> None:
     """A call that finds its row stale again and again gives up with 503 and stored nothing."""
     owner.create("q")
 
     def fail(*_: object, **__: object) -> None:
         raise errors.QueueChanged
 
-    monkeypatch.setattr(store, "append", fail)
+    between.instead(Store.append, fail)
     reply = owner("POST", "q", "x")
     assert (reply.status, list(reply.errors), reply.json["outcome"]) == (503, ["StoreBusy"], "none")
 
@@ -120,8 +118,7 @@ def test_a_row_that_changes_all_the_time(owner: Caller, store: Store, monkeypatc
 @pytest.mark.parametrize("headers", [{}, PROBLEM], ids=["v1", "problem"])
 def test_a_defect_tells_nothing_but_an_id(
     owner: Caller,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
+    between: InterposedStore,
     caplog: pytest.LogCaptureFixture,
     headers: dict[str, str],
 ) -> None:
@@ -131,7 +128,7 @@ def test_a_defect_tells_nothing_but_an_id(
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("the secret of the house")
 
-    monkeypatch.setattr(store, "append", fail)
+    between.instead(Store.append, fail)
     with caplog.at_level(logging.ERROR, "queuey.web.errors"):
         reply = owner("POST", "q", "x", headers=headers)
     assert reply.status == 500

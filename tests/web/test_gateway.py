@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.metrics import Metrics
 from queuey.storage import Store
-from queuey.web import incoming
 from queuey.web.answers import text_answer
 from queuey.web.gateway import Gateway, hot_match
+from queuey.web.incoming import Intake
 from queuey.web.later import WouldBlock
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import KEY
 
@@ -123,12 +124,18 @@ def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
     return running(app)
 
 
-def running(app: Any) -> Run:  # noqa: ANN401 - a WSGI application
-    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own."""
+def running(app: Any, intake: Intake | None = None, **options: float) -> Run:  # noqa: ANN401 - a WSGI application
+    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own.
+
+    Args:
+        app: Is served.
+        intake: Takes in the bodies.
+        options: Of the gateway.
+    """
 
     def run(work: Callable[[Gateway], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
         async def main() -> Any:  # noqa: ANN401
-            gateway = Gateway(app, threads=2, waiters=2, max_body=MOST)
+            gateway = Gateway(app, threads=2, waiters=2, intake=intake or Intake(MOST), **options)
             loop = asyncio.get_running_loop()
             gateway.__rsgi_init__(loop)
             try:
@@ -220,10 +227,10 @@ def test_only_chunked_is_understood(run: Run, owner: Caller) -> None:
     assert owner.get("q").messages == []
 
 
-def test_long_bodies_wait_outside(run: Run, owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_bodies_wait_outside(app: Any, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
     """When the memory for long bodies is taken, another one is 503 at once; short ones and later ones go on."""
     owner.create("q")
-    monkeypatch.setattr(incoming, "ROOM", 0)  # there is room for the longest body all the same
+    intake = Intake(MOST, room=0)  # there is room for the longest body all the same
 
     async def work(gateway: Gateway) -> list[Reply]:
         first = Request(body=[b"x" * 200_000] * 4)
@@ -235,15 +242,14 @@ def test_long_bodies_wait_outside(run: Run, owner: Caller, monkeypatch: pytest.M
         first.hold.set()
         return [await waiting, refused, short, await Request(body=b"y" * 250_000).to(gateway)]
 
-    first, refused, short, later = run(work)
+    first, refused, short, later = running(app, intake)(work)
     assert [reply.status for reply in (first, refused, short, later)] == [413, 503, 201, 201]
     assert (refused.headers["Retry-After"], refused.json["outcome"]) == ("1", "none")
 
 
-def test_slow_senders_are_let_go(run: Run, owner: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_senders_are_let_go(app: Any, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
     """A body that does not arrive in time is refused, and whoever comes next is served."""
     owner.create("q")
-    monkeypatch.setattr(incoming, "ARRIVAL", 0)
 
     async def work(gateway: Gateway) -> list[Reply]:
         slow = [Request(body=b"x"), Request(body=[b"x"])]
@@ -252,7 +258,7 @@ def test_slow_senders_are_let_go(run: Run, owner: Caller, monkeypatch: pytest.Mo
         replies = await asyncio.gather(*(request.to(gateway) for request in slow))
         return [*replies, await Request(body=b"x").to(gateway)]
 
-    *late, prompt = run(work)
+    *late, prompt = running(app, Intake(MOST, arrival=0))(work)
     assert [(reply.status, reply.errors) for reply in late] == [(400, {"body": "Has not arrived in time"})] * 2
     assert prompt.status == 201
     assert owner.get("q").bodies == ["x"]
@@ -305,7 +311,7 @@ def test_head_says_how_long_the_body_would_be(run: Run) -> None:
 
 
 def test_posts_hold_no_thread_for_their_commit(
-    run: Run, owner: Caller, other: Store, store: Store, monkeypatch: pytest.MonkeyPatch
+    run: Run, owner: Caller, other: Store, store: Store, between: InterposedStore
 ) -> None:
     """A post to a queue that is not in memory, or was changed elsewhere, waits in a thread for the look-up alone."""
     for name in ("new", "changed"):
@@ -317,7 +323,7 @@ def test_posts_hold_no_thread_for_their_commit(
     def blocked(*_: object, **__: object) -> None:
         raise AssertionError("a thread waits for a commit")
 
-    monkeypatch.setattr(store, "append", blocked)
+    between.instead(Store.append, blocked)
 
     async def work(gateway: Gateway) -> list[Reply]:
         return [await Request(path=f"/v1/queuey/{name}", body=b"x").to(gateway) for name in ("new", "changed", "new")]
@@ -355,8 +361,7 @@ def test_only_queues_are_posted_to_at_once(path: str, match: tuple[str, str] | N
 def test_errors_of_a_write_begun_at_once(
     run: Run,
     owner: Caller,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
+    between: InterposedStore,
     error: Exception,
     status: int,
     late: bool,  # noqa: FBT001 - a parameter of the test
@@ -371,24 +376,26 @@ def test_errors_of_a_write_begun_at_once(
         threading.Thread(target=done, args=(None, error)).start()
         return lambda: "unknown"
 
-    monkeypatch.setattr(store, "begin_append", begin)
+    between.instead(Store.begin_append, begin)
     assert run(Request(body=b"x").to).status == status
     assert owner.get("q").bodies == (["known", "x"] if status == 201 else ["known"])
 
 
 @pytest.mark.parametrize("outcome", ["none", "unknown"])
 def test_writes_that_do_not_end_are_given_up(
-    run: Run, owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch, outcome: Outcome
+    app: Any,  # noqa: ANN401 - Pyramid's router
+    owner: Caller,
+    between: InterposedStore,
+    outcome: Outcome,
 ) -> None:
     """A write begun at once that is not done in time is 503 with its outcome; its end comes too late to matter."""
     owner.create("q")
     owner.post("q", "known")
     held = Held(outcome)
-    monkeypatch.setattr(store, "begin_append", held)
+    between.instead(Store.begin_append, held)
     kind = [("content-type", "application/json")]
 
     async def work(gateway: Gateway) -> tuple[Reply, Reply]:
-        monkeypatch.setattr(gateway, "_deadline", 0.0)
         requests = Request(body=b"x"), Request(body=b'{"messages":[{"body":1},{"body":2}]}', headers=kind)
         one, batch = await asyncio.gather(*(request.to(gateway) for request in requests))
         for done in held.done:
@@ -396,13 +403,13 @@ def test_writes_that_do_not_end_are_given_up(
         await asyncio.sleep(0.01)
         return one, batch
 
-    one, batch = run(work)
+    one, batch = running(app, deadline=0.0)(work)
     assert (one.status, one.json["outcome"], one.headers["Retry-After"]) == (503, outcome, "1")
     assert (batch.status, batch.json["outcome"], batch.json["outcomes"]) == (503, outcome, [outcome] * 2)
 
 
 def test_clients_that_leave_break_nothing(
-    run: Run, owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    run: Run, owner: Caller, between: InterposedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """When a request is dropped while its write is under way, the write's end hurts nobody."""
     owner.create("q")
@@ -410,12 +417,12 @@ def test_clients_that_leave_break_nothing(
     held = Held("unknown")
 
     async def work(gateway: Gateway) -> Reply:
-        with monkeypatch.context() as patch:
-            patch.setattr(store, "begin_append", held)
-            task = asyncio.create_task(Request(body=b"x").to(gateway))
-            await held.begun.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        between.instead(Store.begin_append, held)
+        task = asyncio.create_task(Request(body=b"x").to(gateway))
+        await held.begun.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        between.passing(Store.begin_append)
         held.done[0]([(1, 1)], None)
         return await Request(body=b"y").to(gateway)
 
@@ -424,12 +431,12 @@ def test_clients_that_leave_break_nothing(
     assert caplog.records == []
 
 
-def test_writes_that_end_after_the_loop(run: Run, owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_that_end_after_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:
     """The store may tell of a write's end when the loop is gone: nobody waits for it any more."""
     owner.create("q")
     owner.post("q", "known")
     held = Held("unknown")
-    monkeypatch.setattr(store, "begin_append", held)
+    between.instead(Store.begin_append, held)
 
     async def work(gateway: Gateway) -> None:
         task = asyncio.create_task(Request(body=b"x").to(gateway))
@@ -440,21 +447,13 @@ def test_writes_that_end_after_the_loop(run: Run, owner: Caller, store: Store, m
     held.done[0]([(1, 1)], None)
 
 
-def test_bad_keys_never_ask_the_store_in_the_loop(
-    run: Run, owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:
     """Unknown keys, foreign schemes and callers who are refused are looked at in threads: the loop stays free."""
     owner.create("q")
     owner.post("q", "known")
     threads: set[str] = set()
-    for name in ("find_key", "queue", "has_application"):
-        original = getattr(store, name)
-
-        def noted(*args: object, original: Callable[..., Any] = original, **kwargs: object) -> Any:  # noqa: ANN401
-            threads.add(threading.current_thread().name)
-            return original(*args, **kwargs)
-
-        monkeypatch.setattr(store, name, noted)
+    for method in (Store.find_key, Store.queue, Store.has_application):
+        between.before(method, lambda: threads.add(threading.current_thread().name))
 
     def request(credential: str) -> Request:
         asked = Request(body=b"x")
@@ -491,7 +490,7 @@ def test_long_polls_have_threads_of_their_own(method: str, path: str, query: str
     assert reply.text.startswith(f"queuey-{pool}-")
 
 
-def test_reads_take_turns_but_do_not_wait_for_a_slow_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:
     """Short reads run one after the other; one that does not come back keeps the others waiting for a moment only."""
     busy, most, slow = [0], [0], threading.Event()
 
@@ -518,10 +517,8 @@ def test_reads_take_turns_but_do_not_wait_for_a_slow_one(monkeypatch: pytest.Mon
         slow.set()
         assert (await first).status == 200
 
-    monkeypatch.setattr("queuey.web.gateway.PATIENCE", 30.0)
-    running(Counting())(short)
-    monkeypatch.setattr("queuey.web.gateway.PATIENCE", 0.01)
-    running(Counting())(stuck)
+    running(Counting(), patience=30.0)(short)
+    running(Counting(), patience=0.01)(stuck)
 
 
 def test_an_application_that_fails(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import queuey
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.storage import Store
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -37,13 +38,13 @@ def test_heartbeat(anonymous: Caller, method: str, path: str) -> None:
     assert reply.body == (b"" if method == "HEAD" else b"OK")
 
 
-def test_heartbeat_of_a_sick_store(anonymous: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) -> None:
     """A store that cannot turns the heartbeat red and says why."""
 
     def fail() -> None:
         raise StoreFull("The disk is full.", retry_after=5)
 
-    monkeypatch.setattr(store, "ping", fail)
+    between.instead(Store.ping, fail)
     reply = anonymous.get("/__heartbeat__")
     assert (reply.status, reply.headers["Retry-After"]) == (503, "5")
     assert reply.text == "StoreFull: The disk is full."
@@ -85,14 +86,14 @@ def test_metrics_count_requests_and_messages(owner: Caller, app: Any) -> None:  
     assert any(name.startswith("queuey_store_") for name, _ in found)
 
 
-def test_metrics_of_a_sick_store(owner: Caller, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_of_a_sick_store(owner: Caller, between: InterposedStore) -> None:
     """What the process counted can be scraped while the store cannot say anything."""
 
     def fail() -> dict[str, float]:
         raise StoreUnavailable("no answer")
 
     owner.create("q")
-    monkeypatch.setattr(store, "statistics", fail)
+    between.instead(Store.statistics, fail)
     found = samples(owner)
     assert found["queuey_requests_total", (("route", "v1.application"), ("status", "201"))] == 1
     assert not any(name.startswith("queuey_store_") for name, _ in found)

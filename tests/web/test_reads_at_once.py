@@ -14,6 +14,7 @@ import pytest
 from queuey.errors import QueueChanged, StoreUnavailable
 from queuey.messages import Page, Queue, Slice
 from queuey.storage import Store
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.test_gateway import Request, Run, running
 
@@ -50,11 +51,11 @@ class Begins:
 
 
 @pytest.fixture
-def begins(store: Store, monkeypatch: pytest.MonkeyPatch) -> Begins:
+def begins(store: Store, between: InterposedStore) -> Begins:
     """Has the store begin reads."""
     begins = Begins(store)
-    monkeypatch.setattr(type(store), "begins_reads", True)
-    monkeypatch.setattr(store, "begin_read", begins)
+    between.begins_reads = True
+    between.instead(Store.begin_read, begins)
     return begins
 
 
@@ -143,8 +144,7 @@ def test_refusals(run: Run, begins: Begins, q: str, request_of: dict[str, Any], 
 def test_stores_that_do_not_wait_for_a_network_are_not_asked(
     owner: Caller,
     app: Any,  # noqa: ANN401 - Pyramid's router
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
+    between: InterposedStore,
 ) -> None:
     """The embedded store's reads go to a thread directly."""
     owner.create("q")
@@ -152,5 +152,5 @@ def test_stores_that_do_not_wait_for_a_network_are_not_asked(
     def asked(*_: object) -> bool:
         raise AssertionError("asked")
 
-    monkeypatch.setattr(store, "begin_read", asked)
+    between.instead(Store.begin_read, asked)
     assert got(running(app)).status == 200

@@ -64,7 +64,7 @@ def routes(
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds version 1 to the application whose service is in the registry."""
     service: Service = config.registry.service
-    gate = Gate(service)
+    gate = Gate(service, config.registry.authenticate)
     messages, ranges = MessageViews(service, gate), RangeViews(service, gate)
     at_once: dict[str, EarlyHandler] = {"POST": messages.begin_post}
     if service.store.begins_reads:
