@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,11 @@ from queuey.spark.jobs.deadletter import Sorted
 from queuey.spark.jobs.letters import ErrorClass, Sample
 from queuey.spark.jobs.pipe import Piped, Preview
 from queuey.spark.jobs.redriving import Outcome, Staying
+from queuey.spark.session import session
 from tests.commands import Run, runner
+from tests.replacing import replace, replace_in
+
+Job = Callable[[Callable[..., object], object], list[Any]]
 
 CLASS = ErrorClass(
     queue="or\x1bders",
@@ -40,7 +45,7 @@ class Started(Exception):
 
 
 @pytest.fixture
-def starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def starts() -> Iterator[list[dict[str, Any]]]:
     """How Spark was to be started; it is not."""
     found: list[dict[str, Any]] = []
 
@@ -48,8 +53,8 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         found.append(options)
         raise Started
 
-    monkeypatch.setattr("queuey.spark.session.session", start)
-    return found
+    with replace(session, start):
+        yield found
 
 
 @pytest.fixture
@@ -68,21 +73,22 @@ class Session:
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+def job() -> Iterator[Job]:
     """Replaces a job by one that reports at once; returns where what it was given goes."""
-    monkeypatch.setattr("queuey.spark.session.session", lambda **_: Session())
+    with ExitStack() as replaced:
+        replaced.enter_context(replace(session, lambda **_: Session()))
 
-    def replace(module: Any, name: str, report: object) -> list[Any]:  # noqa: ANN401 - a module of a job
-        given: list[Any] = []
+        def reporting(job: Callable[..., object], report: object) -> list[Any]:
+            given: list[Any] = []
 
-        def instead(_spark: object, *arguments: object, **_: object) -> object:
-            given.extend(arguments)
-            return report
+            def instead(_spark: object, *arguments: object, **_: object) -> object:
+                given.extend(arguments)
+                return report
 
-        monkeypatch.setattr(module, name, instead)
-        return given
+            replaced.enter_context(replace(job, instead))
+            return given
 
-    return replace
+        yield reporting
 
 
 def test_every_job_has_a_command() -> None:
@@ -119,7 +125,7 @@ def test_mistakes_cost_no_start(run: Run, starts: list[Any], arguments: list[str
     assert starts == []
 
 
-def test_how_spark_is_started(run: Run, starts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_spark_is_started(run: Run, starts: list[Any]) -> None:
     """By the master and the settings that are given."""
     arguments = ["--queue", "a", "--master", "spark://one:7077", "--conf", "spark.cores.max=2", "--conf", "a=b=c"]
     with pytest.raises(Started):
@@ -134,17 +140,17 @@ def test_a_store_that_is_not_there(run: Run, starts: list[Any], tmp_path: Path) 
     assert "there is no store at" in ended.err
 
 
-def test_without_spark(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spark(run: Run) -> None:
     """Whoever lacks PySpark is told what to install."""
-    monkeypatch.setattr(running, "find_spec", lambda name: None if name == "pyspark" else find_spec(name))
-    ended = run("pipeline", "deadletter", "classes", "--queue", "a")
+    with replace_in(running, find_spec, lambda name: None if name == "pyspark" else find_spec(name)):
+        ended = run("pipeline", "deadletter", "classes", "--queue", "a")
     assert (ended.code, ended.err) == (2, "queuey: the pipeline needs pyspark: pip install 'queuey[spark]'\n")
 
 
-def test_where_the_store_is(run: Run, job: Callable[..., list[Any]], tmp_path: Path) -> None:
+def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:
     """Tasks are told every setting that was given, by any way, as names: no secret, no relative path, nothing else."""
     (tmp_path / "queuey.toml").write_text("default_ttl = 60\nport = 1\nbusy_timeout = 1.5\n")
-    given = job(deadletter, "classes", Sorted(0, ()))
+    given = job(deadletter.classes, Sorted(0, ()))
     options = ["--config", str(tmp_path / "queuey.toml"), "--application", "acme"]
     assert run("pipeline", "deadletter", "classes", "--queue", "a", *options).code == 0
     store = given[0]
@@ -163,22 +169,21 @@ def test_where_the_store_is(run: Run, job: Callable[..., list[Any]], tmp_path: P
         ("Job aborted\nTraceback (most recent call last):\nValueError: seven\n\tat x", 1, "ValueError: seven"),
     ],
 )
-def test_errors_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, text: str, code: int, said: str) -> None:
+def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
     """An error of Spark is told in a line, with 2 where the request was wrong and 1 where something failed."""
-    monkeypatch.setattr("queuey.spark.session.session", lambda **_: Session())
     error = type("PythonException", (Exception,), {"__module__": "pyspark.errors.exceptions"})(text)
 
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(deadletter, "classes", fail)
-    ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--json")
+    with replace(session, lambda **_: Session()), replace(deadletter.classes, fail):
+        ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--json")
     assert (ended.code, ended.out, ended.err) == (code, b"", f"queuey: {said}\n")
 
 
-def test_classes(run: Run, job: Callable[..., list[Any]]) -> None:
+def test_classes(run: Run, job: Job) -> None:
     """A table and the samples below it, unable to steer a terminal; with --json the report as one document."""
-    given = job(deadletter, "classes", Sorted(2, (CLASS,)))
+    given = job(deadletter.classes, Sorted(2, (CLASS,)))
     arguments = ["pipeline", "deadletter", "classes", "--queue", "orders", "--partition", "2", "--error", "Late"]
     ended = run(*arguments)
     assert ended.code == 0
@@ -191,11 +196,11 @@ def test_classes(run: Run, job: Callable[..., list[Any]]) -> None:
     assert run(*arguments, "--json").json["classes"][0]["count"] == 2
 
 
-def test_redrive(run: Run, job: Callable[..., list[Any]]) -> None:
+def test_redrive(run: Run, job: Job) -> None:
     """The report tells what went where and what stays, which is a failure; the name to go on by is said first."""
     stays = Staying("orders.dead", 3, "b" * 32, "queue orders has only 2 partitions")
     outcome = Outcome(sent={"orders": 5}, moved=1, left={stays.reason: 1}, samples=(stays,))
-    given = job(deadletter, "redrive", outcome)
+    given = job(deadletter.redrive, outcome)
     arguments = ["pipeline", "deadletter", "redrive", "--queue", "orders", "--run", "r7", "--ttl", "1h"]
     ended = run(*arguments)
     assert ended.code == 1
@@ -210,17 +215,17 @@ def test_redrive(run: Run, job: Callable[..., list[Any]]) -> None:
     assert (tried.json["run"], tried.json["dry_run"], tried.json["sent"]) == ("r7", True, {"orders": 5})
 
 
-def test_pipe(run: Run, job: Callable[..., list[Any]], tmp_path: Path) -> None:
+def test_pipe(run: Run, job: Job, tmp_path: Path) -> None:
     """Options become one description of the pipe; a dry run shows columns and rows instead of moving anything."""
     (tmp_path / "all.sql").write_text("SELECT * FROM messages")
-    given = job(pipe, "run", Piped("q-1", 3, 40))
+    given = job(pipe.run, Piped("q-1", 3, 40))
     arguments = ["pipeline", "pipe", "a", "b", "--to", "c", "--sql", f"@{tmp_path / 'all.sql'}", "--from", "1795000000"]
     ended = run(*arguments, "--checkpoint", str(tmp_path / "c"), "--watermark", "10m", "--every", "5s", "--update")
     assert (ended.code, ended.text) == (0, "40 messages were read in 3 micro-batches (query q-1)\n")
     found = given[0]
     assert (found.source.names, found.target, found.sql) == (("a", "b"), "c", "SELECT * FROM messages")
     assert (found.start, found.watermark, found.every, found.mode) == (1_795_000_000.0, "600.0 seconds", 5.0, "update")
-    job(pipe, "preview", Preview({"value": "binary"}, sorted=True, rows=({"value": "\x1bbody"},)))
+    job(pipe.preview, Preview({"value": "binary"}, sorted=True, rows=({"value": "\x1bbody"},)))
     shown = run(*arguments, "--dry-run").text.splitlines()
     assert shown == [
         "column  type",
@@ -268,11 +273,11 @@ class Tracker:
         return SimpleNamespace(numTasks=4 * number, numCompletedTasks=number)
 
 
-def test_progress_adds_up_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_adds_up_what_runs() -> None:
     """The bar shows tasks of all stages that run, and ends in silence when Spark does."""
-    monkeypatch.setattr("queuey.cli.pipeline.progress.LOOK_SECONDS", 0.001)
     tracker: Any = Tracker()
-    with Progress(SimpleNamespace(sparkContext=tracker)) as shown:  # type: ignore[arg-type]  # what it needs of one
+    spark: Any = SimpleNamespace(sparkContext=tracker)
+    with Progress(spark, every=0.001) as shown:
         shown.say("[counting]")
         assert tracker.asked.wait(10)
         tracker.asked.clear()

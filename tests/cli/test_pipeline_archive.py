@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from queuey.cli import main
+from queuey.spark.session import session
 from tests.commands import Run, runner
+from tests.replacing import replace
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs a command on a store that is an empty directory, and fails if it starts Spark."""
 
     def start(**_: object) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("queuey.spark.session.session", start)
     monkeypatch.setenv("QUEUEY_DATA", str(tmp_path))
-    return runner("queuey", main, monkeypatch)
+    with replace(session, start):
+        yield runner("queuey", main, monkeypatch)
 
 
 @pytest.mark.parametrize(

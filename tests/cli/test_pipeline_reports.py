@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,12 @@ from queuey.spark.jobs.forecast import Forecast
 from queuey.spark.jobs.lag import Behind, LagReport
 from queuey.spark.jobs.stats import Stats
 from queuey.spark.jobs.tallies import Figures, Recent, Tally
+from queuey.spark.session import session
 from queuey.storage import sqlite
 from tests.commands import Run, runner
+from tests.replacing import replace
+
+Job = Callable[..., list[Any]]
 
 DEEP = Figures(
     queue="de\x1bep", partitions=4, messages=1200, bytes=5000, largest=600, exact=False, oldest=1e9, newest=1e9 + 600
@@ -34,41 +39,53 @@ class Session:
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+def sessions() -> list[Session]:
+    """The sessions that were started."""
+    return []
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sessions: list[Session]) -> Iterator[Run]:
     """Runs a command on an empty store with one application, without Spark."""
     store = sqlite.open_store(tmp_path / "data")
     store.create_application("acme")
     store.close()
-    monkeypatch.setattr("queuey.spark.session.session", lambda **_: Session())
     monkeypatch.setenv("QUEUEY_DATA", str(tmp_path / "data"))
-    return runner("queuey", main, monkeypatch)
+
+    def start(**_: object) -> Session:
+        sessions.append(Session())
+        return sessions[-1]
+
+    with replace(session, start):
+        yield runner("queuey", main, monkeypatch)
 
 
 @pytest.fixture
-def job(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, Any], list[Any]]:
-    """Replaces a job by one that gives a report; returns where the options go that it was run with."""
+def job() -> Iterator[Job]:
+    """Replaces a job by one that gives one report after the other; returns where the options of its runs go."""
+    with ExitStack() as replaced:
 
-    def replace(module: Any, report: Any) -> list[Any]:  # noqa: ANN401 - a job and its report
-        given: list[Any] = []
+        def reporting(job: Callable[..., object], *reports: object) -> list[Any]:
+            given: list[Any] = []
 
-        def run(_spark: object, options: object, _say: object) -> Any:  # noqa: ANN401 - the report
-            given.append(options)
-            return report
+            def run(_spark: object, options: object, _say: object) -> object:
+                given.append(options)
+                return reports[min(len(given), len(reports)) - 1]
 
-        monkeypatch.setattr(module, "run", run)
-        return given
+            replaced.enter_context(replace(job, run))
+            return given
 
-    return replace
+        yield reporting
 
 
-def test_stats_as_tables_and_as_a_document(run: Run, job: Callable[..., list[Any]]) -> None:
+def test_stats_as_tables_and_as_a_document(run: Run, job: Job) -> None:
     """Sums and lists are printed; estimates say so; names cannot steer the terminal; JSON has all figures."""
     report = Stats(
         tally=msgspec.structs.replace(TALLY, top={"skew": (DEEP,)}),
         recent={DEEP.queue: Recent(5, 7, more=True)},
         at=2e9,
     )
-    given = job(stats, report)
+    given = job(stats.run, report)
     ended = run("pipeline", "stats", "--pattern", "d.*", "--top", "3")
     assert (ended.code, ended.err) == (0, "")
     assert "3 (2 of them empty)" in ended.text
@@ -97,7 +114,7 @@ def test_stats_as_tables_and_as_a_document(run: Run, job: Callable[..., list[Any
     assert (listed["skew"], listed["recent"]) == (2.0, {"minute": 5, "hour": 7, "more": True})
 
 
-def test_lag_shows_what_goes_first(run: Run, job: Callable[..., list[Any]], tmp_path: Path) -> None:
+def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     """The lag is printed with its forecast; offsets of a file are read before Spark starts."""
     row = Behind(
         queue="q",
@@ -123,7 +140,7 @@ def test_lag_shows_what_goes_first(run: Run, job: Callable[..., list[Any]], tmp_
         sample=10,
         at=2e9,
     )
-    given = job(lag, report)
+    given = job(lag.run, report)
     offsets = tmp_path / "offsets"
     offsets.write_text('{"app":"acme","host":"h","queue":"q","partition":2,"offset":null}\n')
     ended = run("pipeline", "stats", "--lag", "q", "--group", "g", "--offsets", str(offsets), "--within", "2h")
@@ -152,9 +169,12 @@ def audited(total: Account, samples: tuple[Sample, ...] = ()) -> Audit:
     )
 
 
-def test_an_audit_ends_by_what_it_found(run: Run, job: Callable[..., list[Any]]) -> None:
+def test_an_audit_ends_by_what_it_found(run: Run, job: Job) -> None:
     """All is well: 0. Something missing, duplicated or different: 1, after the whole report, as text and as JSON."""
-    given = job(audit, audited(Account(accepted=1707, present=1707, late=3, groups={"g": Passed(1700, 7, 0)})))
+    well = audited(Account(accepted=1707, present=1707, late=3, groups={"g": Passed(1700, 7, 0)}))
+    sample = Sample(kind="missing", queue="q", partition=1, id="0f", at=1e9, sha256="ab")
+    wrong = audited(Account(accepted=9, present=6, missing=2, expired=1, copies=1), (sample,))
+    given = job(audit.run, well, wrong)
     ended = run("pipeline", "audit", "r", "--group", "g", "--as", "q=p", "--late", "9s", "--equal-bodies")
     assert (ended.code, ended.text.splitlines()[-1]) == (0, "1,707 of 1,707 messages are there: all is well.")
     assert "Sends that were never answered: 3, of which stored: 1." in ended.text
@@ -162,8 +182,6 @@ def test_an_audit_ends_by_what_it_found(run: Run, job: Callable[..., list[Any]])
     assert "Lines that are no receipts: 1." in ended.err
     options = given[0]
     assert (options.receipts, options.names, options.late, options.copies) == (("r",), {"q": "p"}, 9.0, False)
-    wrong = Account(accepted=9, present=6, missing=2, expired=1, copies=1)
-    job(audit, audited(wrong, (Sample(kind="missing", queue="q", partition=1, id="0f", at=1e9, sha256="ab"),)))
     ended = run("pipeline", "audit", "r")
     assert ended.code == 1
     assert ended.text.splitlines()[-1] == "6 of 9 messages are there, 1 expired: 2 missing, 1 duplicated."
@@ -186,9 +204,9 @@ def test_an_audit_ends_by_what_it_found(run: Run, job: Callable[..., list[Any]])
         (["audit", "r", "--late", "0"], "is not between"),
     ],
 )
-def test_wrong_usage(run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str) -> None:
+def test_wrong_usage(run: Run, sessions: list[Session], arguments: list[str], said: str) -> None:
     """What cannot be done is said before Spark is started, with exit code 2."""
-    monkeypatch.setattr("queuey.spark.session.session", None)
     ended = run("pipeline", *arguments)
     assert ended.code == 2, ended.err
     assert said in " ".join(ended.err.replace("│", " ").split())
+    assert sessions == []

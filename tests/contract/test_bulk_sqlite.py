@@ -17,6 +17,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, measuring, o
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
 from tests.contract.samples import make_queue, new, say, shown
+from tests.replacing import replace
 
 DAY = 86_400
 IO = Path("/proc/self/io")
@@ -50,6 +51,10 @@ class Opened:
         assert isinstance(count, int)
         return count
 
+    def measured(self, at_once: int) -> list[list[Measure]]:
+        """Measures the queue, so many messages in one snapshot."""
+        return list(measuring.measure(self.store._db, [self.queue], messages=at_once))
+
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Opened]:
@@ -76,12 +81,11 @@ class TestMeasure:
     """Large partitions are measured a part at a time."""
 
     @pytest.mark.parametrize("at_once", [1, 7, 50, 200])
-    def test_in_parts(self, opened: Opened, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    def test_in_parts(self, opened: Opened, at_once: int) -> None:
         """The parts of a partition add up to what it holds, whatever their size, beside partitions that are small."""
         first = fill(opened, 100)
         third = fill(opened, 3, partition=3)
-        monkeypatch.setattr(measuring, "MESSAGES", at_once)
-        [found] = opened.store.measure([opened.queue])
+        [found] = opened.measured(at_once)
         assert [(one.partition, one.count, one.size, one.exact) for one in found] == [
             (1, 100, 550, True),
             (3, 3, 6, True),
@@ -89,7 +93,7 @@ class TestMeasure:
         for one, messages in zip(found, (first, third), strict=True):
             assert (one.oldest, one.newest) == (messages[0].position, messages[-1].position)
 
-    def test_purged_between_parts(self, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_purged_between_parts(self, opened: Opened) -> None:
         """A queue that is purged while its parts are counted has an empty answer."""
         fill(opened, 100)
         joined = measuring._joined
@@ -99,17 +103,15 @@ class TestMeasure:
             present[0] = opened.store.purge_queue(present[0])
             return joined(one, other)
 
-        monkeypatch.setattr(measuring, "MESSAGES", 10)
-        monkeypatch.setattr(measuring, "_joined", purging)
-        assert list(opened.store.measure([opened.queue])) == [[]]
+        with replace(joined, purging):
+            assert opened.measured(10) == [[]]
 
-    def test_expired_and_not_swept(self, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_expired_and_not_swept(self, opened: Opened) -> None:
         """What has expired is not counted, wherever it lies."""
         opened.store.append(opened.queue, [new("x", ttl=5)] * 30 + [new("y", ttl=500)] * 30 + [new("z", ttl=5)] * 30)
         opened.clock.advance(10)
         for at_once in (1000, 10):
-            monkeypatch.setattr(measuring, "MESSAGES", at_once)
-            [[found]] = opened.store.measure([opened.queue])
+            [[found]] = opened.measured(at_once)
             assert (found.count, found.size) == (30, 30)
 
 

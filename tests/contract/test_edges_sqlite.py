@@ -17,8 +17,10 @@ from queuey.messages import Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.transaction import Transaction
+from queuey.storage.sqlite.writer import Writer
 from tests.backends import APP, Clock
 from tests.contract.samples import begun, make_queue, new, say, shown, shown_bodies
+from tests.replacing import replace
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 YEAR = 365 * 24 * HOUR
@@ -155,9 +157,7 @@ class TestSweep:
         clock.advance(30)
         assert store.sweep() == 1
 
-    def test_few_long_bodies_at_a_time(
-        self, store: SqliteStore, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_few_long_bodies_at_a_time(self, store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
         """A step frees a few megabytes at most, even after steps of many short messages."""
         queue = make_queue(store, partitions=2)
         for _ in range(20):
@@ -166,17 +166,17 @@ class TestSweep:
             say(store, queue, *[b"x" * 200_000] * 10, partition=2, ttl=20)
         sizes: list[int] = []
         total = "SELECT coalesce(sum(octet_length(body)), 0) FROM messages"
-        perform = store._db.writer.perform
+        perform = Writer.perform
 
-        def measured(work: Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the step gives
+        def measured(self: Writer, work: Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the step gives
             before = ask(tmp_path / "data", total)
-            result = perform(work)
+            result = perform(self, work)
             sizes.append(before - ask(tmp_path / "data", total))
             return result
 
-        monkeypatch.setattr(store._db.writer, "perform", measured)
         clock.advance(100)
-        assert store.sweep() == 20_100
+        with replace(perform, measured):
+            assert store.sweep() == 20_100
         assert sum(sizes) == 20_000 + 100 * 200_000
         assert max(sizes) < 5_000_000
 

@@ -24,6 +24,7 @@ from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
 from tests.contract.samples import at_once, begun, make_queue, new, say, shown, shown_bodies
 from tests.contract.test_lifecycle import CALLS, DIGEST, PLACE
+from tests.replacing import replace
 
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
@@ -266,7 +267,7 @@ class Fuse:
 
 
 @pytest.fixture
-def fuse(monkeypatch: pytest.MonkeyPatch) -> Fuse:
+def fuse() -> Iterator[Fuse]:
     """Lets any statement of any connection of the store fail as a broken disk would."""
     found = Fuse()
     connect = driver.connect
@@ -276,8 +277,8 @@ def fuse(monkeypatch: pytest.MonkeyPatch) -> Fuse:
         connection.exec_trace = found
         return connection
 
-    monkeypatch.setattr(driver, "connect", connect_fused)
-    return found
+    with replace(connect, connect_fused):
+        yield found
 
 
 class TestBroken:
@@ -322,7 +323,7 @@ class TestBroken:
         assert check(made.directory) == []
 
     @pytest.mark.parametrize("call", sorted(WRITES - {"add_key"}))  # that key is there: nothing is written
-    def test_failing_after_the_commit(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, call: str) -> None:
+    def test_failing_after_the_commit(self, tmp_path: Path, call: str) -> None:
         """A commit that fails when it is already done is not reported as having had no outcome."""
         armed: list[bool] = []
         connect = driver.connect
@@ -338,16 +339,16 @@ class TestBroken:
             connection.set_wal_hook(fail)
             return connection
 
-        monkeypatch.setattr(driver, "connect", connect_failing)
-        made = prepare(tmp_path / "data", QUICK)
-        before = self.state(made.store)
-        armed.append(True)
-        with pytest.raises(StoreUnavailable) as refused:
-            CALLS[call](made.store, made.queue)
-        armed.clear()
-        assert refused.value.outcome == "unknown" or self.state(made.store) == before
-        made.store.ping()
-        made.store.close()
+        with replace(connect, connect_failing):
+            made = prepare(tmp_path / "data", QUICK)
+            before = self.state(made.store)
+            armed.append(True)
+            with pytest.raises(StoreUnavailable) as refused:
+                CALLS[call](made.store, made.queue)
+            armed.clear()
+            assert refused.value.outcome == "unknown" or self.state(made.store) == before
+            made.store.ping()
+            made.store.close()
 
     def test_neighbours_in_a_group(self, fuse: Fuse, tmp_path: Path) -> None:
         """Writes that fail together are all told so, and none of them is stored."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from deploy.local import jars
 from deploy.local.errors import CannotFetch
+from tests.replacing import replace
 
 BUNDLE = jars.Bundle("things-1.0", ("org.things:things:1.0", "org.more:more:2.0"))
 
@@ -37,14 +39,14 @@ class Maven:
 
 
 @pytest.fixture
-def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Maven:
+def maven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Maven]:
     """Maven without a network; jgo has nothing."""
 
     def nothing(*_: object) -> None:
         raise CannotFetch("no network")
 
-    monkeypatch.setattr(jars, "_by_jgo", nothing)
-    return Maven(tmp_path, monkeypatch)
+    with replace(jars._by_jgo, nothing):
+        yield Maven(tmp_path, monkeypatch)
 
 
 @pytest.fixture

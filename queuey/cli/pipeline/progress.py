@@ -17,9 +17,10 @@ class Progress:
 
     Args:
         spark: Whose tasks.
+        every: Seconds between two looks.
     """
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, *, every: float = LOOK_SECONDS) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
@@ -28,6 +29,7 @@ class Progress:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
         self._bar = Bar(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
         self._task = self._bar.add_task("", total=None)
+        self._every = every
         self._ended = Event()
         self._thread = Thread(target=self._follow, name="progress", daemon=True)
 
@@ -48,7 +50,7 @@ class Progress:
         self._bar.update(self._task, description=text)
 
     def _follow(self) -> None:
-        while not self._ended.wait(LOOK_SECONDS):
+        while not self._ended.wait(self._every):
             try:
                 stages = [self._tracker.getStageInfo(number) for number in self._tracker.getActiveStageIds()]
             except Exception:  # noqa: BLE001 - Spark has ended; the job itself says why

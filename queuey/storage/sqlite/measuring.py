@@ -44,13 +44,13 @@ _OLDEST = f"SELECT ticks, low {RANGE} ORDER BY ticks, low LIMIT 1"
 _NEWEST = f"SELECT ticks, low {RANGE} ORDER BY ticks DESC, low DESC LIMIT 1"
 
 
-def measure(database: Database, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
-    """Measures queues; see the storage contract."""
+def measure(database: Database, queues: Sequence[Queue], *, messages: int = MESSAGES) -> Iterator[list[Measure]]:
+    """Measures queues, so many messages of a partition in one snapshot; see the storage contract."""
     for start in range(0, len(queues), QUEUES):
-        yield from _measure_some(database, queues[start : start + QUEUES])
+        yield from _measure_some(database, queues[start : start + QUEUES], messages)
 
 
-def _measure_some(database: Database, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
+def _measure_some(database: Database, queues: Sequence[Queue], messages: int) -> Iterator[list[Measure]]:
     now = database.clock()
     found: defaultdict[int, list[Measure]] = defaultdict(list)
     large: defaultdict[int, list[tuple[int, Measure | None, Position]]] = defaultdict(list)
@@ -59,7 +59,7 @@ def _measure_some(database: Database, queues: Sequence[Queue]) -> Iterator[list[
         asked = json.dumps([queue.qid for queue, good in zip(queues, current, strict=True) if good])
         held: Any = connection.execute(_HELD, (asked, now)).fetchall()
         for qp, count, ticks in held:
-            one, border = _count(connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE, MESSAGES), now)
+            one, border = _count(connection, qp, (ticks, LOW_MIN), min(max(0, count) + SPARE, messages), now)
             if border is not None:
                 large[qp >> 8].append((qp, one, border))
             elif one is not None:
@@ -68,7 +68,7 @@ def _measure_some(database: Database, queues: Sequence[Queue]) -> Iterator[list[
         if not good:
             yield []
         elif queue.qid in large:
-            more = [_count_on(database, qp, one, border, now) for qp, one, border in large[queue.qid]]
+            more = [_count_on(database, qp, one, border, now, messages) for qp, one, border in large[queue.qid]]
             with _snapshot(database) as connection:
                 kept = _is_current(database, connection, queue)
             every = found[queue.qid] + [one for one in more if one is not None]
@@ -123,11 +123,13 @@ def _count(
     return Measure(qp & 0xFF, count, size, exact=True, oldest=oldest, newest=newest), border
 
 
-def _count_on(database: Database, qp: int, total: Measure | None, border: Position | None, now: int) -> Measure | None:
+def _count_on(
+    database: Database, qp: int, total: Measure | None, border: Position | None, now: int, messages: int
+) -> Measure | None:
     """Measures the rest of a large partition, a snapshot for each part of it."""
     while border is not None:
         with _snapshot(database) as connection:
-            part, border = _count(connection, qp, border, MESSAGES, now)
+            part, border = _count(connection, qp, border, messages, now)
         if part is not None:
             total = part if total is None else _joined(total, part)
     return total
