@@ -91,10 +91,14 @@ class QueueyReader(DataSourceReader):
         return read_parts(self._options, parts, self._schema)
 
 
-def planned(options: ReadOptions) -> list[Part]:
+def planned(options: ReadOptions, *, most: int = MOST_PLANNED) -> list[Part]:
     """Returns the slices of a read, by queue, partition and position.
 
     Of very many queues some change while the others are looked at: these are looked up again.
+
+    Args:
+        options: What to read.
+        most: Up to so many queues are divided by what they hold.
 
     Raises:
         OptionError: Queues or partitions are named that are not there.
@@ -103,7 +107,7 @@ def planned(options: ReadOptions) -> list[Part]:
     queues = stores.selected(options.store, options.selection)
     wanted = _wanted(options, queues)
     store = stores.opened(options.store)
-    divide = len(queues) <= MOST_PLANNED
+    divide = len(queues) <= most
 
     def parts(queue: Queue) -> list[Part]:
         ranges = wanted(queue)
@@ -147,8 +151,10 @@ def shared_out(parts: list[Part], tasks: int) -> list[tuple[Part, ...]]:
     return [tuple(some) for some in found]
 
 
-def read_parts(options: ReadOptions, parts: Sequence[Part], schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Scans slices.
+def read_parts(
+    options: ReadOptions, parts: Sequence[Part], schema: StructType, *, rows: int = BATCH_ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Scans slices, in batches of at most so many rows.
 
     Raises:
         DataLoss: A queue was purged or deleted since the read was planned, and that is not to be overlooked.
@@ -163,7 +169,7 @@ def read_parts(options: ReadOptions, parts: Sequence[Part], schema: StructType) 
         slices = list(some)
         try:
             for part in slices:
-                for batch in _scanned(store, owner, part, bodies=bodies):
+                for batch in _scanned(store, owner, part, rows=rows, bodies=bodies):
                     yield columns.rows_of(batch, part.queue, part.slice.partition, arrow)
         except (QueueChanged, QueueNotFound) as error:
             text = f"Queue {slices[0].queue!r} was purged or deleted while it was being read"
@@ -172,7 +178,7 @@ def read_parts(options: ReadOptions, parts: Sequence[Part], schema: StructType) 
             _log.warning("%s: the rest of it is left out.", text)
 
 
-def _scanned(store: Store, owner: str, part: Part, *, bodies: bool) -> Iterator[pa.RecordBatch]:
+def _scanned(store: Store, owner: str, part: Part, *, rows: int, bodies: bool) -> Iterator[pa.RecordBatch]:
     """Scans a slice, through changes of the queue that leave its messages what they are.
 
     Raises:
@@ -180,7 +186,7 @@ def _scanned(store: Store, owner: str, part: Part, *, bodies: bool) -> Iterator[
         QueueNotFound: It was deleted.
         StoreUnavailable: The store does not answer, or this machine's clock is far behind the driver's.
     """
-    left = msgspec.structs.replace(part.slice, limit=BATCH_ROWS, max_bytes=BATCH_BYTES)
+    left = msgspec.structs.replace(part.slice, limit=rows, max_bytes=BATCH_BYTES)
     while True:
         queue = store.queue(owner, part.queue, fresh=True)
         if (queue.uid, queue.qid) != (part.uid, part.qid):

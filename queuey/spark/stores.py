@@ -20,7 +20,7 @@ from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
 from queuey.storage import Store, opening
 
-_PAGE = 1000
+PAGE = 1000
 """Queues in one listing."""
 _SHOWN = 10
 """Applications that a message names."""
@@ -78,8 +78,13 @@ def queue(store: Store, options: StoreOptions, name: str) -> Queue:
     return _queue(store, application(store, options), name)
 
 
-def selected(options: StoreOptions, selection: Selection) -> list[Queue]:
+def selected(options: StoreOptions, selection: Selection, *, page: int = PAGE) -> list[Queue]:
     """Returns the queues that a read is about, as they are now, by name.
+
+    Args:
+        options: The store.
+        selection: Which queues.
+        page: How many in one listing.
 
     Raises:
         QueueNotFound: One that is named does not exist. A pattern may match none.
@@ -87,7 +92,7 @@ def selected(options: StoreOptions, selection: Selection) -> list[Queue]:
     store = opened(options)
     owner = application(store, options)
     if isinstance(selection, Pattern):
-        found = _matching(store, owner, re.compile(selection.regex))
+        found = _matching(store, owner, re.compile(selection.regex), page)
     else:
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
         found = [_queue(store, owner, name) for name in names]
@@ -144,13 +149,13 @@ def _queue(store: Store, owner: str, name: str) -> Queue:
         raise QueueNotFound(f"application {owner!r} has no queue {name!r}") from error
 
 
-def _matching(store: Store, owner: str, regex: re.Pattern[str]) -> list[Queue]:
+def _matching(store: Store, owner: str, regex: re.Pattern[str], page: int) -> list[Queue]:
     found: list[Queue] = []
     start = ""
     while True:
-        listed = store.list_queues(owner, start=start, limit=_PAGE)
+        listed = store.list_queues(owner, start=start, limit=page)
         found += [queue for queue in listed if regex.fullmatch(queue.name)]
-        if len(listed) < _PAGE:
+        if len(listed) < page:
             return found
         start = listed[-1].name + "\0"
 

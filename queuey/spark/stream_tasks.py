@@ -28,8 +28,10 @@ PATIENCE = 30.0
 LOOK_EVERY = 0.05
 
 
-def scanned(options: ReadOptions, task: Sequence[Range], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Returns the rows of a task.
+def scanned(
+    options: ReadOptions, task: Sequence[Range], schema: pa.Schema, *, rows: int = ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Returns the rows of a task, at most so many in a record batch.
 
     A queue that is purged meanwhile gives what is there from then on.
 
@@ -43,7 +45,7 @@ def scanned(options: ReadOptions, task: Sequence[Range], schema: pa.Schema) -> I
     queues: dict[str, Queue] = {}
     for one in task:
         try:
-            for batch in _scanned(store, owner, queues, one, bodies=bodies):
+            for batch in _scanned(store, owner, queues, one, rows=rows, bodies=bodies):
                 yield columns.rows_of(batch, one.queue, one.partition, schema)
         except QueueNotFound:
             lose(options, f"Queue {one.queue!r} was deleted before it was read to the end of the batch.")
@@ -61,7 +63,7 @@ def lose(options: ReadOptions, what: str) -> None:
 
 
 def _scanned(
-    store: Store, owner: str, queues: dict[str, Queue], one: Range, *, bodies: bool
+    store: Store, owner: str, queues: dict[str, Queue], one: Range, *, rows: int, bodies: bool
 ) -> Iterator[pa.RecordBatch]:
     """Scans a range; a queue that changes is looked up again, and the scan goes on where it was.
 
@@ -75,7 +77,7 @@ def _scanned(
         queue = queues[one.queue]
         try:
             await_horizon(store, queue, one.upper)
-            for batch in store.scan_arrow(queue, Slice(one.partition, lower, one.upper, limit=ROWS), bodies=bodies):
+            for batch in store.scan_arrow(queue, Slice(one.partition, lower, one.upper, limit=rows), bodies=bodies):
                 ticks, low = (batch.column(name)[-1].as_py() for name in ("ticks", "low"))
                 lower = ids.following((ticks, low))
                 yield batch

@@ -41,7 +41,7 @@ from queuey.spark.offsets import Place, Range, Reached, StreamOffset
 from queuey.spark.options import ReadOptions, read_options
 from queuey.spark.progress import Progress
 from queuey.spark.refused import RefusedReader
-from queuey.spark.stream_tasks import PATIENCE, lose, scanned
+from queuey.spark.stream_tasks import PATIENCE, ROWS, lose, scanned
 from queuey.storage import Store, opening
 
 IDLE_PAUSE = 0.1
@@ -63,8 +63,16 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> DataSourceS
 class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One stream over some queues. Holds nothing that cannot be pickled."""
 
-    def __init__(self, options: ReadOptions, schema: StructType) -> None:
+    def __init__(
+        self, options: ReadOptions, schema: StructType, *, idle_pause: float = IDLE_PAUSE, rows: int = ROWS
+    ) -> None:
         """Checks what the stream was asked for.
+
+        Args:
+            options: What to read.
+            schema: The columns wanted.
+            idle_pause: Seconds before an answer that there is nothing new.
+            rows: Of a record batch at most.
 
         Raises:
             OptionError: The schema asks for other columns, or an option is not for streams.
@@ -74,6 +82,8 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise OptionError("Option maxRecordsPerPartition is for batch reads; streams have maxOffsetsPerTrigger.")
         self._options = options
         self._schema = columns.arrow_schema(schema)
+        self._idle_pause = idle_pause
+        self._rows = rows
         self._progress = None if options.group is None else Progress(options.store, options.group)
         self._default_ttl: int | None = None
         self._initial: StreamOffset | None = None
@@ -133,7 +143,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress.record(begin)
         end = opening.patiently(lambda: self._end(begin, limit), PATIENCE)
         if end == begin:
-            time.sleep(IDLE_PAUSE)
+            time.sleep(self._idle_pause)
             self._given = start
         else:
             self._given = end.to_json()
@@ -157,7 +167,7 @@ class QueueyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        return scanned(self._options, partition.value, self._schema)
+        return scanned(self._options, partition.value, self._schema, rows=self._rows)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark is done with everything below ``end``."""

@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 import queuey.spark
 from queuey.spark import options as table
-from queuey.spark import session as sessions
+from queuey.spark.session import session
+from tests.replacing import replace
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -25,19 +24,19 @@ POINTED = {
 """Calls that go to the user's own store, and the same ones to the test's."""
 
 
-def test_the_examples_run(spark: SparkSession, embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_run(spark: SparkSession, embedded: Kept) -> None:
     """The examples of how to start, to read and to write run in order, on the store that they are pointed to."""
     embedded.fill(embedded.queue("orders", partitions=2), 20)
-    monkeypatch.setattr(sessions, "session", lambda: spark)
     sections = {text.partition("\n")[0]: text for text in PAGE.read_text().split("\n## ")}
     text = sections["Start"] + sections["Read"] + sections["Write"]
     examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(examples) >= 6
     names: dict[str, object] = {"place": embedded.options}
-    for example in examples:
-        for call, pointed in POINTED.items():
-            example = example.replace(call, pointed)  # noqa: PLW2901 - the example as it is run
-        exec(compile(example, str(PAGE), "exec"), names)
+    with replace(session, lambda: spark):
+        for example in examples:
+            for call, pointed in POINTED.items():
+                example = example.replace(call, pointed)  # noqa: PLW2901 - the example as it is run
+            exec(compile(example, str(PAGE), "exec"), names)
 
 
 def test_every_option_is_in_the_table() -> None:

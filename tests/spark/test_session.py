@@ -13,6 +13,7 @@ import pytest
 from queuey.spark import java, register
 from queuey.spark.errors import SparkMissing
 from queuey.spark.session import session
+from tests.replacing import replace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,8 +87,7 @@ def test_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> Path:
         raise SparkMissing("no Java")
 
-    monkeypatch.setattr(java, "home", missing)
     monkeypatch.setenv("JAVA_HOME", "/somewhere")
-    with pytest.raises(SparkMissing, match="no Java"):
+    with replace(java.home, missing), pytest.raises(SparkMissing, match="no Java"):
         session()
     assert os.environ["JAVA_HOME"] == "/somewhere"

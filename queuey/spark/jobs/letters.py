@@ -167,7 +167,7 @@ def queue_of(store: Store, options: StoreOptions, unit: Unit) -> Queue | None:
 
 
 def pages(
-    store: Store, queue: Queue, unit: Unit, wanted: Wanted, *, start: Place | None = None
+    store: Store, queue: Queue, unit: Unit, wanted: Wanted, *, start: Place | None = None, page: int = PAGE
 ) -> Iterator[tuple[list[Found], Place]]:
     """Yields the letters of a unit that are meant, as they come. Messages that are no dead letters are passed over.
 
@@ -177,6 +177,7 @@ def pages(
         unit: Where to look.
         wanted: Which letters; its limit counts from ``start``.
         start: From where on; None: from the beginning.
+        page: How many messages are read at a time.
 
     Yields:
         Letters, perhaps none, and where the next ones would be.
@@ -191,7 +192,7 @@ def pages(
             if number < start[0]:
                 continue
             lower = start[1]
-        for messages in store.scan(queue, Slice(number, lower, limit=PAGE)):
+        for messages in store.scan(queue, Slice(number, lower, limit=page)):
             found: list[Found] = []
             for message in messages:
                 letter = read_letter(message, queue.name)

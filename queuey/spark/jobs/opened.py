@@ -33,12 +33,14 @@ class Opened:
         spark: The session.
         files: Its directory.
         about: What it is.
+        few: Up to so many small files are read one after another.
     """
 
-    def __init__(self, spark: SparkSession, files: Files, about: Archive) -> None:
+    def __init__(self, spark: SparkSession, files: Files, about: Archive, *, few: int = FEW) -> None:
         self.spark = spark
         self.files = files
         self.about = about
+        self._few = few
         self.keeper: Keeper = keeping.keeper(spark, files, about.data)
 
     def queues(self) -> list[str]:
@@ -105,7 +107,7 @@ class Opened:
             self.files.delete(manifest.manifest_place(*key))
 
     def _texts(self, places: Sequence[str]) -> list[str]:
-        if len(places) <= FEW:
+        if len(places) <= self._few:
             return [self.files.read(place) or "" for place in places]
         rows = self.spark.read.text([self.files.place(place) for place in places], wholetext=True).collect()
         found = {}

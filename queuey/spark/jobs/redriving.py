@@ -156,19 +156,32 @@ class Redrive:
         queue: Looks a queue up by name, fresh.
         order: What to do.
         usual_ttl: Of queues that have none.
+        chunk: Letters that are sent together, about.
+        page: Letters that are read at a time.
     """
 
-    def __init__(self, store: Store, queue: Callable[[str], Queue], order: Order, usual_ttl: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        queue: Callable[[str], Queue],
+        order: Order,
+        usual_ttl: int,
+        *,
+        chunk: int = CHUNK,
+        page: int = letters.PAGE,
+    ) -> None:
         self._store = store
         self._queue = queue
         self._order = order
         self._usual_ttl = usual_ttl
+        self._chunk = chunk
+        self._page = page
         self._about = order.about()
 
     def count(self, dead: Queue, unit: Unit) -> Outcome:
         """Tells what would become of a unit's letters."""
         outcome = Outcome()
-        for found, _ in letters.pages(self._store, dead, unit, self._order.wanted):
+        for found, _ in letters.pages(self._store, dead, unit, self._order.wanted, page=self._page):
             _, by_origin, left = self._targets([one.letter for one in found])
             outcome += Outcome({name: len(places) for name, places in by_origin.items()}) + left
         return outcome
@@ -180,7 +193,8 @@ class Redrive:
             OptionError: The run was begun with another order.
             QueueChanged: A queue was deleted or purged meanwhile; doing it again is safe.
         """
-        sending = _Sending(self._store, Target(self._store, dead), self._order, self._work(dead, unit))
+        target, work = Target(self._store, dead), self._work(dead, unit)
+        sending = _Sending(self._store, target, self._order, work, chunk=self._chunk, page=self._page)
         outcome, number, planned, start = Outcome(), 0, 0, None
         while True:
             raw, chunk = sending.entered(number) or sending.planned(number, unit, self._about, start, planned)
@@ -251,11 +265,13 @@ class Redrive:
 class _Sending:
     """One unit's way through the ledger and the stores."""
 
-    def __init__(self, store: Store, dead: Target, order: Order, work: str) -> None:
+    def __init__(self, store: Store, dead: Target, order: Order, work: str, *, chunk: int, page: int) -> None:
         self._store = store
         self._dead = dead
         self._order = order
         self._work = work
+        self._chunk = chunk
+        self._page = page
         self._reservers: dict[int, Reserver] = {}
 
     def entered(self, number: int) -> tuple[bytes, Chunk] | None:
@@ -270,10 +286,10 @@ class _Sending:
             wanted = msgspec.structs.replace(wanted, limit=wanted.limit - before)
         chosen: list[Planned] = []
         size, after = 0, None
-        for found, place in letters.pages(self._store, self._dead.queue, unit, wanted, start=start):
+        for found, place in letters.pages(self._store, self._dead.queue, unit, wanted, start=start, page=self._page):
             chosen += [_planned(one.message) for one in found]
             size += sum(len(one.message.body) for one in found)
-            if len(chosen) >= CHUNK or size >= CHUNK_BYTES:
+            if len(chosen) >= self._chunk or size >= CHUNK_BYTES:
                 after = None if len(chosen) == wanted.limit else place
                 break
         return self.set(number, None, Chunk(about, tuple(chosen), after, len(chosen)))

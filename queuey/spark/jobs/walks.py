@@ -36,7 +36,9 @@ class Stretch(msgspec.Struct, frozen=True):
     regex: str | None = None
 
 
-def stretches(options: StoreOptions, selection: Selection | None, size: int = RANGE) -> list[Stretch]:
+def stretches(
+    options: StoreOptions, selection: Selection | None, size: int = RANGE, *, page: int = PAGE
+) -> list[Stretch]:
     """Cuts the queues that are meant into stretches.
 
     Cost: that of listing all names once, whatever the queues hold; what is named is not looked up.
@@ -45,13 +47,14 @@ def stretches(options: StoreOptions, selection: Selection | None, size: int = RA
         options: The store.
         selection: Which queues; None: all.
         size: About how many queues in a stretch.
+        page: How many in one listing.
     """
     store = stores.opened(options)
     owner = stores.application(store, options)
     if isinstance(selection, Subscribe):
         return [Stretch(tuple(names)) for names in _chunks(selection.names, max(1, min(size, 100)))]
     regex = selection.regex if isinstance(selection, Pattern) else None
-    starts = _starts(store, owner, size)
+    starts = _starts(store, owner, size, page)
     return [
         Stretch(start=start, stop=stop, regex=regex) for start, stop in zip(starts, [*starts[1:], None], strict=True)
     ]
@@ -73,8 +76,8 @@ def check(options: StoreOptions, selection: Selection) -> None:
         stores.selected(options, selection)
 
 
-def queues(options: StoreOptions, stretch: Stretch) -> Iterator[list[Queue]]:
-    """Lists a stretch's queues as they are now, a page at a time."""
+def queues(options: StoreOptions, stretch: Stretch, *, page: int = PAGE) -> Iterator[list[Queue]]:
+    """Lists a stretch's queues as they are now, so many at a time."""
     store = stores.opened(options)
     owner = stores.application(store, options)
     if stretch.names:
@@ -83,28 +86,28 @@ def queues(options: StoreOptions, stretch: Stretch) -> Iterator[list[Queue]]:
     regex = None if stretch.regex is None else re.compile(stretch.regex)
     start, more = stretch.start, True
     while more:
-        page = store.list_queues(owner, start=start, limit=PAGE)
-        kept = [queue for queue in page if stretch.stop is None or queue.name < stretch.stop]
-        more = len(page) == PAGE == len(kept)
+        listed = store.list_queues(owner, start=start, limit=page)
+        kept = [queue for queue in listed if stretch.stop is None or queue.name < stretch.stop]
+        more = len(listed) == page == len(kept)
         if more:
-            start = page[-1].name + "\0"
+            start = listed[-1].name + "\0"
         if kept:
             yield kept if regex is None else [queue for queue in kept if regex.fullmatch(queue.name)]
 
 
-def _starts(store: Store, owner: str, size: int) -> list[str]:
+def _starts(store: Store, owner: str, size: int, page: int) -> list[str]:
     """Returns where ranges begin: at about every ``size``-th name."""
     # The first range begins before all names: queues may come before what is the first one now.
     found = [""]
-    start, seen, most = "", 0, min(PAGE, size)
+    start, seen, most = "", 0, min(page, size)
     while True:
-        page = store.list_queues(owner, start=start, limit=most)
-        if page and seen >= len(found) * size:
-            found.append(page[0].name)
-        seen += len(page)
-        if len(page) < most:
+        listed = store.list_queues(owner, start=start, limit=most)
+        if listed and seen >= len(found) * size:
+            found.append(listed[0].name)
+        seen += len(listed)
+        if len(listed) < most:
             return found
-        start = page[-1].name + "\0"
+        start = listed[-1].name + "\0"
 
 
 def _queue(store: Store, owner: str, name: str) -> Queue | None:

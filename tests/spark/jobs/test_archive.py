@@ -19,6 +19,7 @@ from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.checking import CheckOptions, CheckReport, check
 from queuey.spark.jobs.files import Files
 from queuey.spark.options import Pattern, Subscribe
+from tests.replacing import replace
 from tests.spark.jobs.archives import HOUR, archived, last_hour, message, options, past, stored, until
 from tests.spark.kept import Kept
 
@@ -84,9 +85,7 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
     assert not list((to / "_staging").iterdir())
 
 
-def test_a_run_that_ended_in_between(
-    spark: SparkSession, embedded: Kept, to: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ended_in_between(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """After a crash between messages and manifests the next run completes, with messages that expired meanwhile."""
     queue = past(embedded, "orders", 40, hours=2)
     everything = stored(embedded.all(queue))
@@ -99,10 +98,8 @@ def test_a_run_that_ended_in_between(
             raise OSError("killed")
         record(self, found)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(opened.Opened, "record", fail)
-        with pytest.raises(OSError, match="killed"):
-            archive(spark, options(embedded, to), quiet)
+    with replace(record, fail), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to), quiet)
     assert len(list((to / "manifests").glob("*/*.json"))) == 1
     delete_all(embedded, queue, 3)
     report = archive(spark, options(embedded, to), quiet)
@@ -111,9 +108,7 @@ def test_a_run_that_ended_in_between(
     assert checked(spark, embedded, to).ok
 
 
-def test_a_scan_that_misses_messages(
-    spark: SparkSession, embedded: Kept, to: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Path) -> None:
     """A bucket that lacks messages at the second scan is not archived, and the others are."""
     past(embedded, "orders", 40, hours=2)
     lost = Bucket(last_hour() - HOUR, HOUR).name
@@ -122,8 +117,7 @@ def test_a_scan_that_misses_messages(
     def lossy(messages: Any, files: Files, place: str) -> None:  # noqa: ANN401 - a frame
         stage(messages.where(f"bucket != '{lost}' OR partition != 1"), files, place)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(keeping, "stage", lossy)
+    with replace(stage, lossy):
         report = archive(spark, options(embedded, to), quiet)
     assert not report.ok
     assert [(one.bucket, one.missing, one.changed) for one in report.failed] == [(lost, 10, 0)]

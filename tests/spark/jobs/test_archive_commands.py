@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from queuey.cli import main
+from queuey.spark.session import session
 from tests.commands import Run, runner
+from tests.replacing import replace
 from tests.spark.jobs.archives import past
 from tests.spark.kept import Kept
 
@@ -17,11 +20,10 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """Runs a command in the session of the tests, which it does not end."""
-    monkeypatch.setattr("queuey.spark.session.session", lambda **_: spark)
-    monkeypatch.setattr(type(spark), "stop", lambda self: None)
-    return runner("queuey", main, monkeypatch)
+    with replace(session, lambda **_: spark), replace(type(spark).stop, lambda self: None):
+        yield runner("queuey", main, monkeypatch)
 
 
 def test_there_and_back(run: Run, embedded: Kept, tmp_path: Path) -> None:

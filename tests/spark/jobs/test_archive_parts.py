@@ -20,7 +20,9 @@ from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.checking import CheckOptions, CheckReport, check
 from queuey.spark.jobs.files import Files, FilesUnavailable
 from queuey.spark.jobs.manifest import Manifest
+from queuey.spark.jobs.opened import Opened
 from queuey.spark.options import Assign, Pattern
+from tests.replacing import replace
 from tests.spark.jobs.archives import last_hour, message, options, past, stored, until
 from tests.spark.kept import Kept
 
@@ -72,7 +74,7 @@ def test_files(spark: SparkSession, tmp_path: Path) -> None:
         Files(spark, str(tmp_path / "a[1]"))
 
 
-def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """Manifests in numbers are read by a job, and the damaged one among them is found all the same."""
     past(embedded, "orders, later = {x}", 40, hours=4)
     to = tmp_path / "archive"
@@ -81,7 +83,7 @@ def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path, mon
     [name] = there.queues()
     keys = {(name, bucket) for bucket in there.bucket_names(name)}
     expected = there.manifests(keys)
-    monkeypatch.setattr(opened, "FEW", 1)
+    there = Opened(spark, there.files, there.about, few=1)
     assert there.manifests(keys) == expected
     there.files.write(f"manifests/queue=orders, later %3D %7Bx}}/{expected[1].bucket}.json", "{}")
     damaged: list[str] = []
@@ -99,9 +101,7 @@ def checked(spark: SparkSession, kept: Kept, to: Path) -> CheckReport:
     return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to)), quiet)
 
 
-def test_a_run_that_ended_while_it_replaced_a_bucket(
-    spark: SparkSession, embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ended_while_it_replaced_a_bucket(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """A bucket that was about to be replaced keeps what it had, though the store has it no more."""
     queue, to = past(embedded, "orders, {x}", 20, hours=1), tmp_path / "archive"
     archive(spark, options(embedded, to), quiet)
@@ -115,10 +115,8 @@ def test_a_run_that_ended_while_it_replaced_a_bucket(
             raise OSError("killed")
         move(self, source, target)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(Files, "move", killed)
-        with pytest.raises(OSError, match="killed"):
-            archive(spark, options(embedded, to, again=True), quiet)
+    with replace(move, killed), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to, again=True), quiet)
     delete_all(embedded, queue)
     report = archive(spark, options(embedded, to), quiet)
     assert [one.count for one in report.archived] == [20]
@@ -126,21 +124,17 @@ def test_a_run_that_ended_while_it_replaced_a_bucket(
     assert not (to / "_replaced").exists()
 
 
-def test_a_bucket_that_was_not_sealed_in_time(
-    spark: SparkSession, embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_that_was_not_sealed_in_time(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
     """A bucket without a manifest gets one, though all its messages have left the store; until then a check says so."""
     queue, to = past(embedded, "orders", 20, hours=2), tmp_path / "archive"
-    record = opened.Opened.record
+    record = Opened.record
 
-    def killed(self: opened.Opened, found: Manifest) -> None:
+    def killed(self: Opened, found: Manifest) -> None:
         record(self, found)
         raise OSError("killed")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(opened.Opened, "record", killed)
-        with pytest.raises(OSError, match="killed"):
-            archive(spark, options(embedded, to), quiet)
+    with replace(record, killed), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to), quiet)
     delete_all(embedded, queue)
     [damage] = checked(spark, embedded, to).damaged
     assert "no manifest" in damage.text

@@ -14,7 +14,6 @@ from queuey import ids
 from queuey.deadletters import Cause, Choice
 from queuey.messages import Message, NewMessage, QueueSpec
 from queuey.spark.errors import OptionError
-from queuey.spark.jobs import redriving
 from queuey.spark.jobs.letters import Unit, Wanted
 from queuey.spark.jobs.redriving import Order, Outcome, Redrive
 from queuey.storage import Store
@@ -76,18 +75,15 @@ def store(tmp_path: Path, clock: Clock) -> Iterator[Store]:
 
 
 @pytest.fixture
-def orders(store: Store, monkeypatch: pytest.MonkeyPatch) -> Grave:
-    """A queue with two partitions, whose letters are sent in chunks of three."""
-    monkeypatch.setattr(redriving, "CHUNK", 3)
-    monkeypatch.setattr("queuey.spark.jobs.letters.PAGE", 2)
+def orders(store: Store) -> Grave:
+    """A queue with two partitions."""
     return grave(store, "orders")
 
 
 def sent(store: Any, at: Grave, *, run: str = "r1", wanted: Wanted = ALL, **options: Any) -> Outcome:  # noqa: ANN401
-    """Does an order on all partitions."""
-    work = Redrive(
-        store, lambda name: store.queue(APP, name, fresh=True), Order(run=run, wanted=wanted, **options), TTL
-    )
+    """Does an order on all partitions, in chunks of three."""
+    order = Order(run=run, wanted=wanted, **options)
+    work = Redrive(store, lambda name: store.queue(APP, name, fresh=True), order, TTL, chunk=3, page=2)
     numbers = range(1, at.dead.partitions + 1)
     units = [tuple(numbers)] if wanted.limit is not None else [(number,) for number in numbers]
     outcome = Outcome()

@@ -20,6 +20,7 @@ from queuey.spark.jobs.manifest import ArchiveDamaged
 from queuey.spark.jobs.replay import ReplayOptions, ReplayReport
 from queuey.spark.options import Pattern, Subscribe
 from tests.backends import APP
+from tests.replacing import replace
 from tests.spark.jobs.archives import HOUR, last_hour, options, past, stored, until
 from tests.spark.kept import Kept
 
@@ -180,9 +181,7 @@ def test_what_is_refused(embedded: Kept, orders: Queue, replay: Replay, to: Path
     assert embedded.all(small) == []
 
 
-def test_a_run_that_ended_before_it_wrote(
-    spark: SparkSession, embedded: Kept, orders: Queue, replay: Replay, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_ended_before_it_wrote(spark: SparkSession, embedded: Kept, orders: Queue, replay: Replay) -> None:
     """A run that made its queue and ended finds it to be its own; a queue that somebody else made is not."""
     create = type(embedded.store).create_queue
 
@@ -190,10 +189,8 @@ def test_a_run_that_ended_before_it_wrote(
         create(*parts)
         raise OSError("killed")
 
-    with monkeypatch.context() as patched:
-        patched.setattr(type(embedded.store), "create_queue", die)
-        with pytest.raises(OSError, match="killed"):
-            replay(into="copy")
+    with replace(create, die), pytest.raises(OSError, match="killed"):
+        replay(into="copy")
     report = replay(into="copy")
     assert (report.messages, report.queues[0].created) == (90, False)
     embedded.queue("theirs", partitions=3)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from queuey.spark.jobs import scans
 from queuey.spark.jobs.units import Search, Unit
 from queuey.spark.options import Assign, Pattern, Subscribe
 from tests.backends import APP
+from tests.replacing import replace
 from tests.spark.jobs.archives import HOUR, last_hour, message, past
 from tests.spark.kept import Kept
 
@@ -26,9 +28,9 @@ def found(kept: Kept, queue: Queue) -> set[int]:
     return {msgspec.msgpack.decode(unit, type=Unit).partition for unit in scans._find(kept.named, packed)}
 
 
-def first(monkeypatch: pytest.MonkeyPatch, kept: Kept, name: str, change: Callable[[], object], *, after: int) -> None:
+@contextmanager
+def first(method: Callable[..., Any], change: Callable[[], object], *, after: int) -> Iterator[None]:
     """Lets somebody change something once, after so many calls of a method of the store."""
-    method = getattr(type(kept.store), name)
     left = [after]
 
     def call(self: object, *parts: Any) -> Any:  # noqa: ANN401 - of any method
@@ -37,10 +39,11 @@ def first(monkeypatch: pytest.MonkeyPatch, kept: Kept, name: str, change: Callab
             change()
         return method(self, *parts)
 
-    monkeypatch.setattr(type(kept.store), name, call)
+    with replace(method, call):
+        yield
 
 
-def test_partitions_that_are_new(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_that_are_new(embedded: Kept) -> None:
     """A partition that was added, and written to, before the horizon was sampled is looked into."""
     queue = past(embedded, "orders", 8, hours=1, partitions=2)
 
@@ -49,15 +52,19 @@ def test_partitions_that_are_new(embedded: Kept, monkeypatch: pytest.MonkeyPatch
         extended = embedded.store.queue(APP, "orders", fresh=True)
         embedded.store.load(extended, [message(3, last_hour() - 5, ids.random_low(), 4)])
 
-    first(monkeypatch, embedded, "horizon", extend, after=1)
-    assert found(embedded, queue) == {1, 2, 4}
+    with first(type(embedded.store).horizon, extend, after=1):
+        assert found(embedded, queue) == {1, 2, 4}
 
 
-def test_all_partitions_or_none(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_partitions_or_none(embedded: Kept) -> None:
     """When a queue's settings change between two partitions, the second is looked into all the same."""
     queue = past(embedded, "orders", 8, hours=1, partitions=2)
-    first(monkeypatch, embedded, "reach", lambda: embedded.store.update_queue(queue, QueueSpec(ttl=86_400)), after=4)
-    assert found(embedded, queue) == {1, 2}
+
+    def change() -> None:
+        embedded.store.update_queue(queue, QueueSpec(ttl=86_400))
+
+    with first(type(embedded.store).reach, change, after=4):
+        assert found(embedded, queue) == {1, 2}
 
 
 def test_which_queues_a_stream_reads() -> None:

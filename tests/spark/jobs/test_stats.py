@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,6 +21,7 @@ from queuey.spark.jobs.stats import StatsOptions
 from queuey.spark.jobs.tallies import Tally
 from queuey.spark.options import Assign, Pattern, Subscribe
 from queuey.storage import Store
+from tests.replacing import replace
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -51,25 +54,28 @@ def refuse(*_: object, **__: object) -> Any:  # noqa: ANN401 - stands for any me
     raise AssertionError("a message was read")
 
 
-def unreadable(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+@contextmanager
+def unreadable(store: type[Store]) -> Iterator[None]:
     """Takes from a store what hands out messages."""
-    for name in ("scan", "scan_arrow", "read", "fetch", "begin_read"):
-        monkeypatch.setattr(type(store), name, refuse)
+    with ExitStack() as replaced:
+        for method in (store.scan, store.scan_arrow, store.read, store.fetch, store.begin_read):
+            replaced.enter_context(replace(method, refuse))
+        yield
 
 
-def test_no_message_leaves_the_store(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_message_leaves_the_store(embedded: Kept) -> None:
     """A task that measures never asks for messages, and what it hands back does not grow with them."""
     filled(embedded)
-    unreadable(monkeypatch, embedded.store)
-    [part] = walks.stretches(embedded.named, None)
-    [packed] = stats._tallied(embedded.named, 2, msgspec.msgpack.encode(part))
+    with unreadable(type(embedded.store)):
+        [part] = walks.stretches(embedded.named, None)
+        [packed] = stats._tallied(embedded.named, 2, msgspec.msgpack.encode(part))
+        batches = list(stats.rows(embedded.named, msgspec.msgpack.encode(part)))
     check(msgspec.msgpack.decode(packed, type=Tally))
     assert len(packed) < 2000 < sum(DEPTHS.values()) * len(BODY)
-    batches = list(stats.rows(embedded.named, msgspec.msgpack.encode(part)))
     assert sum(batch.num_rows for batch in batches) == 5
 
 
-def test_measuring_with_spark(spark: SparkSession, embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
     """Tallies of tasks make the report; what they hand to the driver is one small value for each range of queues."""
     filled(embedded)
     handed: list[bytes] = []
@@ -79,9 +85,9 @@ def test_measuring_with_spark(spark: SparkSession, embedded: Kept, monkeypatch: 
         return handed
 
     real = tasks.values
-    monkeypatch.setattr(tasks, "values", values)
     said: list[str] = []
-    found = stats.run(spark, StatsOptions(store=embedded.named, top=2, size=2), said.append)
+    with replace(real, values):
+        found = stats.run(spark, StatsOptions(store=embedded.named, top=2, size=2), said.append)
     check(found.tally)
     assert len(handed) == 2
     assert sum(map(len, handed)) < 3000

@@ -18,22 +18,19 @@ NAMES = st.sets(st.text("ab0é\U0001f600~", min_size=1, max_size=6), max_size=40
 
 def walked(kept: Kept, parts: list[walks.Stretch]) -> list[str]:
     """The names of all queues in the ranges."""
-    return [queue.name for part in parts for page in walks.queues(kept.named, part) for queue in page]
+    return [queue.name for part in parts for page in walks.queues(kept.named, part, page=3) for queue in page]
 
 
 @given(NAMES, NAMES, st.integers(1, 7))
 @settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_every_queue_is_in_one_range(
-    embedded: Kept, monkeypatch: pytest.MonkeyPatch, names: set[str], later: set[str], size: int
-) -> None:
+def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set[str], size: int) -> None:
     """Ranges hold every queue once, in order, also those that are made after the ranges were cut."""
-    monkeypatch.setattr(walks, "PAGE", 3)
     store = embedded.store
     for queue in store.list_queues(APP):
         store.delete_queue(queue)
     for name in names:
         embedded.queue(name)
-    parts = walks.stretches(embedded.named, None, size)
+    parts = walks.stretches(embedded.named, None, size, page=3)
     assert walked(embedded, parts) == sorted(names)
     assert len(parts) <= 1 + len(names) // min(size, 3)
     for name in later:

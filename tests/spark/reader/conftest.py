@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from queuey.spark import streaming
 from queuey.storage import Store
 from tests.backends import APP, CassandraSite, Clock, Site, SqliteSite
 from tests.spark.reader.micro_batches import opened
-
-
-@pytest.fixture(autouse=True)
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streams without news answer at once."""
-    monkeypatch.setattr(streaming, "IDLE_PAUSE", 0.0)
 
 
 @pytest.fixture

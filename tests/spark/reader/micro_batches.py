@@ -14,17 +14,18 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
 from queuey.spark import columns, stores
 from queuey.spark.options import read_options
+from queuey.spark.stream_tasks import ROWS
 from queuey.spark.streaming import QueueyStreamReader
 from queuey.storage import Store
 
 Row = dict[str, Any]
 
 
-def reader(options: Mapping[str, str], *names: str) -> QueueyStreamReader:
-    """Makes a reader of all columns, or of some."""
+def reader(options: Mapping[str, str], *names: str, rows: int = ROWS) -> QueueyStreamReader:
+    """Makes a reader of all columns, or of some, that answers at once when there is nothing new."""
     whole = columns.read_schema(headers=options.get("includeHeaders") == "true")
     schema = type(whole)([whole[name] for name in names]) if names else whole
-    return QueueyStreamReader(read_options(options, streaming=True), schema)
+    return QueueyStreamReader(read_options(options, streaming=True), schema, idle_pause=0.0, rows=rows)
 
 
 @contextmanager
@@ -46,8 +47,9 @@ class Query:
         done: How many of them have been run to their end.
     """
 
-    def __init__(self, options: Mapping[str, str], *names: str, available_now: bool = False) -> None:
+    def __init__(self, options: Mapping[str, str], *names: str, available_now: bool = False, rows: int = ROWS) -> None:
         self.options = options
+        self.rows = rows
         self.names = names
         self.ends: list[str] = []
         self.done = 0
@@ -57,7 +59,7 @@ class Query:
         """Starts a run, with the options as they were or others."""
         if options is not None:
             self.options = options
-        self.reader = reader(self.options, *self.names)
+        self.reader = reader(self.options, *self.names, rows=self.rows)
         if self.ends:
             latest = json.loads(self.ends[-1])
             assert not self.reader.partitions(latest, latest)

@@ -15,6 +15,7 @@ from queuey.messages import OffsetChange, Queue, QueueSpec, Slice
 from queuey.spark.errors import DataLoss
 from queuey.storage import Store
 from tests.backends import Clock
+from tests.replacing import replace
 from tests.spark.reader.micro_batches import Query
 from tests.spark.reader.queues import create, numbered, send, values
 
@@ -130,14 +131,11 @@ def test_a_queue_deleted_between_plan_and_task(
         assert values(query.run()) == ["2"]
 
 
-def test_a_scan_goes_on_over_changes_of_the_queue(
-    store: Store, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_scan_goes_on_over_changes_of_the_queue(store: Store, options: Callable[..., dict[str, str]]) -> None:
     """A queue that gets another partition while a task reads it is looked up again; no row is lost or given twice."""
     queue = create(store)
     send(store, "a", numbered(30))
-    monkeypatch.setattr("queuey.spark.stream_tasks.ROWS", 10)
-    query = Query(options())
+    query = Query(options(), rows=10)
     assert query.begin()
     [task] = query.tasks()
     batches = query.reader.read(task)
@@ -186,25 +184,19 @@ def test_purged_messages_are_gone_and_the_stream_goes_on(store: Store, options: 
     assert values(query.rest()) == ["1"]
 
 
-def test_a_task_waits_for_a_horizon_that_is_behind(
-    store: Store, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_task_waits_for_a_horizon_that_is_behind(store: Store, options: Callable[..., dict[str, str]]) -> None:
     """On a machine whose clock is behind the driver's nothing is left out: the task waits."""
     create(store)
     send(store, "a", ["1"])
     query = Query(options())
     assert query.begin()
     horizon, looks = type(store).horizon, iter([100, 100, 0])
-    monkeypatch.setattr(
-        type(store), "horizon", lambda self, queue: horizon(self, queue) - next(looks) * TICKS_PER_SECOND
-    )
-    assert values(query.run()) == ["1"]
+    with replace(horizon, lambda self, queue: horizon(self, queue) - next(looks) * TICKS_PER_SECOND):
+        assert values(query.run()) == ["1"]
     assert next(looks, None) is None
 
 
-def test_a_short_outage_does_not_end_a_stream(
-    store: Store, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_outage_does_not_end_a_stream(store: Store, options: Callable[..., dict[str, str]]) -> None:
     """Where the next batch ends is asked for again until the store answers."""
     create(store)
     send(store, "a", ["1"])
@@ -217,5 +209,5 @@ def test_a_short_outage_does_not_end_a_stream(
             raise StoreUnavailable("away for a moment")
         return reach(store, queue, part)
 
-    monkeypatch.setattr(type(store), "reach", failing)
-    assert values(query.batch()) == ["1"]
+    with replace(reach, failing):
+        assert values(query.batch()) == ["1"]

@@ -16,6 +16,7 @@ from queuey.messages import Queue, QueueSpec, Slice
 from queuey.spark.errors import DataLoss, OptionError
 from queuey.storage import Store
 from tests.backends import Clock
+from tests.replacing import replace
 from tests.spark.reader.micro_batches import ALL, Query, reader
 from tests.spark.reader.queues import DAY, create, numbered, send, values
 
@@ -330,9 +331,7 @@ def test_a_queue_that_was_always_empty_moves_along(
         query.batch()
 
 
-def test_an_idle_stream_does_not_look_twice(
-    store: Store, clock: Clock, options: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_stream_does_not_look_twice(store: Store, clock: Clock, options: Callable[..., dict[str, str]]) -> None:
     """Spark asks for news all the time: what was seen to be empty is not looked at again, only what is above it."""
     create(store, partitions=5)
     create(store, "b")
@@ -347,14 +346,14 @@ def test_an_idle_stream_does_not_look_twice(
         looks.append(part)
         return reach(store, queue, part)
 
-    monkeypatch.setattr(type(store), "reach", counted)
-    assert [query.batch() for _ in range(9)] == [None] * 9
-    assert len(looks) <= 5
-    clock.advance(1)
-    send(store, "b", ["elsewhere"])
-    looks.clear()
-    before = clock.ticks - TICKS_PER_SECOND
-    assert [query.batch() for _ in range(9)] == [None] * 9
+    with replace(reach, counted):
+        assert [query.batch() for _ in range(9)] == [None] * 9
+        assert len(looks) <= 5
+        clock.advance(1)
+        send(store, "b", ["elsewhere"])
+        looks.clear()
+        before = clock.ticks - TICKS_PER_SECOND
+        assert [query.batch() for _ in range(9)] == [None] * 9
     assert len(looks) == 5
     assert all(look.lower[0] >= before for look in looks)
     send(store, "a", ["2"], 1)

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import QueueNotFound
 from queuey.messages import Message, Queue, QueueSpec, Slice
-from queuey.spark import columns, reading, stores
+from queuey.spark import columns, stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import ReadOptions, read_options
 from queuey.spark.reading import Part, planned, read_parts, shared_out
 from tests.backends import APP
+from tests.replacing import replace
 from tests.spark.kept import Kept
 
 IDS = columns.read_schema(headers=False)["id"]
@@ -52,12 +53,11 @@ def test_slices_give_everything_once(options: dict[str, str], embedded: Kept) ->
     assert pickle.loads(pickle.dumps(parts)) == parts
 
 
-def test_many_queues_are_not_looked_into(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_queues_are_not_looked_into(embedded: Kept) -> None:
     """Of more queues than are worth planning each partition is one slice, and everything is found all the same."""
-    monkeypatch.setattr(reading, "MOST_PLANNED", 2)
     stored = [message for name in "abc" for message in embedded.fill(embedded.queue(name, partitions=2), 10)]
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
-    parts = planned(read)
+    parts = planned(read, most=2)
     assert [(part.queue, part.slice.partition) for part in parts] == [(name, n) for name in "abc" for n in (1, 2)]
     assert sorted(found(read, parts)) == sorted(one.id for one in stored)
 
@@ -68,20 +68,18 @@ def test_a_plan_does_not_move(embedded: Kept) -> None:
     stored = embedded.fill(queue, 20)
     for most in (100, 0):
         read = asked(embedded)
-        with pytest.MonkeyPatch().context() as patch:
-            patch.setattr(reading, "MOST_PLANNED", most)
-            parts = planned(read)
+        parts = planned(read, most=most)
         later = embedded.fill(queue, 20)
         assert found(read, parts) == found(read, parts) == in_order(stored)
         stored += later
 
 
-def test_batches_are_small(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batches_are_small(embedded: Kept) -> None:
     """A slice comes in batches, none above the limit of rows."""
-    monkeypatch.setattr(reading, "BATCH_ROWS", 30)
     embedded.fill(embedded.queue(), 100)
     read = asked(embedded)
-    sizes = [batch.num_rows for batch in read_parts(read, planned(read), columns.read_schema(headers=False))]
+    schema = columns.read_schema(headers=False)
+    sizes = [batch.num_rows for batch in read_parts(read, planned(read), schema, rows=30)]
     assert sum(sizes) == 100
     assert max(sizes) <= 30
 
@@ -116,9 +114,8 @@ def test_nothing_to_read(embedded: Kept) -> None:
 
 
 @pytest.mark.parametrize("most", [100, 0])
-def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) -> None:
     """Queues that are changed or deleted between their listing and their turn do not end the planning of all."""
-    monkeypatch.setattr(reading, "MOST_PLANNED", most)
     for name in "abc":
         embedded.fill(embedded.queue(name), 10)
     listed = stores.selected
@@ -129,14 +126,14 @@ def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept, mo
         embedded.store.delete_queue(embedded.store.queue(APP, "b", fresh=True))
         return queues
 
-    monkeypatch.setattr(stores, "selected", changed)
     read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
-    parts = planned(read)
+    with replace(listed, changed):
+        parts = planned(read, most=most)
     assert [part.queue for part in parts] == ["a", "c"]
     assert len(found(read, parts)) == 20
 
 
-def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
     """A queue that is deleted between its look-up and its turn is an error that names it."""
     embedded.fill(embedded.queue(), 10)
     listed = stores.selected
@@ -146,21 +143,19 @@ def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept, monkeypatch
         embedded.store.delete_queue(queues[0])
         return queues
 
-    monkeypatch.setattr(stores, "selected", gone)
-    with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'orders'"):
+    with (
+        replace(listed, gone),
+        pytest.raises(QueueNotFound, match="application 'acme' has no queue 'orders'"),
+    ):
         planned(asked(embedded))
 
 
-def test_a_task_waits_for_a_horizon_that_is_behind(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_waits_for_a_horizon_that_is_behind(embedded: Kept) -> None:
     """On a machine whose clock is behind the driver's nothing is left out: the task waits until it may read it."""
     stored = embedded.fill(embedded.queue(), 10)
     read = asked(embedded)
     parts = planned(read)
     horizon, looks = type(embedded.store).horizon, iter([100, 100, 0])
-    monkeypatch.setattr(
-        type(embedded.store),
-        "horizon",
-        lambda self, queue: horizon(self, queue) - next(looks) * ids.TICKS_PER_SECOND,
-    )
-    assert found(read, parts) == in_order(stored)
+    with replace(horizon, lambda self, queue: horizon(self, queue) - next(looks) * ids.TICKS_PER_SECOND):
+        assert found(read, parts) == in_order(stored)
     assert next(looks, None) is None

@@ -84,14 +84,13 @@ def test_the_only_application(embedded: Kept) -> None:
         stores.application(store, msgspec.structs.replace(anyone, application="nobody"))
 
 
-def test_selected_queues(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_selected_queues(embedded: Kept) -> None:
     """Queues are found by name and by pattern, past the length of one listing, sorted by name and as they are now."""
-    monkeypatch.setattr(stores, "_PAGE", 3)
     for name in ("b", "a", "ab", "c", "aa", "ba", "abc"):
         embedded.queue(name)
 
     def names(selection: Subscribe | Pattern | Assign) -> list[str]:
-        return [queue.name for queue in stores.selected(embedded.named, selection)]
+        return [queue.name for queue in stores.selected(embedded.named, selection, page=3)]
 
     assert names(Subscribe(("c", "a"))) == ["a", "c"]
     assert names(Assign((("b", (1,)), ("a", (1,))))) == ["a", "b"]
