@@ -53,7 +53,8 @@ class Mortal:
         between: Called before each step: what others do meanwhile.
     """
 
-    STEPS = ("enter", "load_unread", "fetch", "delete")
+    WRITES = frozenset({Store.load_unread.__name__, Store.delete.__name__})
+    STEPS = WRITES | {Store.enter.__name__, Store.fetch.__name__}
 
     def __init__(
         self, store: Store, at: int | None, when: str = "before", between: Callable[[], object] = lambda: None
@@ -76,7 +77,7 @@ class Mortal:
                 return method(*arguments, **named)
             if self._when == "after":
                 method(*arguments, **named)
-            if self._when == "half" and name in {"load_unread", "delete"}:
+            if self._when == "half" and name in self.WRITES:
                 queue, some = arguments
                 method(queue, list(some)[: len(list(some)) // 2])
             raise Killed(name)

@@ -23,7 +23,7 @@ from tests.spark.kept import Kept
 
 CAUSE = Cause(attempts=3, error="acme.Late", text="late", at=1_795_145_194.0)
 ALL = Wanted(queues=("orders",))
-CHANGES = ("enter", "load_unread", "delete")
+CHANGES = {method.__name__ for method in (Store.enter, Store.load_unread, Store.delete)}
 """What an attempt calls that changes anything."""
 
 
