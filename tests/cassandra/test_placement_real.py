@@ -267,7 +267,7 @@ def test_a_queue_that_gets_hot_loses_and_doubles_nothing(scene: Scene) -> None:
     for both in (True, False):
         for size, long in ((1, 0), (20, 0), (40, FULL_BYTES // 390), (120, 0), (120, 0), (60, 0)):
             write(one, size, long=long)
-            write(other, size, long=long if both else 0, pause=2.0)
+            write(other, size, long=long if both else 0, pause=1.0)
         write(one, 10, 388 * DAY)
         while write(one, 1, pause=600.0) != placement.HOME:
             pass
