@@ -20,14 +20,19 @@ SPARSE = 0.25
 class Heat:
     """What was written to the present bucket of a partition.
 
+    Args:
+        kind: The class of the bucket.
+        full_rows: Rows at which a bucket is full.
+
     Attributes:
         level: The level to write at.
     """
 
-    __slots__ = ("_began", "_end", "_fill", "kind", "level")
+    __slots__ = ("_began", "_end", "_fill", "_full_rows", "kind", "level")
 
-    def __init__(self, kind: int) -> None:
+    def __init__(self, kind: int, *, full_rows: int = FULL_ROWS) -> None:
         self.kind = kind
+        self._full_rows = full_rows
         self.level = placement.HOME
         self._fill = 0.0
         self._began = 0
@@ -35,7 +40,7 @@ class Heat:
 
     def add(self, rows: int, size: int) -> None:
         """Counts rows and the bytes of their bodies."""
-        self._fill += max(rows / FULL_ROWS, size / FULL_BYTES)
+        self._fill += max(rows / self._full_rows, size / FULL_BYTES)
 
     def level_at(self, now: int) -> int:
         """Decides the level for ids of ``now`` (ticks)."""
