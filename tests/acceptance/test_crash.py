@@ -24,6 +24,8 @@ from queuey.storage.sqlite import check, open_store
 from tests.acceptance.crash_writer import APP, PARTITIONS, QUEUE
 
 ROOT = Path(__file__).parents[2]
+ROUNDS = 5
+"""Enough to notice what goes wrong often; the slow tests look for what goes wrong seldom."""
 
 Place = tuple[int, str]
 
@@ -174,17 +176,17 @@ def kill_again_and_again(directory: Path, rounds: int, seed: int) -> Truth:
 
 
 def test_killed_writers(tmp_path: Path) -> None:
-    """After a dozen rounds with two processes killed in each, everything acknowledged is there exactly once."""
-    truth = kill_again_and_again(tmp_path / "data", rounds=12, seed=1)
-    assert truth.lines > 12 * 2 * 2
+    """After each of some rounds with two processes killed, everything acknowledged is there exactly once."""
+    truth = kill_again_and_again(tmp_path / "data", rounds=ROUNDS, seed=1)
+    assert truth.lines > ROUNDS * 2 * 2
 
 
-def test_killed_while_opening(tmp_path: Path) -> None:
-    """A store whose makers are killed while they make it can be opened, and is whole."""
-    rng = random.Random(7)
+def kill_while_opening(place: Path, rounds: int, seed: int) -> None:
+    """Kills processes that make a store, each time a fresh one, and opens what they have left."""
+    rng = random.Random(seed)
     program = "import sys, pathlib, queuey.storage.sqlite as s; s.open_store(pathlib.Path(sys.argv[1])).ping(); input()"
-    for number in range(8):
-        directory = tmp_path / str(number)
+    for number in range(rounds):
+        directory = place / str(number)
         command = [sys.executable, "-c", program, str(directory)]
         makers = [subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT) for _ in range(2)]
         until = time.monotonic() + 30
@@ -199,6 +201,18 @@ def test_killed_while_opening(tmp_path: Path) -> None:
         store.ping()
         store.close()
         assert check(directory) == []
+
+
+def test_killed_while_opening(tmp_path: Path) -> None:
+    """A store whose makers are killed while they make it can be opened, and is whole."""
+    kill_while_opening(tmp_path, ROUNDS, seed=7)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_while_opening_for_long(tmp_path: Path) -> None:
+    """The same for dozens of stores."""
+    kill_while_opening(tmp_path, rounds=40, seed=8)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -171,10 +172,13 @@ def test_a_service_without_cassandra(tmp_path: Path) -> None:
 
 def test_commands_without_cassandra() -> None:
     """Commands that need the store fail with one line that says why."""
-    ended = command("app", "list", "--store", NOBODY)
+    with ThreadPoolExecutor() as at_once:  # Each waits for Cassandra for a while before it gives up.
+        listing = at_once.submit(command, "app", "list", "--store", NOBODY)
+        examination = at_once.submit(command, "doctor", "--store", NOBODY)
+    ended = listing.result()
     (line,) = ended.stderr.splitlines()
     assert (ended.returncode, "refused" in line, ended.stdout) == (1, True, "")
-    ended = command("doctor", "--store", NOBODY)
+    ended = examination.result()
     assert (ended.returncode, ended.stdout.startswith("fail  nodes")) == (1, True)
 
 
