@@ -187,7 +187,7 @@ def changing(name: str) -> Callable[[Statement], bool]:
 
 def test_goes_on_after_a_crash(target: Target, driver: Driver) -> None:
     """A run that dies in the middle of a file leaves the lock and half the file; later runs wait, and finish it."""
-    running, wire = Running(ALL, lock_ttl=3), Wire()
+    running, wire = Running(ALL, lock_ttl=6), Wire()
 
     def die() -> None:
         wire.fail(lambda _: True, ALWAYS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,7 +10,14 @@ import pytest
 from msgspec import structs
 
 from queuey import ids
-from queuey.errors import ApplicationNotFound, InvalidRequest, QueueChanged, QueueExists, QueueNotFound
+from queuey.errors import (
+    ApplicationNotFound,
+    InvalidRequest,
+    QueueChanged,
+    QueueExists,
+    QueueNotFound,
+    StoreUnavailable,
+)
 from queuey.messages import OffsetChange, Principal, Queue, QueueSpec
 from queuey.storage import Store
 from tests.backends import APP
@@ -280,20 +286,29 @@ def test_simultaneous_creation(store: Store, other: Store) -> None:
 
 
 def test_simultaneous_updates_are_not_lost(store: Store, other: Store) -> None:
-    """Callers that each add a partition, looking again when the row has changed, add one partition each."""
+    """Callers that each add a partition, looking again when the row has changed, add one partition each.
+
+    A caller whose change is in doubt, as on nodes too busy for so many at once, may have added one.
+    """
     queue = make_queue(store)
 
-    def add(one: Store) -> None:
-        for _ in itertools.count():
+    def add(one: Store) -> bool:
+        while True:
             row = one.queue(APP, queue.name, fresh=True)
             try:
                 one.update_queue(row, QueueSpec(partitions=row.partitions + 1))
             except QueueChanged:
                 continue
-            return
+            except StoreUnavailable as error:
+                if error.outcome != "unknown":
+                    raise
+                return False
+            else:
+                return True
 
-    at_once(add, [store, other] * 4)
-    assert store.queue(APP, queue.name, fresh=True).partitions == 9
+    added = sum(at_once(add, [store, other] * 4))
+    assert added > 0
+    assert 1 + added <= store.queue(APP, queue.name, fresh=True).partitions <= 9
 
 
 def test_purge_ends_simultaneous_reads(store: Store, other: Store) -> None:
