@@ -15,8 +15,8 @@ from pathlib import Path
 from queuey.client import Client
 from queuey.client.profile import read_profile
 
-START_SECONDS = 20.0
-STOP_SECONDS = 20.0
+START_SECONDS = 60.0
+STOP_SECONDS = 60.0
 
 
 class DemoFailed(Exception):

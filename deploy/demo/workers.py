@@ -21,7 +21,7 @@ SESSION_SECONDS = 1.0
 COMMIT_MESSAGES = 20
 """Few, so that a worker that is killed leaves few notices to be handled again."""
 GROUP = "demo-workers"
-STOP_SECONDS = 20.0
+STOP_SECONDS = 60.0
 _LOOK_SECONDS = 0.02
 
 
@@ -82,13 +82,13 @@ class Workers:
         lines = (line.split() for line in self._record.read_text().splitlines())
         return [Handled(int(pid), int(partition), identifier) for pid, partition, identifier in lines]
 
-    def wait_until_shared(self, partitions: int, seconds: float = 30) -> None:
+    def wait_until_shared(self, partitions: int, seconds: float = 60) -> None:
         """Waits until every partition has an owner and every worker owns one."""
         deadline = time.monotonic() + seconds
         while len(owners := asyncio.run(self._owners())) < partitions or len(set(owners)) < len(self.processes):
             self._still_running(deadline, f"the workers did not share out {partitions} partitions")
 
-    def wait_for(self, count: int, seconds: float = 30) -> list[Handled]:
+    def wait_for(self, count: int, seconds: float = 60) -> list[Handled]:
         """Waits until so many different messages were handled."""
         deadline = time.monotonic() + seconds
         handled = self.handled()
