@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.errors import GroupNotFound, InvalidRequest, OffsetConflict
+from queuey.errors import GroupNotFound, InvalidRequest, OffsetConflict, StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, QueueSpec
 from queuey.storage import Store
@@ -149,12 +149,15 @@ def test_survive_updates_and_purges(store: Store) -> None:
 
 
 def test_no_increment_is_lost(store: Store, other: Store) -> None:
-    """Callers that each raise an offset by comparing and setting, again until it works, raise it once each."""
+    """Callers that each raise an offset by comparing and setting, again until it works, raise it once each.
+
+    A caller whose change is in doubt, as on nodes too busy for so many at once, may have raised it.
+    """
     queue = make_queue(store)
     store.set_offsets(queue, "group", [OffsetChange(1, (0, 0))])
 
     def count(one: Store) -> int:
-        refused = 0
+        raised = 0
         for _ in range(10):
             while True:
                 (now,) = one.offsets(queue, "group")
@@ -162,13 +165,18 @@ def test_no_increment_is_lost(store: Store, other: Store) -> None:
                 try:
                     one.set_offsets(queue, "group", [expecting(1, (ticks + 1, low), now.position)])
                 except OffsetConflict:
-                    refused += 1
                     continue
+                except StoreUnavailable as error:
+                    if error.outcome != "unknown":
+                        raise
+                else:
+                    raised += 1
                 break
-        return refused
+        return raised
 
-    at_once(count, [store, other] * 4)
-    assert places(store.offsets(queue, "group")) == {1: (80, 0)}
+    raised = sum(at_once(count, [store, other] * 4))
+    assert raised > 0
+    assert places(store.offsets(queue, "group")) in [{1: (total, 0)} for total in range(raised, 81)]
 
 
 def test_one_of_many_wins(store: Store, other: Store) -> None:
