@@ -29,6 +29,8 @@ CONF = {
     "spark.sql.streaming.numRecentProgressUpdates": "20",
 }
 """Of sessions in tests: small, as are the data."""
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""Has Java compile quickly instead of well, which for so short a life takes about half the processor time."""
 DELAYS = {
     "cassandra_clock_difference": "0.2",
     "cassandra_row_age": "0.1",
@@ -74,6 +76,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for name in [name for name in os.environ if name.startswith("QUEUEY_")]:
         del os.environ[name]
     places = {"spark.local.dir": str(directory / "local"), "spark.sql.warehouse.dir": str(directory / "warehouse")}
+    os.environ["JDK_JAVA_OPTIONS"] = QUICK
     started = session(master="local[2,4]", conf=CONF | places, name="tests")
     os.environ.clear()
     os.environ.update(before)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.spark.conftest import QUICK
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -29,8 +31,9 @@ def driver(
     """
     given = [f"{name}={value}" for name, value in options.items()]
     command = [sys.executable, "-m", f"tests.spark.faults.{program}", str(place), *arguments, *given]
+    environment = os.environ | {"JDK_JAVA_OPTIONS": QUICK}
     with (place / "log").open("ab") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
     try:
         yield process
     finally:
