@@ -11,6 +11,7 @@ from queuey.metrics import Metrics
 from queuey.web.answers import Answer, Environ
 from queuey.web.errors import NoSuchResource, error_answer
 from queuey.web.later import Begin, Later, WouldBlock
+from queuey.web.paths import check_path
 
 Match = dict[str, str]
 """The parts of the path that a route names."""
@@ -57,6 +58,7 @@ class Endpoint:
         start = perf_counter()
         environ: Environ = request.environ
         try:
+            check_path(environ)
             answer = self.handlers.get(environ["REQUEST_METHOD"], _no_such_method)(environ, request.matchdict)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
             answer = error_answer(error, environ)

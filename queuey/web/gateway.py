@@ -1,4 +1,4 @@
-"""Between granian's event loop (RSGI) and the WSGI application.
+"""Between granian's event loop (ASGI) and the WSGI application.
 
 A thread per waiting request costs several times what a small write costs: with 64 threads most of the time goes into
 handing the interpreter lock around. So there are two ways through:
@@ -32,8 +32,10 @@ from queuey.metrics import Metrics
 from queuey.web.answers import Answer, Environ, Header
 from queuey.web.endpoint import Endpoint
 from queuey.web.errors import error_answer
-from queuey.web.incoming import HELD, Intake, Scope, make_environ, unreadable
+from queuey.web.incoming import HELD, Intake, Receive, Scope, make_environ, unreadable
 from queuey.web.later import Later, WouldBlock
+from queuey.web.outgoing import Send, send_answer
+from queuey.web.paths import decode_path
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class Gateway:
-    """An RSGI application that serves a WSGI one."""
+    """An ASGI application that serves a WSGI one."""
 
     def __init__(
         self,
@@ -89,61 +91,50 @@ class Gateway:
         self._waking = False
         self._begun: dict[asyncio.Future[Answer], tuple[float, Callable[[], Outcome], Later]] = {}
 
-    def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Is called by granian before the first request."""
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Is called before the first request."""
         self._loop = loop
         for jobs, count, name in self._pools:
             for number in range(count):
                 threading.Thread(target=self._serve, args=(jobs,), name=f"{name}-{number}", daemon=True).start()
         loop.call_later(1.0, self._look_for_late)
 
-    def __rsgi_del__(self, _loop: asyncio.AbstractEventLoop) -> None:
-        """Is called by granian after the last request."""
+    def stop(self) -> None:
+        """Is called after the last request."""
         for jobs, count, _ in self._pools:
             for _ in range(count):
                 jobs.put(None)
 
-    async def __rsgi__(self, scope: Scope, protocol: Any) -> None:  # noqa: ANN401 - granian's, compiled
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Is called by granian with each request."""
         environ, foreign = make_environ(scope)
         try:
-            answer = await self._answer(scope, environ, protocol, foreign)
+            environ["PATH_INFO"] = decode_path(scope["raw_path"])
+            answer = await self._answer(environ, receive, foreign)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
             answer = error_answer(error, environ)
             self._metrics.observe(NAME, answer.status, 0.0)
         finally:
             if HELD in environ:
                 self._intake.let_go(environ)
-        body = answer.body
-        if scope.method == "HEAD":
-            # The application has said how long the body would have been.
-            protocol.response_empty(answer.status, list(answer.headers))
-        elif body:
-            protocol.response_bytes(answer.status, list(answer.headers), body)
-        else:
-            protocol.response_empty(answer.status, [*answer.headers, ("content-length", "0")])
+        await send_answer(answer, send, head=scope["method"] == "HEAD")
 
-    async def _answer(
-        self,
-        scope: Scope,
-        environ: Environ,
-        protocol: Any,  # noqa: ANN401 - granian's, compiled
-        foreign: list[str],
-    ) -> Answer:
+    async def _answer(self, environ: Environ, receive: Receive, foreign: list[str]) -> Answer:
         if foreign:
             raise unreadable(foreign)
-        size = await self._intake.take(environ, protocol, self._loop)
-        if scope.method == "POST" and size <= SMALL and (match := hot_match(scope.path)):
+        size = await self._intake.take(environ, receive, self._loop)
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        if method == "POST" and size <= SMALL and (match := hot_match(path)):
             answer = await self._post(environ, match)
             if answer is not None:
                 return answer
         if _may_wait(environ):
             return await self._in_thread(self._waits, partial(self._run, environ))
-        if scope.method == "GET" and self._reads_at_once and (match := hot_match(scope.path)):
+        if method == "GET" and self._reads_at_once and (match := hot_match(path)):
             answer = await self._at_once(environ, match)
             if answer is not None:
                 return answer
-        run = self._run_in_turn if scope.method == "GET" else self._run
+        run = self._run_in_turn if method == "GET" else self._run
         return await self._in_thread(self._work, partial(run, environ))
 
     # At once
@@ -285,13 +276,19 @@ class Gateway:
 
 
 def hot_match(path: str) -> dict[str, str] | None:
-    """Returns application and queue of the path of a queue, None for any other."""
+    """Returns application and queue of the path of a queue (as WSGI has it), None for any other."""
     parts = path.split("/")
     if len(parts) == 5 and not parts[4]:  # noqa: PLR2004 - a trailing slash
         parts.pop()
     if len(parts) != 4 or parts[1] != "v1" or not parts[2] or not parts[3] or parts[3][0] == "_":  # noqa: PLR2004
         return None
-    return {"app": parts[2], "queue": parts[3]}
+    application, queue = parts[2:]
+    if not path.isascii():
+        try:
+            application, queue = (name.encode("latin-1").decode() for name in (application, queue))
+        except UnicodeDecodeError:
+            return None
+    return {"app": application, "queue": queue}
 
 
 def _may_wait(environ: Environ) -> bool:

@@ -1,11 +1,8 @@
-"""Requests as granian's event loop hands them over (RSGI), made into what WSGI wants: an environ with the whole body.
+"""Requests as granian's event loop hands them over (ASGI), made into what WSGI wants: an environ with the whole body.
 
-Where the two differ, nothing may get lost in silence:
-
-* RSGI leaves out headers whose values are not ASCII. Where such a header would have meant something, the request is
-  refused: a key that picks the partition must not be taken for none.
-* RSGI does not tell the end of a chunked body from its breaking off. Either way it gives an empty piece; after an
-  error it gives one more. Trailers look the same, so they are refused as well.
+Headers whose values are not ASCII are left out. Where such a header would have meant something, the request is refused:
+a key that picks the partition must not be taken for none. Trailers of a chunked body would be lost, so they are refused
+as well.
 """
 
 from __future__ import annotations
@@ -13,11 +10,16 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from queuey.errors import InvalidRequest, StoreUnavailable
 from queuey.web.answers import NO_OWN_HEADERS, OWN_HEADER, Environ
+
+Scope = dict[str, Any]
+"""A request without its body, as ASGI has it."""
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+"""Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
 
 ROOM = 256 * 1024 * 1024
 """Bytes of bodies that may be in memory at the same moment, small ones not counted."""
@@ -41,88 +43,54 @@ _CONSTANT: Environ = {
     "wsgi.run_once": False,
 }
 """What nobody asks for, but WSGI promises. The address is in the Host header."""
-_MEANT = frozenset({"authorization", "content-type", "x-ttl", "x-partition", "x-message-key", "x-delay", "x-after"})
+_MEANT = frozenset(
+    {b"authorization", b"content-type", b"x-ttl", b"x-partition", b"x-message-key", b"x-delay", b"x-after"}
+)
 _HEADER_KEYS = {
-    "content-length": "CONTENT_LENGTH",
-    "content-type": "CONTENT_TYPE",
-    "authorization": "HTTP_AUTHORIZATION",
-    "host": "HTTP_HOST",
-    "accept": "HTTP_ACCEPT",
-    "accept-encoding": "HTTP_ACCEPT_ENCODING",
-    "user-agent": "HTTP_USER_AGENT",
-    "connection": "HTTP_CONNECTION",
-    "x-ttl": "HTTP_X_TTL",
-    "x-partition": "HTTP_X_PARTITION",
-    "x-message-key": "HTTP_X_MESSAGE_KEY",
+    b"content-length": "CONTENT_LENGTH",
+    b"content-type": "CONTENT_TYPE",
+    b"authorization": "HTTP_AUTHORIZATION",
+    b"host": "HTTP_HOST",
+    b"accept": "HTTP_ACCEPT",
+    b"accept-encoding": "HTTP_ACCEPT_ENCODING",
+    b"user-agent": "HTTP_USER_AGENT",
+    b"connection": "HTTP_CONNECTION",
+    b"x-ttl": "HTTP_X_TTL",
+    b"x-partition": "HTTP_X_PARTITION",
+    b"x-message-key": "HTTP_X_MESSAGE_KEY",
 }
-
-
-class Headers(Protocol):
-    """Request headers as RSGI has them."""
-
-    def items(self) -> list[tuple[str, str]]:
-        """Returns all headers with ASCII values, lower-case names, in the order received."""
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterates over the names of all headers, each once."""
-
-    def __len__(self) -> int:
-        """Returns the number of names."""
-
-
-class Scope(Protocol):
-    """A request without its body, as RSGI has it."""
-
-    method: str
-    path: str
-    query_string: str
-    scheme: str
-
-    @property
-    def headers(self) -> Headers:
-        """Returns the headers, copied each time."""
 
 
 def make_environ(scope: Scope) -> tuple[Environ, list[str]]:
     """Returns the WSGI environ of a request, without its body, and the names of headers that cannot be read.
 
-    Headers whose names hold an underscore are left out: WSGI could not tell ``X_User`` from ``X-User``.
+    Headers whose names hold an underscore are left out: WSGI could not tell ``X_User`` from ``X-User``. The path is
+    left out as well: :func:`queuey.web.paths.decode_path` may refuse it.
     """
-    path = scope.path
     environ: Environ = {
         **_CONSTANT,
-        "REQUEST_METHOD": scope.method,
-        "PATH_INFO": path if path.isascii() else path.encode("utf-8", "replace").decode("latin-1"),
-        "QUERY_STRING": scope.query_string,
-        "wsgi.url_scheme": scope.scheme,
+        "REQUEST_METHOD": scope["method"],
+        "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        "wsgi.url_scheme": scope["scheme"],
     }
-    headers = scope.headers
-    items = headers.items()
-    own = again = False
-    for name, value in items:
+    foreign = []
+    own = False
+    for name, raw in scope["headers"]:
         key = _HEADER_KEYS.get(name)
         if key is None:
-            if "_" in name:
-                again = True
+            if b"_" in name:
                 continue
-            key = "HTTP_" + name.upper().replace("-", "_")
+            key = "HTTP_" + name.decode("latin-1").upper().replace("-", "_")
             own = own or key.startswith(OWN_HEADER)
-        if key in environ:
-            again = True
-            environ[key] += f",{value}"
-        else:
-            environ[key] = value
+        if not raw.isascii():
+            if name in _MEANT or name.startswith(b"x-header-"):
+                foreign.append(name.decode("latin-1"))
+            continue
+        value = raw.decode("ascii")
+        environ[key] = f"{environ[key]},{value}" if key in environ else value
     if not own:
         environ[NO_OWN_HEADERS] = True
-    if not again and len(items) == len(headers):
-        return environ, []
-    named = dict(items)
-    return environ, [name for name in headers if name not in named and _is_meant(name)]
-
-
-def _is_meant(name: str) -> bool:
-    """Tells whether the header would change what the request does."""
-    return name in _MEANT or (name.startswith("x-header-") and "_" not in name)
+    return environ, foreign
 
 
 def unreadable(names: list[str]) -> InvalidRequest:
@@ -130,7 +98,7 @@ def unreadable(names: list[str]) -> InvalidRequest:
     return InvalidRequest(dict.fromkeys(names, "Is not ASCII; a batch takes any text"))
 
 
-def _announced(environ: Environ) -> int | None:
+def announced_length(environ: Environ) -> int | None:
     """Returns the length that a body is said to have, None if it is chunked.
 
     Raises:
@@ -167,12 +135,7 @@ class Intake:
         self._arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
-    async def take(
-        self,
-        environ: Environ,
-        protocol: Any,  # noqa: ANN401 - granian's, compiled
-        loop: asyncio.AbstractEventLoop,
-    ) -> int:
+    async def take(self, environ: Environ, receive: Receive, loop: asyncio.AbstractEventLoop) -> int:
         """Reads the body into the environ as far as any view may want it; returns its size.
 
         Afterwards, in any case, whoever calls this calls :meth:`let_go` if :data:`HELD` is in the environ.
@@ -181,7 +144,7 @@ class Intake:
             InvalidRequest: It broke off, or did not arrive in time.
             StoreUnavailable: There is no room for it now.
         """
-        announced = _announced(environ)
+        announced = announced_length(environ)
         # A view refuses a body that is too long by its length alone, so that one is left unread.
         if announced is not None and not 0 < announced <= self._most:
             environ["wsgi.input"] = io.BytesIO()
@@ -190,16 +153,11 @@ class Intake:
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival
         try:
-            if announced is not None and announced <= UNCOUNTED:
-                body = await protocol()
-            else:
-                body = await self._take_pieces(environ, protocol)
+            body = await self._take_pieces(environ, receive, announced)
         except asyncio.CancelledError:
             if task is not None:
                 task.uncancel()
             raise InvalidRequest({"body": "Has not arrived in time"}) from None
-        except RuntimeError as error:
-            raise InvalidRequest({"body": "Broke off"}) from error
         finally:
             if task is not None:
                 del self._arriving[task]
@@ -208,21 +166,24 @@ class Intake:
             environ["wsgi.input_terminated"] = True
         return len(body)
 
-    async def _take_pieces(self, environ: Environ, protocol: Any) -> bytes:  # noqa: ANN401 - granian's, compiled
-        """Reads a body that is long or of unknown length; ends once it is longer than any view takes."""
-        pieces, size, ends = [], 0, 0
-        async for piece in protocol:
-            if not piece:
-                ends += 1
-                continue
+    async def _take_pieces(self, environ: Environ, receive: Receive, announced: int | None) -> bytes:
+        """Reads a body; ends once it is longer than any view takes."""
+        if announced is not None:
+            self._hold(environ, announced)
+        pieces, size, more = [], 0, True
+        while more and size <= self._most and size != announced:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise InvalidRequest({"body": "Broke off, or is malformed"})
+            piece: bytes = message["body"]
+            more = message["more_body"]
+            if not piece and more:
+                raise InvalidRequest({"body": "Has trailers"})
             pieces.append(piece)
             size += len(piece)
-            self._hold(environ, size)
-            if size > self._most:
-                break
-        if ends > 1:
-            raise InvalidRequest({"body": "Broke off, is malformed, or has trailers"})
-        return b"".join(pieces)
+            if announced is None:
+                self._hold(environ, size)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _hold(self, environ: Environ, size: int) -> None:
         """Makes room for a body of this size.

@@ -15,6 +15,7 @@ the service with 1, for whoever supervises it to see.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import functools
 import gc
@@ -203,9 +204,15 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+
+    def load() -> Callable[..., Any]:
+        gateway.start(asyncio.get_event_loop())  # the one that granian has made for this thread
+        return gateway.__call__
+
     try:
-        MPServer._spawn_rsgi_worker(number, name, lambda: gateway, *rest)  # noqa: SLF001 - its public
+        MPServer._spawn_asgi_worker(number, name, load, *rest)  # noqa: SLF001 - its public
         # counterpart, a spawn target of one's own, still has to call it
+        gateway.stop()
     finally:
         done.set()
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
@@ -245,7 +252,7 @@ def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
         target="queuey.web.serve",
         address=address[0],
         port=address[1],
-        interface=Interfaces.RSGI,
+        interface=Interfaces.ASGINL,
         workers=settings.workers,
         backpressure=settings.connections,
         backlog=max(1024, settings.connections),

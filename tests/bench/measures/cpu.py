@@ -8,7 +8,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,8 +19,7 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore
 from queuey.web import make_app
 from queuey.web.answers import Environ
 from queuey.web.gateway import Gateway
-from queuey.web.incoming import Headers as RequestHeaders
-from queuey.web.incoming import Intake, Scope
+from queuey.web.incoming import Intake
 from tests.bench import service, traffic
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.opponents import bare
@@ -165,29 +163,6 @@ class OneTurn:
         return False
 
 
-class Headers(dict[str, str]):
-    """Request headers as granian hands them over."""
-
-    def items(self) -> list[tuple[str, str]]:  # type: ignore[override]
-        """Returns a list, as granian does."""
-        return list(super().items())
-
-
-@dataclass
-class Request:
-    """A request as granian hands it to an RSGI application."""
-
-    headers: RequestHeaders
-    proto: str = "http"
-    method: str = "POST"
-    path: str = PATH
-    query_string: str = ""
-    scheme: str = "http"
-    http_version: str = "1.1"
-    client: str = "127.0.0.1:50000"
-    server: str = "127.0.0.1:5000"
-
-
 class Exchange:
     """The other half of a request: gives its body, takes its answer."""
 
@@ -195,13 +170,13 @@ class Exchange:
         self.body = body
         self.status = 0
 
-    async def __call__(self) -> bytes:
+    async def receive(self) -> dict[str, Any]:
         """Gives the body."""
-        return self.body
+        return {"type": "http.request", "body": self.body, "more_body": True}
 
-    def response_bytes(self, status: int, headers: object, body: bytes) -> None:
+    async def send(self, message: dict[str, Any]) -> None:
         """Takes the answer."""
-        self.status = status
+        self.status = message.get("status", self.status)
 
 
 def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
@@ -209,20 +184,25 @@ def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
     loop = OneTurn()
     gateway = Gateway(app, threads=1, waiters=1, intake=Intake(1 << 20))
     gateway._loop = loop  # type: ignore[assignment]
-    length = str(traffic.BODY_BYTES)
-    headers = Headers(
-        {
-            "host": "127.0.0.1",
-            "authorization": f"Application {traffic.KEY}",
-            "content-type": "text/plain",
-            "content-length": length,
-        }
-    )
-    scope: Scope = Request(headers)
+    headers = {
+        "host": "127.0.0.1",
+        "authorization": f"Application {traffic.KEY}",
+        "content-type": "text/plain",
+        "content-length": str(traffic.BODY_BYTES),
+    }
+    scope = {
+        "type": "http",
+        "http_version": "1.1",
+        "scheme": "http",
+        "method": "POST",
+        "raw_path": PATH.encode(),
+        "query_string": b"",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
 
     def request(body: bytes) -> int:
         exchange = Exchange(body)
-        running: Any = gateway.__rsgi__(scope, exchange)
+        running: Any = gateway(scope, exchange.receive, exchange.send)
         try:
             running.send(None)
             if not loop.ready:
