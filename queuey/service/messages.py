@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from queuey.errors import InvalidRequest, Outcome
+from queuey.errors import InvalidRequest, Outcome, TooLarge
 from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import StickyChoice, by_key, spread
 from queuey.service.entry import Entry
 from queuey.service.limits import Limits
+from queuey.service.ranges import body_bytes
 from queuey.storage import Store
 
 Place = tuple[int, Position]
@@ -122,8 +123,23 @@ class MessageUseCases:
         self._metrics.received(len(places))
 
     def fetch(self, entry: Entry, places: Sequence[Place]) -> list[Message]:
-        """Returns the messages that are there, in the order asked."""
-        messages = entry.use(lambda queue: self._store.fetch(queue, _within(queue, places)))
+        """Returns the messages that are there, in the order asked, each once.
+
+        Raises:
+            TooLarge: Together they have more than ``page_bytes``.
+        """
+        places = list(dict.fromkeys(places))
+        step = max(1, 2 * self._limits.page_bytes // self._limits.max_body)
+        messages: list[Message] = []
+        weight = 0
+        # So many at a time that what is read is never more than three pages.
+        for at in range(0, len(places), step):
+            some = places[at : at + step]
+            found = entry.use(lambda queue, some=some: self._store.fetch(queue, _within(queue, some)))  # type: ignore[misc]
+            weight += body_bytes(found)
+            if weight > self._limits.page_bytes and len(places) > 1:
+                raise TooLarge({"InvalidMessageID": f"Bodies are longer than {self._limits.page_bytes} bytes together"})
+            messages += found
         self._metrics.delivered(len(messages))
         return messages
 

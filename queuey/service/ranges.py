@@ -156,17 +156,29 @@ def nothing() -> Slice:
     return Slice(1, FIRST, FIRST, limit=1)
 
 
+def put_off(asked: Sequence[Slice]) -> list[Page]:
+    """Returns the pages of slices that are not read now: empty, to be gone on from where they begin."""
+    return [Page([], 0, ids.preceding(piece.upper) if piece.descending else piece.lower, more=True) for piece in asked]
+
+
+def furthest_behind(asked: Sequence[Slice]) -> list[Slice]:
+    """Returns slices in the order of reading when there is not room for all: what was put off last time comes first."""
+    return sorted(
+        asked, key=lambda piece: piece.upper if piece.descending else piece.lower, reverse=asked[0].descending
+    )
+
+
 def one_after_another(asked: Sequence[Slice], pages: Sequence[Page], reading: Reading) -> None:
     """Adds pages to a reading, partition after partition."""
     for piece, page in zip(asked, pages, strict=True):
         reading.messages += page.messages
         reading.next[piece.partition] = page.next
-        reading.horizon = page.horizon
+        reading.horizon = max(reading.horizon, page.horizon)
         reading.more = reading.more or page.more
 
 
-def merge(asked: Sequence[Slice], pages: Sequence[Page], limit: int, reading: Reading) -> None:
-    """Adds pages to a reading in time order over all partitions, until it holds ``limit`` messages.
+def merge(asked: Sequence[Slice], pages: Sequence[Page], limit: int, max_bytes: int, reading: Reading) -> None:
+    """Adds pages to a reading in time order over all partitions, until it holds ``limit`` messages or ``max_bytes``.
 
     A page that ended early says nothing of what follows it. So the merged list ends where the first such page ends:
     beyond that, its partition may hold a message that belongs in between. What is left over is read again next time.
@@ -183,10 +195,14 @@ def merge(asked: Sequence[Slice], pages: Sequence[Page], limit: int, reading: Re
     messages = [message for page in pages for message in page.messages]
     messages.sort(key=_order, reverse=descending)
     room = limit - len(reading.messages)
+    weight = body_bytes(reading.messages)
     taken = 0
     for message in messages[:room]:
+        if weight >= max_bytes:
+            break
         if fence is not None and (_order(message) <= fence if descending else _order(message) >= fence):
             break
+        weight += len(message.body)
         taken += 1
     reading.messages += messages[:taken]
     reading.more = fence is not None or taken < len(messages)
@@ -215,8 +231,12 @@ def share(total: int, parts: int, minimum: int = 1) -> int:
 
 
 def body_bytes(messages: Sequence[Message]) -> int:
-    """Returns roughly how much the bodies weigh (text counts its characters)."""
-    return sum(len(message.body) for message in messages)
+    """Returns how much the bodies weigh, with the headers that are kept with them (text counts its characters)."""
+    return sum(len(message.body) + _header_bytes(message) for message in messages)
+
+
+def _header_bytes(message: Message) -> int:
+    return 0 if message.meta is None else sum(len(name) + len(value) for name, value in message.meta.headers)
 
 
 def _order(message: Message) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import msgspec
 
 from queuey.errors import NotAllowed, NotFound, QueueyError, TooManyWaiters
-from queuey.messages import Page, Queue
+from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
@@ -44,18 +44,24 @@ class Reader:
         self._stopping = stopping
         self._slots = threading.BoundedSemaphore(limits.wait_slots)
 
-    def read(self, entry: Entry, wanted: Range, wait: float = 0.0) -> Reading:
+    def read(self, entry: Entry, wanted: Range, wait: float = 0.0, *, place: bool | None = None) -> Reading:
         """Reads a range of one queue; waits up to ``wait`` seconds if there is nothing to answer.
+
+        Args:
+            entry: The way to the queue.
+            wanted: What to read.
+            wait: Seconds to wait at most.
+            place: Whether the caller has a place to wait at; None: one of ``wait_slots`` is taken.
 
         Raises:
             TooManyWaiters: It would have to wait and all places for that are taken.
         """
         if wait > 0:
-            [answer] = self.read_many([Source(entry, wanted)], wait)
+            [answer] = self.read_many([Source(entry, wanted)], wait, place=place)
             if isinstance(answer, QueueyError):
                 raise answer
             return answer
-        reading = self._read(entry, wanted, self._limits.page_bytes)
+        reading = self._read(entry, wanted, self._limits.page_bytes, self._limits.page_bytes)
         self._metrics.delivered(len(reading.messages))
         return reading
 
@@ -89,12 +95,15 @@ class Reader:
 
         return self._store.begin_read(queue, asked[0], ended)
 
-    def read_many(self, sources: Sequence[Source], wait: float = 0.0) -> list[Reading | QueueyError]:
+    def read_many(
+        self, sources: Sequence[Source], wait: float = 0.0, *, place: bool | None = None
+    ) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.
 
         Args:
             sources: At least one.
             wait: Seconds to wait at most while no queue has anything.
+            place: As for :meth:`read`.
 
         Returns:
             Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
@@ -103,7 +112,7 @@ class Reader:
         waiters = self._watch(sources) if wait > 0 else []
         answers = self._read_each(sources)
         if wait > 0 and _fruitless(answers):
-            with self._slot():
+            with self._slot(place):
                 tick = TICK if len(sources) == 1 else TICK_OF_MANY
                 while _fruitless(answers) and not self._stopping.is_set():
                     left = deadline - time.monotonic()
@@ -119,13 +128,14 @@ class Reader:
         return answers
 
     @contextmanager
-    def _slot(self) -> Iterator[None]:
-        if not self._slots.acquire(blocking=False):
+    def _slot(self, place: bool | None) -> Iterator[None]:  # noqa: FBT001 - one of three values
+        if place is False or (place is None and not self._slots.acquire(blocking=False)):
             raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
         try:
             yield
         finally:
-            self._slots.release()
+            if place is None:
+                self._slots.release()
 
     def _watch(self, sources: Sequence[Source]) -> list[Waiter]:
         """Watches the queues that can still be read. Watching comes before reading, so that nothing is missed."""
@@ -143,19 +153,23 @@ class Reader:
         return waiters
 
     def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
-        max_bytes = ranges.share(self._limits.page_bytes, len(sources))
+        left = self._limits.page_bytes
         answers: list[Reading | QueueyError] = []
-        for source in sources:
+        for index, source in enumerate(sources):
             try:
-                answers.append(self._read(source.entry, source.range, max_bytes))
+                reading = self._read(source.entry, source.range, ranges.share(left, len(sources) - index), left)
             except (NotFound, NotAllowed) as error:
                 answers.append(error)
+            else:
+                left -= ranges.body_bytes(reading.messages)
+                answers.append(reading)
         return answers
 
-    def _read(self, entry: Entry, wanted: Range, max_bytes: int) -> Reading:
-        return entry.use(lambda queue: self._read_queue(queue, wanted, max_bytes))
+    def _read(self, entry: Entry, wanted: Range, max_bytes: int, most: int) -> Reading:
+        return entry.use(lambda queue: self._read_queue(queue, wanted, max_bytes, most))
 
-    def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int) -> Reading:
+    def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int, most: int) -> Reading:
+        """Reads what is to have about ``max_bytes``, and ``most`` in any case, up to one message."""
         numbers = _numbers(queue, wanted)
         parts = len(numbers)
         limit = wanted.limit
@@ -163,21 +177,40 @@ class Reader:
             limit = min(limit, ranges.share(2 * limit, parts, ranges.MERGE_MINIMUM))
         asked = ranges.slices(wanted, numbers, limit=limit, max_bytes=ranges.share(max_bytes, parts))
         reading = Reading([], 0, dict.fromkeys(numbers), more=False, cursor_safe=wanted.delayed)
-        if not asked:
+        if not asked or most <= 0:
             reading.horizon = self._store.read(queue, [ranges.nothing()])[0].horizon
+            ranges.one_after_another(asked, ranges.put_off(asked), reading)
             return reading
-        pages = self._store.read(queue, asked)
         if not wanted.merge:
-            ranges.one_after_another(asked, pages, reading)
+            ranges.one_after_another(asked, self._pages(queue, asked, most), reading)
             return reading
-        ranges.merge(asked, pages, wanted.limit, reading)
+        max_bytes = min(max_bytes, most)
+        ranges.merge(asked, self._store.read(queue, asked), wanted.limit, max_bytes, reading)
         while reading.more and len(reading.messages) < wanted.limit:
             weight = ranges.body_bytes(reading.messages)
             if weight >= max_bytes:
                 break
             asked = ranges.resume(asked, reading, limit=limit, max_bytes=ranges.share(max_bytes - weight, parts))
-            ranges.merge(asked, self._store.read(queue, asked), wanted.limit, reading)
+            ranges.merge(asked, self._store.read(queue, asked), wanted.limit, max_bytes, reading)
         return reading
+
+    def _pages(self, queue: Queue, asked: Sequence[Slice], most: int) -> list[Page]:
+        """Reads slices, not more of them at a time than have room if each gives its one message, the longest there is.
+
+        What there is no room for is put off: its page is empty.
+        """
+        if most >= self._limits.max_body * len(asked):
+            return self._store.read(queue, asked)
+        pages: dict[int, Page] = {}
+        waiting = ranges.furthest_behind(asked)
+        while waiting and most > 0:
+            now = max(1, most // self._limits.max_body)
+            some, waiting = waiting[:now], waiting[now:]
+            for piece, page in zip(some, self._store.read(queue, some), strict=True):
+                pages[piece.partition] = page
+                most -= ranges.body_bytes(page.messages)
+        pages.update(zip((piece.partition for piece in waiting), ranges.put_off(waiting), strict=True))
+        return [pages[piece.partition] for piece in asked]
 
 
 def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:

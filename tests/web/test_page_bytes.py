@@ -1,0 +1,95 @@
+"""``page_bytes`` is a limit: over partitions, over queues named again and again, and over ids named again and again."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from queuey.service import Limits
+from tests.web.caller import Caller
+
+BODY = 10_000
+PAGE = 50_000
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Small pages, and bodies of which five fill one."""
+    return Limits(page_bytes=PAGE, max_body=BODY, max_batch_bytes=1 << 22)
+
+
+def fill(owner: Caller, name: str, partitions: int, each: int, **fields: Any) -> list[tuple[int, str]]:  # noqa: ANN401
+    """Makes a queue with messages of the longest kind; returns where they are."""
+    owner.create(name, partitions=partitions, **fields)
+    items = [{"body": "x" * BODY, "partition": n} for n in range(1, partitions + 1) for _ in range(each)]
+    reply = owner.batch(name, *items)
+    return [(message["partition"], message["key"]) for message in reply.messages]
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+@pytest.mark.parametrize("merge", ["false", "true"])
+def test_over_partitions(owner: Caller, order: str, merge: str) -> None:
+    """However many partitions are read, a page is a page, up to one message; and going on gives every message once."""
+    stored = fill(owner, "q", 40, 2)
+    found: list[tuple[int, str]] = []
+    cursor = ""
+    for _ in range(60):
+        reply = owner.get("q", partitions="*", order=order, merge=merge, since=cursor, delay=0)
+        bodies = sum(map(len, reply.bodies))
+        assert bodies <= PAGE + BODY
+        found += [(message["partition"], message["message_id"]) for message in reply.messages]
+        cursor = reply.json["cursor"]
+        if not reply.json["more"]:
+            break
+    assert not reply.json["more"]
+    assert sorted(found) == sorted(stored)
+
+
+def test_no_partition_is_put_off_for_ever(owner: Caller) -> None:
+    """Whoever goes on from the cursor gets to every partition, also while the first ones keep being filled."""
+    fill(owner, "q", 20, 3)
+    seen: set[int] = set()
+    cursor = ""
+    for _ in range(8):
+        reply = owner.get("q", partitions="*", since=cursor)
+        seen |= {message["partition"] for message in reply.messages}
+        cursor = reply.json["cursor"]
+        for partition in ("1", "2", "3", "4", "5"):
+            owner.post("q", "x" * BODY, X_Partition=partition)
+    assert seen == set(range(1, 21))
+
+
+def test_over_queues_named_again(owner: Caller, anonymous: Caller) -> None:
+    """A queue named a hundred times, by somebody without a credential, gives one page; the rest can be had later."""
+    fill(owner, "q", 1, 5, type="public")
+    content = {"queues": [{"queue_name": "q", "partitions": "*"}] * 100}
+    reply = anonymous.send_json("POST", "_read", content)
+    assert len(reply.body) < PAGE + BODY + 100 * 300
+    answers = reply.json["queues"]
+    assert sum(len(answer["messages"]) for answer in answers) <= (PAGE + BODY) // BODY
+    assert all(answer["more"] for answer in answers if not answer["messages"])
+    last = answers[-1]
+    again = {"queues": [{"queue_name": "q", "partitions": "*", "since": last["cursor"]}]}
+    assert len(owner.send_json("POST", "_read", again).json["queues"][0]["messages"]) == 5
+
+
+def test_over_queues_that_hold_the_page(owner: Caller) -> None:
+    """Many queues and partitions in one call are one page as well."""
+    for name in ("a", "b", "c"):
+        fill(owner, name, 10, 2)
+    content = {"queues": [{"queue_name": name, "partitions": "*"} for name in ("a", "b", "c")]}
+    answers = owner.send_json("POST", "_read", content).json["queues"]
+    assert sum(len(message["body"]) for answer in answers for message in answer["messages"]) <= PAGE + BODY
+
+
+def test_over_ids(owner: Caller) -> None:
+    """Ids named again give their message once; more than a page together is refused, so that nothing looks missing."""
+    stored = [f"{partition}:{name}" for partition, name in fill(owner, "q", 1, 8)]
+    reply = owner.get("q/" + ",".join([stored[0]] * 1000))
+    assert reply.bodies == ["x" * BODY]
+    assert len(owner.get("q/" + ",".join(stored[:5])).messages) == 5
+    reply = owner.get("q/" + ",".join(stored * 2))
+    assert (reply.status, list(reply.errors)) == (413, ["InvalidMessageID"])
+    assert json.dumps(PAGE) in reply.text
