@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 from queuey import __version__, metrics
@@ -10,25 +13,46 @@ from queuey.service import Service
 from queuey.web.answers import Answer, Environ, json_answer, text_answer
 from queuey.web.endpoint import Endpoint, Match
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH")
+METHODS = ("GET", "HEAD")
+LOOK_EVERY = 1.0
+"""Seconds between two writes of the heartbeat to the store."""
 
 
 class OpsViews:
     """Views of the operations resources."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._service = service
         self._exposition = metrics.exposition(service.metrics, self._statistics)
+        self._clock = clock
+        self._looking = threading.Lock()
+        self._health: StoreUnavailable | None = None
+        self._looked: float | None = None
 
     def heartbeat(self, environ: Environ, match: Match) -> Answer:
-        """Says whether the store can write and read, and why not."""
+        """Says whether the store can write and read, and why not, as it was at most ``LOOK_EVERY`` seconds ago."""
+        if self._looking.acquire(blocking=self._looked is None):
+            try:
+                self._look()
+            finally:
+                self._looking.release()
+        error = self._health
+        if error is None:
+            return text_answer("OK")
+        answer = text_answer(f"{error.code}: {error}", 503)
+        answer.headers += (("Retry-After", str(error.retry_after)),)
+        return answer
+
+    def _look(self) -> None:
+        """Writes to the store, which anybody may ask for, unless that was done a moment ago."""
+        if self._looked is not None and self._clock() < self._looked + LOOK_EVERY:
+            return
         try:
             self._service.store.ping()
+            self._health = None
         except StoreUnavailable as error:
-            answer = text_answer(f"{error.code}: {error}", 503)
-            answer.headers += (("Retry-After", str(error.retry_after)),)
-            return answer
-        return text_answer("OK")
+            self._health = error.with_traceback(None)
+        self._looked = self._clock()
 
     def lbheartbeat(self, environ: Environ, match: Match) -> Answer:
         """Says whether this process takes requests; load balancers stop sending them when it is about to end."""
@@ -59,10 +83,9 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     service: Service = config.registry.service
     views = OpsViews(service)
     resources = {
-        # The original's heartbeat answered every method.
         "ops.heartbeat": ("/__heartbeat__", dict.fromkeys(METHODS, views.heartbeat)),
-        "ops.lbheartbeat": ("/__lbheartbeat__", dict.fromkeys(("GET", "HEAD"), views.lbheartbeat)),
-        "ops.version": ("/__version__", dict.fromkeys(("GET", "HEAD"), views.version)),
+        "ops.lbheartbeat": ("/__lbheartbeat__", dict.fromkeys(METHODS, views.lbheartbeat)),
+        "ops.version": ("/__version__", dict.fromkeys(METHODS, views.version)),
     }
     if config.registry.publish_metrics:
         resources["ops.metrics"] = ("/metrics", {"GET": views.metrics})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import queuey
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.storage import Store
 from tests.interposed_store import InterposedStore
+from queuey.web.ops import OpsViews
 from tests.web.caller import Caller
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -28,10 +30,10 @@ def samples(caller: Caller) -> Samples:
     }
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
 @pytest.mark.parametrize("path", ["/__heartbeat__", "/__heartbeat__/"])
 def test_heartbeat(anonymous: Caller, method: str, path: str) -> None:
-    """The heartbeat answers OK to every method, without a credential; HEAD has no body."""
+    """The heartbeat answers OK without a credential; HEAD has no body."""
     reply = anonymous(method, path)
     assert (reply.status, reply.headers["Content-Type"]) == (200, "text/plain; charset=utf-8")
     assert reply.headers["Content-Length"] == "2"
@@ -48,6 +50,37 @@ def test_heartbeat_of_a_sick_store(anonymous: Caller, between: InterposedStore) 
     reply = anonymous.get("/__heartbeat__")
     assert (reply.status, reply.headers["Retry-After"]) == (503, "5")
     assert reply.text == "StoreFull: The disk is full."
+
+
+class Counted:
+    """A store of which only the health is asked."""
+
+    def __init__(self) -> None:
+        self.pings = 0
+        self.error: StoreUnavailable | None = None
+
+    def ping(self) -> None:
+        """Counts, and fails if it is to."""
+        self.pings += 1
+        if self.error is not None:
+            raise self.error
+
+
+def test_nobody_makes_the_heartbeat_write_more_than_once_a_second(app: Any, anonymous: Caller) -> None:  # noqa: ANN401
+    """However many ask, the store is asked once a second; other methods than reading ones are 404."""
+    now = [100.0]
+    store = Counted()
+    service: Any = SimpleNamespace(store=store, metrics=app.registry.service.metrics)
+    views = OpsViews(service, lambda: now[0])
+    assert [views.heartbeat({}, {}).status for _ in range(50)] == [200] * 50
+    store.error = StoreFull("The disk is full.")
+    now[0] += 0.9
+    assert (views.heartbeat({}, {}).status, store.pings) == (200, 1)
+    now[0] += 0.2
+    assert [views.heartbeat({}, {}).status for _ in range(50)] == [503] * 50
+    assert store.pings == 2
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert anonymous(method, "/__heartbeat__").status == 404
 
 
 def test_load_balancer_heartbeat(anonymous: Caller, stopping: threading.Event) -> None:
