@@ -17,7 +17,8 @@
     │   ├── ApplicationExists
     │   └── OffsetConflict        compare-and-set failed; carries the present offsets
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
-    ├── TooManyWaiters            no room for another long poll
+    ├── TooManyRequests           the application has its share of the process already
+    │   └── TooManyWaiters        no room for another long poll
     ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
     │   ├── StoreBusy             locked by another process for too long
     │   ├── StoreFull             no space left
@@ -159,11 +160,17 @@ class QueueChanged(QueueyError):
     code = "QueueChanged"
 
 
-class TooManyWaiters(QueueyError):
+class TooManyRequests(QueueyError):
+    """The application has its share of what the process has. Nothing was done."""
+
+    code = "TooManyRequests"
+    retry_after = 1
+
+
+class TooManyWaiters(TooManyRequests):
     """All places for long polls are taken."""
 
     code = "TooManyWaiters"
-    retry_after = 1
 
 
 class StoreUnavailable(QueueyError):

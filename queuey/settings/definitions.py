@@ -85,6 +85,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=65536,
         ),
     ] = 1024
+    memory: Annotated[
+        int,
+        Meta(
+            description="Bytes of request bodies and answers that a worker holds at most. One application alone gets "
+            "8/9 of them; beyond its share it gets 429, and when all is taken 503.",
+            ge=1 << 20,
+            le=1 << 40,
+        ),
+    ] = 256 << 20
     tls_cert: Annotated[Path | None, Meta(description="Certificate chain (PEM). With `tls_key`: serve https.")] = None
     tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `tls_cert`.")] = None
     shutdown_timeout: Annotated[
@@ -114,7 +123,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wait_slots: Annotated[
         int,
         Meta(
-            description="Long polls that a worker holds at the same time; further ones get 503.",
+            description="Long polls that one application has at the same time in a worker; further ones get 503. All "
+            "applications together have half as many again.",
             ge=0,
             le=1_024,
         ),

@@ -31,7 +31,7 @@ says where the value came from. `queuey settings` shows every value in force and
 |---|---|---|---|
 {rows}
 
-`threads`, `connections` and `wait_slots` are per worker.
+`threads`, `connections`, `memory` and `wait_slots` are per worker.
 
 ## Which store
 

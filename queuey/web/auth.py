@@ -64,6 +64,13 @@ class Authenticator:
         known = self._cache.get(header)
         return known[0] if known is not None and known[1] > self._clock() else None
 
+    def seen(self, header: str | None) -> Names | None:
+        """Returns the names as they were last known: not to let anybody in, but to know whom a request counts for."""
+        if header is None:
+            return ANONYMOUS
+        known = self._cache.get(header)
+        return None if known is None else known[0]
+
     def _look_up(self, header: str) -> Names:
         parts = [part.strip() for part in header.split(";")]
         keys = [part.removeprefix(SCHEME).strip() for part in parts if part.startswith(SCHEME)]
@@ -75,6 +82,7 @@ class Authenticator:
             now = time.time()
             found = self._applications.find_key(digest_of(key))
             if found is None or (found.expires is not None and found.expires <= now):
+                self._cache.pop(header, None)
                 raise NotAuthenticated("Invalid application key")
             if found.expires is not None:
                 seconds = min(seconds, found.expires - now)

@@ -19,6 +19,22 @@ JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding raises for text that is not JSON or goes beyond what a reader could take in."""
 
 
+class BodyWanted(BaseException):
+    """A view asks for a body that has not been taken in: it has let the caller in. No error, so nobody handles it."""
+
+
+class Unread:
+    """Stands for a body that has not been taken in."""
+
+    def read(self, _size: int = -1) -> bytes:
+        """Says that it is wanted.
+
+        Raises:
+            BodyWanted: Always.
+        """
+        raise BodyWanted
+
+
 def read_body(environ: Environ, most: int) -> bytes:
     """Reads the body, plain or chunked.
 

@@ -19,6 +19,7 @@ STATUSES: dict[type[Exception], int] = {
     errors.NotFound: 404,
     errors.Conflict: 409,
     errors.QueueChanged: 503,
+    errors.TooManyRequests: 429,
     errors.TooManyWaiters: 503,
     errors.StoreUnavailable: 503,
 }
@@ -81,7 +82,7 @@ def _texts(error: Exception) -> dict[str, str]:
 
 def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
     """Returns what an error says beyond its texts."""
-    if isinstance(error, errors.StoreUnavailable | errors.QueueChanged):
+    if isinstance(error, errors.StoreUnavailable | errors.QueueChanged | errors.TooManyRequests):
         outcome = error.outcome if isinstance(error, errors.StoreUnavailable) else "none"
         batch = environ.get(BATCH)
         # A batch is stored all or none.
@@ -97,7 +98,7 @@ def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
 
 
 def _headers(error: Exception, status: int) -> tuple[Header, ...]:
-    if status != 503:  # noqa: PLR2004 - the only status that asks for a retry
+    if status not in {429, 503}:
         return ()
     return (("Retry-After", str(getattr(error, "retry_after", 1))),)
 

@@ -11,6 +11,7 @@ from queuey.service import Entry, Service
 from queuey.web.answers import Environ
 from queuey.web.auth import Authenticator, Names
 from queuey.web.later import WouldBlock
+from queuey.web.shares import NOBODY
 
 
 class Gate:
@@ -29,6 +30,16 @@ class Gate:
             NotAuthenticated: A credential is not valid.
         """
         return self._authenticate(environ.get("HTTP_AUTHORIZATION"))
+
+    def holder(self, environ: Environ) -> str | None:
+        """Returns the application that a request counts for, by what is in memory.
+
+        It is one name for all callers without a credential, and None for a credential that has not been looked at.
+        """
+        names = self._authenticate.seen(environ.get("HTTP_AUTHORIZATION"))
+        if names is None:
+            return None
+        return min(names) if names else NOBODY
 
     def find(self, match: dict[str, str]) -> Queue:
         """Looks up the queue that the path names; it comes before everything else."""

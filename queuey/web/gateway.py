@@ -17,27 +17,26 @@ takes the other way. The application knows nothing of this module and runs under
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.web.answers import Answer, Environ, Header
+from queuey.web.bodies import BodyWanted, Unread
 from queuey.web.endpoint import Endpoint
 from queuey.web.errors import error_answer
-from queuey.web.incoming import HELD, Intake, Receive, Scope, make_environ, unreadable
-from queuey.web.later import Later, WouldBlock
-from queuey.web.outgoing import Send, send_answer
+from queuey.web.gate import Gate
+from queuey.web.incoming import ARRIVAL, HELD, Intake, Receive, Scope, announced_length, make_environ, unreadable
+from queuey.web.later import PLACE, Later, WouldBlock
+from queuey.web.outgoing import STALL, Outlet, Send
 from queuey.web.paths import decode_path
-
-log = logging.getLogger(__name__)
+from queuey.web.shares import NOBODY, Room
+from queuey.web.threads import Calls, Pool
 
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""
@@ -45,24 +44,33 @@ PATIENCE = 0.05
 """Seconds that a read waits for the one before it."""
 SMALL = 64 * 1024
 """Bytes of a body up to which a POST is handled at once."""
+READING = 3
+"""Pages of bodies that a read holds while its answer is being made: as stored, as text, and as written."""
+MEMORY = 256 * 1024 * 1024
+"""Bytes of bodies and answers that may be in memory at the same moment."""
+ROOM_SECONDS = 5.0
+"""Seconds that a request waits for a thread and for memory."""
+HOLDER = "queuey.holder"
+"""Set in the environ: the application that the request counts for."""
 
-T = TypeVar("T")
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
-Finished = tuple["asyncio.Future[Answer]", Later | None, Any, Exception | None]
-Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
 class Gateway:
     """An ASGI application that serves a WSGI one."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what tests make small
         self,
         application: Any,  # noqa: ANN401 - Pyramid's router
         *,
         threads: int,
         waiters: int,
-        intake: Intake,
+        max_body: int,
         deadline: float = 15.0,
+        memory: int = MEMORY,
+        page_bytes: int = 8 * 1024 * 1024,
+        arrival: int = ARRIVAL,
+        stall: float = STALL,
         patience: float = PATIENCE,
     ) -> None:
         """Prepares the pools; their threads start with the loop.
@@ -70,40 +78,48 @@ class Gateway:
         Args:
             application: From :func:`queuey.web.make_app`.
             threads: For requests that may block.
-            waiters: For long polls.
-            intake: Takes in the bodies.
+            waiters: Long polls that one application alone may have.
+            max_body: Bytes of the longest body that any view takes; longer ones are not read.
             deadline: Seconds after which work begun at once is given up, as the store gives up what blocks.
+            memory: Bytes of bodies and answers that may be held at the same moment.
+            page_bytes: Bytes of bodies that the answer to a read may have.
+            arrival: Seconds within which a body has to arrive.
+            stall: Seconds within which a client has to take a piece of a long answer.
             patience: Seconds that a read waits for the one before it.
         """
         self._deadline = deadline
         self._patience = patience
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
+        self._gate: Gate = application.registry.gate
         self._reads_at_once = self._hot.begins("GET")
         self._metrics: Metrics = application.registry.service.metrics
-        self._intake = intake
-        self._work: SimpleQueue[Job | None] = SimpleQueue()
-        self._waits: SimpleQueue[Job | None] = SimpleQueue()
-        self._pools = [(self._work, threads, "queuey-request"), (self._waits, waiters, "queuey-wait")]
+        # The largest of all must fit, whatever the setting says.
+        self._reading = READING * page_bytes
+        self._memory = Room(max(memory, max_body, self._reading))
+        self._intake = Intake(max_body, self._memory, arrival=arrival)
+        self._work = Pool("queuey-request", threads, self._memory)
+        # One application alone gets two thirds of the places, so that there are some for whoever comes then.
+        self._places = Room(waiters + (waiters + 1) // 2, alpha=2)
+        self._waits = Pool("queuey-wait", self._places.total, self._memory)
+        self._outlet = Outlet(self._memory, self._work.dispatch, stall=stall)
         self._turn = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
-        self._finished: deque[Finished] = deque()
-        self._waking = False
+        self._tell: Calls
         self._begun: dict[asyncio.Future[Answer], tuple[float, Callable[[], Outcome], Later]] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Is called before the first request."""
         self._loop = loop
-        for jobs, count, name in self._pools:
-            for number in range(count):
-                threading.Thread(target=self._serve, args=(jobs,), name=f"{name}-{number}", daemon=True).start()
+        self._tell = Calls(loop)
+        for pool in (self._work, self._waits):
+            pool.start(loop, self._tell)
         loop.call_later(1.0, self._look_for_late)
 
     def stop(self) -> None:
         """Is called after the last request."""
-        for jobs, count, _ in self._pools:
-            for _ in range(count):
-                jobs.put(None)
+        for pool in (self._work, self._waits):
+            pool.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Is called by granian with each request."""
@@ -116,26 +132,65 @@ class Gateway:
             self._metrics.observe(NAME, answer.status, 0.0)
         finally:
             if HELD in environ:
-                self._intake.let_go(environ)
-        await send_answer(answer, send, head=scope["method"] == "HEAD")
+                environ.pop("wsgi.input", None)
+                self._memory.change(environ[HOLDER], -environ.pop(HELD))
+                self._work.dispatch()
+        await self._outlet.send(answer, send, environ.get(HOLDER, NOBODY), head=scope["method"] == "HEAD")
 
     async def _answer(self, environ: Environ, receive: Receive, foreign: list[str]) -> Answer:
         if foreign:
             raise unreadable(foreign)
-        size = await self._intake.take(environ, receive, self._loop)
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        holder = self._gate.holder(environ)
+        if not holder and announced_length(environ) != 0:
+            # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
+            environ[HOLDER] = NOBODY
+            if method in {"POST", "PUT"}:
+                answer = await self._work.run(NOBODY, partial(self._run_unread, environ))
+                if answer is not None:
+                    return answer
+                holder = self._gate.holder(environ)
+            else:
+                receive = _no_body
+        environ[HOLDER] = holder = holder or NOBODY
+        size = await self._intake.take(environ, receive, self._loop, holder)
         if method == "POST" and size <= SMALL and (match := hot_match(path)):
             answer = await self._post(environ, match)
             if answer is not None:
                 return answer
         if _may_wait(environ):
-            return await self._in_thread(self._waits, partial(self._run, environ))
-        if method == "GET" and self._reads_at_once and (match := hot_match(path)):
-            answer = await self._at_once(environ, match)
+            if self._places.take(holder, 1):
+                environ[PLACE] = True
+                try:
+                    return await self._waits.run(holder, partial(self._run, environ))
+                finally:
+                    self._places.change(holder, -1)
+            environ[PLACE] = False
+        return await self._read(environ, holder) if _reads(method, path) else await self._in_thread(environ, holder)
+
+    async def _in_thread(self, environ: Environ, holder: str) -> Answer:
+        return await self._work.run(holder, partial(self._run, environ))
+
+    async def _read(self, environ: Environ, holder: str) -> Answer:
+        """Answers a read, whose answer may have a page of bodies."""
+        if self._reads_at_once and (match := hot_match(environ["PATH_INFO"])):
+            answer = await self._read_at_once(environ, match, holder)
             if answer is not None:
                 return answer
-        run = self._run_in_turn if method == "GET" else self._run
-        return await self._in_thread(self._work, partial(run, environ))
+        # Threads that wait for a network do not disturb each other.
+        run = self._run if self._reads_at_once or PLACE in environ else self._run_in_turn
+        answer = await self._work.run(holder, partial(run, environ), self._reading)
+        self._memory.change(holder, -self._reading)
+        return answer
+
+    async def _read_at_once(self, environ: Environ, match: dict[str, str], holder: str) -> Answer | None:
+        """Answers a read in the loop's thread, or returns None with the request as it was."""
+        if not self._memory.take(holder, self._reading):
+            return None
+        try:
+            return await self._at_once(environ, match)
+        finally:
+            self._memory.change(holder, -self._reading)
 
     # At once
 
@@ -143,7 +198,7 @@ class Gateway:
         """Answers a post in the loop's thread if at all possible; returns None with the request as it was."""
         answer = await self._at_once(environ, match)
         if answer is None and self._hot.look_up is not None:
-            await self._in_thread(self._work, partial(self._hot.look_up, environ, match))
+            await self._work.run(environ[HOLDER], partial(self._hot.look_up, environ, match))
             answer = await self._at_once(environ, match)
         return answer
 
@@ -156,8 +211,7 @@ class Gateway:
             future: asyncio.Future[Answer] = self._loop.create_future()
 
             def done(value: object, error: Exception | None) -> None:
-                self._finished.append((future, result, value, error))
-                self._wake()
+                self._tell(self._finish, future, result, value, error)
 
             try:
                 self._begun[future] = (time.monotonic() + self._deadline, result.begin(done), result)
@@ -171,20 +225,15 @@ class Gateway:
     def _finish(
         self,
         future: asyncio.Future[Answer],
-        later: Later | None,
-        value: Any,  # noqa: ANN401 - an answer, or what an endpoint began to get
+        later: Later,
+        value: Any,  # noqa: ANN401 - what an endpoint began to get
         error: Exception | None,
     ) -> None:
-        """Gives a request its answer: ``value``, or what ``later`` makes of it."""
-        if later is not None and self._begun.pop(future, None) is None:
-            return
-        if future.done():
-            return
-        if later is None and error is not None:
-            future.set_exception(error)
+        """Gives a request what ``later`` makes of its work's end."""
+        if self._begun.pop(future, None) is None or future.done():
             return
         try:
-            future.set_result(value if later is None else later.finish(value, error))
+            future.set_result(later.finish(value, error))
         except Exception as failure:  # noqa: BLE001 - whoever awaits the future gets it
             future.set_exception(failure)
 
@@ -201,27 +250,18 @@ class Gateway:
         """Is called every second."""
         self._give_up_late()
         self._intake.give_up_late()
+        for pool in (self._work, self._waits):
+            pool.give_up_late(min(self._deadline, ROOM_SECONDS))
         self._loop.call_later(1.0, self._look_for_late)
 
     # In a thread
 
-    async def _in_thread(self, jobs: SimpleQueue[Job | None], work: Callable[[], T]) -> T:
-        """Has a thread of a pool do some work; returns its result."""
-        future: asyncio.Future[T] = self._loop.create_future()
-        jobs.put((work, future))
-        return await future
-
-    def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
-        """Is one thread of a pool."""
-        while (job := jobs.get()) is not None:
-            work, future = job
-            try:
-                result, error = work(), None
-            except Exception as failure:  # noqa: BLE001 - whoever waits gets it
-                result, error = None, failure
-            self._finished.append((future, None, result, error))
-            self._wake()
-            del job, work, future, result, error
+    def _run_unread(self, environ: Environ) -> Answer | None:
+        """Runs the application without the body; returns None if it has let the caller in and wants the body."""
+        try:
+            return self._run({**environ, "wsgi.input": Unread(), "wsgi.input_terminated": True})
+        except BodyWanted:
+            return None
 
     def _run_in_turn(self, environ: Environ) -> Answer:
         """Runs the application for a read, one at a time as long as each is short.
@@ -257,22 +297,10 @@ class Gateway:
             headers = [header for header in headers if header[0].lower() != "content-length"]
         return Answer(started[0], body, *headers)
 
-    # The loop
 
-    def _wake(self) -> None:
-        """Has the loop look at what is finished; one wake serves all that finish until then."""
-        if not self._waking:
-            self._waking = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                log.debug("The loop has ended; nobody waits for the answer any more.")
-
-    def _drain(self) -> None:
-        self._waking = False
-        finished = self._finished
-        while finished:
-            self._finish(*finished.popleft())
+async def _no_body() -> dict[str, Any]:
+    """Stands for a body that no view asks for and that is left unread."""
+    return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def hot_match(path: str) -> dict[str, str] | None:
@@ -289,6 +317,11 @@ def hot_match(path: str) -> dict[str, str] | None:
         except UnicodeDecodeError:
             return None
     return {"app": application, "queue": queue}
+
+
+def _reads(method: str, path: str) -> bool:
+    """Tells whether the answer of a request may have many bodies of messages."""
+    return path.startswith("/v1/") and (method == "GET" or (method == "POST" and path.rstrip("/").endswith("/_read")))
 
 
 def _may_wait(environ: Environ) -> bool:

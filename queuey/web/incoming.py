@@ -13,17 +13,16 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.errors import InvalidRequest
 from queuey.web.answers import NO_OWN_HEADERS, OWN_HEADER, Environ
+from queuey.web.shares import Room
 
 Scope = dict[str, Any]
 """A request without its body, as ASGI has it."""
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 """Gives the next piece of the body, or says that the client is gone, as ASGI has it."""
 
-ROOM = 256 * 1024 * 1024
-"""Bytes of bodies that may be in memory at the same moment, small ones not counted."""
-UNCOUNTED = 64 * 1024
+UNCOUNTED = 16 * 1024
 """Bytes of a body up to which it is small: the number of connections bounds these."""
 ARRIVAL = 120
 """Seconds within which a body has to arrive."""
@@ -121,28 +120,28 @@ class Intake:
     Used in the loop's thread alone.
     """
 
-    def __init__(self, most: int, *, room: int = ROOM, arrival: int = ARRIVAL) -> None:
+    def __init__(self, most: int, memory: Room, *, arrival: int = ARRIVAL) -> None:
         """Prepares.
 
         Args:
             most: Bytes of the longest body that any view takes; longer ones are not read.
-            room: Bytes of bodies that may be in memory at the same moment; the longest body fits in any case.
+            memory: What bodies are taken from.
             arrival: Seconds within which a body has to arrive.
         """
         self._most = most
-        self._room = max(room, most)
+        self._memory = memory
         self._arrival = arrival
         self._arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
-    async def take(self, environ: Environ, receive: Receive, loop: asyncio.AbstractEventLoop) -> int:
+    async def take(self, environ: Environ, receive: Receive, loop: asyncio.AbstractEventLoop, holder: str) -> int:
         """Reads the body into the environ as far as any view may want it; returns its size.
 
-        Afterwards, in any case, whoever calls this calls :meth:`let_go` if :data:`HELD` is in the environ.
+        Afterwards, in any case, whoever calls this gives back what :data:`HELD` in the environ says, if it is there.
 
         Raises:
             InvalidRequest: It broke off, or did not arrive in time.
-            StoreUnavailable: There is no room for it now.
+            TooManyRequests, StoreUnavailable: There is no room for it now.
         """
         announced = announced_length(environ)
         # A view refuses a body that is too long by its length alone, so that one is left unread.
@@ -153,7 +152,7 @@ class Intake:
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival
         try:
-            body = await self._take_pieces(environ, receive, announced)
+            body = await self._take_pieces(environ, receive, announced, holder)
         except asyncio.CancelledError:
             if task is not None:
                 task.uncancel()
@@ -166,12 +165,15 @@ class Intake:
             environ["wsgi.input_terminated"] = True
         return len(body)
 
-    async def _take_pieces(self, environ: Environ, receive: Receive, announced: int | None) -> bytes:
+    async def _take_pieces(
+        self, environ: Environ, receive: Receive, announced: int | None, holder: str
+    ) -> bytes | bytearray:
         """Reads a body; ends once it is longer than any view takes."""
         if announced is not None:
-            self._hold(environ, announced)
-        pieces, size, more = [], 0, True
-        while more and size <= self._most and size != announced:
+            self._hold(environ, announced, holder)
+        body: bytes | bytearray = b""
+        more = True
+        while more and len(body) <= self._most and len(body) != announced:
             message = await receive()
             if message["type"] != "http.request":
                 raise InvalidRequest({"body": "Broke off, or is malformed"})
@@ -179,29 +181,32 @@ class Intake:
             more = message["more_body"]
             if not piece and more:
                 raise InvalidRequest({"body": "Has trailers"})
-            pieces.append(piece)
-            size += len(piece)
+            if not body:
+                body = piece
+            elif piece:
+                # Many small pieces would weigh far more in a list.
+                body = body if isinstance(body, bytearray) else bytearray(body)
+                body += piece
             if announced is None:
-                self._hold(environ, size)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                self._hold(environ, len(body), holder)
+        return body
 
-    def _hold(self, environ: Environ, size: int) -> None:
+    def _hold(self, environ: Environ, size: int, holder: str) -> None:
         """Makes room for a body of this size.
 
         Raises:
-            StoreUnavailable: There is none.
+            TooManyRequests, StoreUnavailable: There is none.
         """
         if size <= UNCOUNTED:
             return
-        more = size - environ.get(HELD, 0)
-        if more > self._room:
-            raise StoreUnavailable("too many large requests at the same moment")
-        self._room -= more
-        environ[HELD] = size
-
-    def let_go(self, environ: Environ) -> None:
-        """Gives back the room of a request that has been handled."""
-        self._room += environ.pop(HELD)
+        # Room is taken in steps, so that a body in small pieces is not counted at each of them.
+        held = environ.get(HELD, 0)
+        if size <= held:
+            return
+        weight = size if held == 0 else max(size, min(2 * held, self._most))
+        if not self._memory.take(holder, weight - held):
+            raise self._memory.refusal(holder, weight - held)
+        environ[HELD] = weight
 
     def give_up_late(self) -> None:
         """Ends the reading of bodies that have not arrived in time. Is called every second."""

@@ -14,6 +14,10 @@ Begin = Callable[[Done], Callable[[], Outcome]]
 """Starts some work, given whom to tell of its end; returns the function that gives up, whose answer is the outcome."""
 
 
+PLACE = "queuey.place"
+"""Set in the environ of a long poll by a server that gives out places to wait at: whether this one has got one."""
+
+
 class WouldBlock(Exception):
     """The request has to be handled in a thread that may block. Nothing has been done."""
 

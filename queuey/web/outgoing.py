@@ -1,14 +1,27 @@
-"""Answers on their way to the client, as granian's event loop takes them (ASGI)."""
+"""Answers on their way to the client, as granian's event loop takes them (ASGI).
+
+A long answer goes in pieces; the next is handed over when the server has taken the one before. Until the last one is
+taken, the answer counts for its application. A client that takes no piece for a while, or is far too slow, is given up.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from queuey.web.answers import JSON, TEXT, Answer, Header
+from queuey.web.shares import Room
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes the next part of an answer, as ASGI has it."""
+
+PIECE = 64 * 1024
+"""Bytes that are handed over together. Shorter answers are not counted: the number of connections bounds them."""
+STALL = 20.0
+"""Seconds within which a client has to take a piece."""
+SLOWEST = 32 * 1024
+"""Bytes a second that a client has to take in the mean, after the first ``STALL`` seconds."""
 
 
 def _raw(header: Header) -> tuple[bytes, bytes]:
@@ -19,11 +32,52 @@ _USUAL = {header: _raw(header) for header in (JSON, TEXT)}
 _NO_BODY = (b"content-length", b"0")
 
 
-async def send_answer(answer: Answer, send: Send, *, head: bool) -> None:
-    """Sends a whole answer; without its body if the request was a HEAD, whose answer says how long that would be."""
-    body = b"" if head else answer.body
-    headers = [_USUAL.get(header) or _raw(header) for header in answer.headers]
-    if not body and not head:
-        headers.append(_NO_BODY)
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+class Outlet:
+    """Sends answers. Used in the loop's thread alone."""
+
+    def __init__(self, memory: Room, freed: Callable[[], None], *, stall: float = STALL) -> None:
+        """Prepares.
+
+        Args:
+            memory: What answers are taken from.
+            freed: Called when an answer has been sent.
+            stall: Seconds within which a client has to take a piece.
+        """
+        self._memory = memory
+        self._freed = freed
+        self._stall = stall
+
+    async def send(self, answer: Answer, send: Send, holder: str, *, head: bool) -> None:
+        """Sends an answer; without its body if the request was a HEAD, whose answer says how long that would be.
+
+        Args:
+            answer: What to send.
+            send: The server's.
+            holder: Whom it counts for.
+            head: Whether the request was a HEAD.
+        """
+        body = b"" if head else answer.body
+        headers = [_USUAL.get(header) or _raw(header) for header in answer.headers]
+        if not body and not head:
+            headers.append(_NO_BODY)
+        if len(body) > PIECE:
+            headers.append((b"content-length", str(len(body)).encode()))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await self._send_pieces(body, send, holder)
+            return
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def _send_pieces(self, body: bytes, send: Send, holder: str) -> None:
+        self._memory.change(holder, len(body))
+        try:
+            async with asyncio.timeout(self._stall + len(body) / SLOWEST):
+                for at in range(0, len(body), PIECE):
+                    more = at + PIECE < len(body)
+                    async with asyncio.timeout(self._stall):
+                        await send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": more})
+        except TimeoutError:
+            return  # Without its end the server drops the answer and the connection.
+        finally:
+            self._memory.change(holder, -len(body))
+            self._freed()

@@ -49,5 +49,5 @@ def _refuse_slash(path: str) -> None:
 
 
 def _refuse_dots(path: str) -> None:
-    if "/." in path and not _DOTS.isdisjoint(path.split("/")):
+    if "." in path and not _DOTS.isdisjoint(path.split("/")):
         raise NoSuchResource("No resource is named . or ..")

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import granian._signals
 from granian._granian import WorkerSignal
 from granian.constants import HTTPModes, Interfaces, SSLProtocols
+from granian.http import HTTP1Settings
 from granian.log import LogLevels
 from granian.server import MPServer
 
@@ -49,6 +50,16 @@ from queuey.web import logs
 
 logger = logging.getLogger(__name__)
 
+HEAD_SECONDS = 10
+"""Seconds within which a connection has to send the head of a request, its first one or the next."""
+HEAD_BYTES = 128 * 1024
+"""Bytes that the head of a request may have, and that the server gathers before it writes."""
+UNREAD_SECONDS = 30
+"""Seconds after which a connection is closed whose other end does not take what was sent."""
+TCP_NOTSENT_LOWAT = 25
+"""Linux's number of the option; Python knows it from 3.12 on."""
+UNSENT_BYTES = 128 * 1024
+"""Bytes that the system keeps of a connection beyond those that the other end has room for."""
 CLOSE_SHARE = 0.25
 """Part of the shutdown timeout that is kept back for closing the store."""
 HARD_STOP_AFTER = 5.0
@@ -191,14 +202,15 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     from queuey.web.gateway import Gateway  # noqa: PLC0415 - not in the parent process
-    from queuey.web.incoming import Intake  # noqa: PLC0415 - likewise
 
     gateway = Gateway(
         opened.app,
         threads=settings.threads,
-        waiters=settings.wait_slots + 1,  # one more than may wait, to answer the others
-        intake=Intake(max(settings.max_body, settings.max_batch_bytes)),
+        waiters=settings.wait_slots,
+        max_body=max(settings.max_body, settings.max_batch_bytes),
         deadline=settings.deadline,
+        memory=settings.memory,
+        page_bytes=settings.page_bytes,
     )
     # Many objects are made and dropped with each request; what is there by now lives as long as the process.
     gc.collect()
@@ -210,12 +222,33 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
         return gateway.__call__
 
     try:
-        MPServer._spawn_asgi_worker(number, name, load, *rest)  # noqa: SLF001 - its public
+        MPServer._spawn_asgi_worker(number, name, load, _listen(rest[0], settings), *rest[1:])  # noqa: SLF001 - its public
         # counterpart, a spawn target of one's own, still has to call it
         gateway.stop()
     finally:
         done.set()
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+
+
+def _listen(sockets: Any, settings: Settings) -> Any:  # noqa: ANN401 - granian's, compiled
+    """Takes the place of granian's listening socket, which offers no options. Connections inherit those of this one.
+
+    Args:
+        sockets: As granian hands them to a worker: what to make a socket of, and one that is made already.
+        settings: The settings in force.
+    """
+    (spec, _), shared = sockets
+    holder = spec.build()
+    listener = socket.socket(fileno=os.dup(holder.get_fd()))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
+    listener.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    listener.listen(_backlog(settings))
+    listener.close()
+    return (spec, holder), shared
+
+
+def _backlog(settings: Settings) -> int:
+    return max(1024, settings.connections)
 
 
 def _stop_on_signal(opened: Opened, settings: Settings, stop: WorkerSignal, done: threading.Event) -> None:
@@ -255,7 +288,8 @@ def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
         interface=Interfaces.ASGINL,
         workers=settings.workers,
         backpressure=settings.connections,
-        backlog=max(1024, settings.connections),
+        backlog=_backlog(settings),
+        http1_settings=HTTP1Settings(header_read_timeout=HEAD_SECONDS * 1000, max_buffer_size=HEAD_BYTES),
         http=HTTPModes.http1,
         websockets=False,
         log_level=levels.get(settings.log_level, LogLevels.warning),

@@ -19,7 +19,6 @@ from queuey.metrics import Metrics
 from queuey.storage import Store
 from queuey.web.answers import text_answer
 from queuey.web.gateway import Gateway, hot_match
-from queuey.web.incoming import Intake
 from queuey.web.later import WouldBlock
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
@@ -114,18 +113,12 @@ def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
     return running(app)
 
 
-def running(app: Any, intake: Intake | None = None, **options: float) -> Run:  # noqa: ANN401 - a WSGI application
-    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own.
-
-    Args:
-        app: Is served.
-        intake: Takes in the bodies.
-        options: Of the gateway.
-    """
+def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI application
+    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own."""
 
     def run(work: Callable[[Gateway], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
         async def main() -> Any:  # noqa: ANN401
-            gateway = Gateway(app, threads=2, waiters=2, intake=intake or Intake(MOST), **options)
+            gateway = Gateway(app, threads=2, waiters=2, max_body=MOST, **options)
             loop = asyncio.get_running_loop()
             gateway.start(loop)
             try:
@@ -144,6 +137,7 @@ class Stub:
     def __init__(self) -> None:
         self.registry = self
         self.hot = self
+        self.gate = self
         self.service = self
         self.metrics = Metrics()
         self.look_up = None
@@ -151,6 +145,10 @@ class Stub:
     def begins(self, _method: str) -> bool:
         """Is the hot endpoint, with nothing to do at once."""
         return False
+
+    def holder(self, _environ: dict[str, Any]) -> str:
+        """Knows everybody."""
+        return "a"
 
     def begin(self, *_: object) -> Any:  # noqa: ANN401
         """Begins nothing."""
@@ -217,10 +215,9 @@ def test_only_chunked_is_understood(run: Run, owner: Caller) -> None:
     assert owner.get("q").messages == []
 
 
-def test_long_bodies_wait_outside(app: Any, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
+def test_long_bodies_wait_outside(app: Any, owner: Caller) -> None:  # noqa: ANN401
     """When the memory for long bodies is taken, another one is 503 at once; short ones and later ones go on."""
     owner.create("q")
-    intake = Intake(MOST, room=0)  # there is room for the longest body all the same
 
     async def work(gateway: Gateway) -> list[Reply]:
         first = Request(body=[b"x" * 200_000] * 4)
@@ -232,12 +229,13 @@ def test_long_bodies_wait_outside(app: Any, owner: Caller) -> None:  # noqa: ANN
         first.hold.set()
         return [await waiting, refused, short, await Request(body=b"y" * 250_000).to(gateway)]
 
-    first, refused, short, later = running(app, intake)(work)
+    # There is room for the longest body all the same.
+    first, refused, short, later = running(app, memory=0, page_bytes=0)(work)
     assert [reply.status for reply in (first, refused, short, later)] == [413, 503, 201, 201]
     assert (refused.headers["Retry-After"], refused.json["outcome"]) == ("1", "none")
 
 
-def test_slow_senders_are_let_go(app: Any, owner: Caller) -> None:  # noqa: ANN401 - Pyramid's router
+def test_slow_senders_are_let_go(app: Any, owner: Caller) -> None:  # noqa: ANN401
     """A body that does not arrive in time is refused, and whoever comes next is served."""
     owner.create("q")
 
@@ -248,7 +246,7 @@ def test_slow_senders_are_let_go(app: Any, owner: Caller) -> None:  # noqa: ANN4
         replies = await asyncio.gather(*(request.to(gateway) for request in slow))
         return [*replies, await Request(body=b"x").to(gateway)]
 
-    *late, prompt = running(app, Intake(MOST, arrival=0))(work)
+    *late, prompt = running(app, arrival=0)(work)
     assert [(reply.status, reply.errors) for reply in late] == [(400, {"body": "Has not arrived in time"})] * 2
     assert prompt.status == 201
     assert owner.get("q").bodies == ["x"]
@@ -497,13 +495,13 @@ def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:
             return super().__call__(environ, start_response)
 
     async def short(gateway: Gateway) -> None:
-        await asyncio.gather(*(Request("GET", "/").to(gateway) for _ in range(20)))
+        await asyncio.gather(*(Request("GET", "/v1/a/q").to(gateway) for _ in range(20)))
         assert most[0] == 1
 
     async def stuck(gateway: Gateway) -> None:
-        first = asyncio.create_task(Request("GET", "/", query="slow").to(gateway))
+        first = asyncio.create_task(Request("GET", "/v1/a/q", query="slow").to(gateway))
         await asyncio.sleep(0)
-        assert (await Request("GET", "/").to(gateway)).status == 200
+        assert (await Request("GET", "/v1/a/q").to(gateway)).status == 200
         assert not first.done()
         slow.set()
         assert (await first).status == 200

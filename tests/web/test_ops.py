@@ -12,8 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import queuey
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.storage import Store
-from tests.interposed_store import InterposedStore
 from queuey.web.ops import OpsViews
+from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]

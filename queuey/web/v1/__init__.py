@@ -75,3 +75,4 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
         config.add_view(endpoint, route_name=name)
         if name == HOT:
             config.registry.hot = endpoint
+    config.registry.gate = gate

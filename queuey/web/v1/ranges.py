@@ -14,7 +14,7 @@ from queuey.web.endpoint import Begun, Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Errors
 from queuey.web.gate import Gate
-from queuey.web.later import Done, WouldBlock
+from queuey.web.later import PLACE, Done, WouldBlock
 from queuey.web.v1.render import render_reading
 
 ORDERS = ("ascending", "descending")
@@ -87,7 +87,7 @@ class RangeViews:
         """Reads a range of one queue."""
         entry = self._gate.enter(environ, self._gate.find(match), "read")
         wanted, wait = self._asked(environ)
-        return _shown(self._reader.read(entry, wanted, wait))
+        return _shown(self._reader.read(entry, wanted, wait, place=environ.get(PLACE)))
 
     def begin_read(self, environ: Environ, match: Match) -> Begun:
         """Prepares a read of one partition that need not wait.
@@ -139,18 +139,15 @@ class RangeViews:
                 sources.append(Source(self._gate.enter_as(names, queue, "read"), wanted))
             except (NotFound, NotAllowed) as error:
                 sources.append(error)
-        found = iter(self._read([source for source in sources if isinstance(source, Source)], len(sources), wait))
+        readable = [source for source in sources if isinstance(source, Source)]
+        # A caller that would be told of an error at once does not wait.
+        wait = wait if len(readable) == len(sources) else 0.0
+        found = iter(self._reader.read_many(readable, wait, place=environ.get(PLACE)) if readable else [])
         items = []
         for (name, _), source in zip(ranges, sources, strict=True):
             result = source if isinstance(source, QueueyError) else next(found)
             items.append(_rendered(name, result))
         return Answer(200, b'{"status":"ok","queues":[%b]}' % b",".join(items), JSON)
-
-    def _read(self, sources: list[Source], asked: int, wait: float) -> list[Reading | QueueyError]:
-        """Reads; a caller that would be told of an error at once does not wait."""
-        if not sources:
-            return []
-        return self._reader.read_many(sources, wait if len(sources) == asked else 0.0)
 
     def _wanted(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
         """Reads one queue of several; its bad fields are noted with their index."""

@@ -93,10 +93,11 @@ ERRORS = {
     404: Response({**FAILURE, **PLAIN}),
     409: Response(FAILURE),
     413: Response(FAILURE),
+    429: Response(FAILURE, {"Retry-After": "Seconds after which to try again"}),
     500: Response(FAILURE),
     503: Response(FAILURE, {"Retry-After": "Seconds after which to try again"}),
 }
-USUAL = (400, 401, 403, 404, 500, 503)
+USUAL = (400, 401, 403, 404, 429, 500, 503)
 WITH_BODY = (*USUAL, 413)
 
 
@@ -181,7 +182,7 @@ MESSAGE_OPERATIONS = (
         summary="Get messages, by id",
         parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN),),
         success={200: Response({JSON: (structs.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
-        errors=USUAL,
+        errors=WITH_BODY,
     ),
     Operation(
         method="PUT",

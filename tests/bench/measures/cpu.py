@@ -19,7 +19,6 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore
 from queuey.web import make_app
 from queuey.web.answers import Environ
 from queuey.web.gateway import Gateway
-from queuey.web.incoming import Intake
 from tests.bench import service, traffic
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.opponents import bare
@@ -182,7 +181,7 @@ class Exchange:
 def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
     """Returns a function that does one request as the server has the gateway do it, and returns the status."""
     loop = OneTurn()
-    gateway = Gateway(app, threads=1, waiters=1, intake=Intake(1 << 20))
+    gateway = Gateway(app, threads=1, waiters=1, max_body=1 << 20)
     gateway._loop = loop  # type: ignore[assignment]
     headers = {
         "host": "127.0.0.1",

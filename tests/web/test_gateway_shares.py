@@ -1,0 +1,273 @@
+"""What one caller cannot take from the others: memory, threads and places of the gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from queuey.web.gateway import Gateway
+from queuey.web.outgoing import PIECE
+from tests.web.caller import Caller, Reply
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.test_gateway import Request, Run, Stub, running
+
+
+def asked(
+    method: str, path: str, body: bytes | list[bytes] = b"", *, key: str | None = KEY, query: str = ""
+) -> Request:
+    """A request with a key of one's choice, or none."""
+    request = Request(method, path, body, query=query)
+    request.headers = [header for header in request.headers if header[0] != "authorization"]
+    if key is not None:
+        request.headers.append(("authorization", f"Application {key}"))
+    return request
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that comes soon."""
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it has not come")
+
+
+@pytest.fixture
+def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+    """Runs something with a gateway before the application."""
+    return running(app)
+
+
+class Unread(Request):
+    """A request whose body nobody may ask for."""
+
+    async def receive(self) -> dict[str, Any]:
+        """Fails."""
+        raise AssertionError("the body is taken in")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "key", "status"),
+    [
+        ("POST", "/v1/queuey/q", None, 403),
+        ("POST", "/v1/queuey/q", "nonsense", 401),
+        ("POST", "/v1/queuey/missing", None, 404),
+        ("POST", "/v1/queuey", None, 403),
+        ("PUT", "/v1/queuey/q", "nonsense", 401),
+        ("PUT", "/v1/queuey/q/" + "0" * 12 + "10008" + "0" * 15, None, 403),
+        ("PUT", "/v1/queuey/q/offsets/g", "nonsense", 401),
+        ("POST", "/v1/queuey/_read", "nonsense", 401),
+        ("POST", "/v1/nobody/_read", None, 404),
+        ("POST", "/nowhere", None, 404),
+        ("PATCH", "/v1/queuey/q", None, 404),
+        ("GET", "/v1/queuey/q", "nonsense", 401),
+        ("DELETE", "/v1/queuey/q", "nonsense", 401),
+    ],
+)
+@pytest.mark.parametrize("length", ["100", "1000000"])
+def test_bodies_of_strangers_are_not_taken_in(
+    run: Run, owner: Caller, method: str, path: str, key: str | None, status: int, length: str
+) -> None:
+    """Whoever has no valid key is told so without the body being read, in the words of always."""
+    owner.create("q")
+    request = Unread(method, path)
+    request.headers = [("content-length", length)]
+    if key is not None:
+        request.headers.append(("authorization", f"Application {key}"))
+    assert run(request.to).status == status
+
+
+def test_bodies_of_those_who_are_let_in(run: Run, owner: Caller) -> None:
+    """A new key, and nobody's read of public queues, work at the first request, and a chunked body as well."""
+    owner.create("q", type="public")
+    wanted = [b'{"queues":', b'[{"queue_name":"q"}]}']
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        requests = [
+            asked("POST", "/v1/queuey/q", b"x"),
+            asked("POST", "/v1/queuey/q", [b"y" * 100_000, b"y"]),
+            asked("POST", "/v1/queuey/_read", wanted, key=None),
+            asked("POST", "/v1/queuey/_read", b"".join(wanted), key=GUEST_KEY),
+        ]
+        return [await request.to(gateway) for request in requests]
+
+    replies = run(work)
+    assert [reply.status for reply in replies] == [201, 201, 200, 200]
+    assert [len(message["body"]) for message in replies[2].json["queues"][0]["messages"]] == [1, 100_001]
+
+
+@pytest.mark.parametrize("key", [KEY, None], ids=["application", "nobody"])
+def test_bodies_on_their_way_leave_room_for_others(app: Any, owner: Caller, key: str | None) -> None:  # noqa: ANN401
+    """However many bodies one holder has on their way, each one byte short, others get theirs in; all ends at zero."""
+    owner.create("q", type="public")
+    path = "/v1/queuey/q" if key else "/v1/queuey/_read"
+
+    async def work(gateway: Gateway) -> tuple[list[int], Reply, int]:
+        await asked("GET", "/v1/queuey", key=KEY).to(gateway)
+        await asked("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
+        slow = [asked("POST", path, [b"x" * 100_000] * 4, key=key) for _ in range(30)]
+        for request in slow:
+            request.hold = asyncio.Event()
+        tasks = [asyncio.create_task(request.to(gateway)) for request in slow]
+        await asyncio.sleep(0.3)
+        refused = [task.result().status for task in tasks if task.done()]
+        held = gateway._memory.total - gateway._memory.free
+        other = asked(
+            "POST", "/v1/queuey/_read", b'{"queues":[{"queue_name":"q"}]' + b" " * 100_000 + b"}", key=GUEST_KEY
+        )
+        reply = await other.to(gateway)
+        for request in slow:
+            assert request.hold is not None
+            request.hold.set()
+        await asyncio.gather(*tasks)
+        assert gateway._memory.free == gateway._memory.total
+        return refused, reply, held
+
+    refused, reply, held = running(app, memory=4_000_000, page_bytes=100_000)(work)
+    assert set(refused) == {429}
+    assert 0 < len(refused) < 30
+    assert held <= 4_000_000 * 8 // 9
+    assert reply.status == 200
+
+
+def test_answers_that_nobody_takes_are_given_up(app: Any, owner: Caller) -> None:  # noqa: ANN401
+    """Unread answers count for their application until they are given up; another one is served meanwhile."""
+    owner.create("q", type="public")
+    for _ in range(4):
+        owner.post("q", "x" * 200_000)
+
+    class Deaf(Request):
+        async def send(self, message: dict[str, Any]) -> None:
+            self.status = message.get("status", self.status)
+            self.answer += message.get("body", b"")
+            if len(self.answer) > PIECE:
+                await asyncio.Event().wait()
+
+    async def work(gateway: Gateway) -> tuple[list[int], Reply]:
+        await asked("GET", "/v1/queuey", key=GUEST_KEY).to(gateway)
+        deaf = [Deaf("GET") for _ in range(20)]
+        tasks = [asyncio.create_task(gateway(one.scope, one.receive, one.send)) for one in deaf]
+        await until(lambda: sum(one.status == 200 for one in deaf) >= 3)
+        assert gateway._memory.held("app:queuey") >= 3 * 800_000
+        reply = await asyncio.wait_for(asked("GET", "/v1/queuey/q", key=GUEST_KEY).to(gateway), 4)
+        await asyncio.gather(*tasks)
+        assert gateway._memory.free == gateway._memory.total
+        return [one.status for one in deaf], reply
+
+    statuses, reply = running(app, memory=9_000_000, page_bytes=1_000_000, stall=1.5)(work)
+    assert set(statuses) <= {200, 429}
+    assert len(reply.bodies) == 4
+
+
+def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
+    """Any number of requests that do not come back, of one application, do not keep another's from being handled."""
+    stuck = threading.Event()
+
+    class Shop(Stub):
+        def holder(self, environ: dict[str, Any]) -> str:
+            return environ["QUERY_STRING"].partition("=")[0] or "a"
+
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            if environ["QUERY_STRING"] == "greedy":
+                assert stuck.wait(30)
+            return super().__call__(environ, start_response)
+
+    async def work(gateway: Gateway) -> list[int]:
+        greedy = [asyncio.create_task(Request("PUT", "/v1/a", query="greedy").to(gateway)) for _ in range(50)]
+        await asyncio.sleep(0.05)
+        others = [await Request("PUT", "/v1/a", query="other").to(gateway) for _ in range(20)]
+        assert not any(task.done() for task in greedy)
+        stuck.set()
+        return [reply.status for reply in [*others, *await asyncio.gather(*greedy)]]
+
+    assert running(Shop())(work) == [200] * 70
+
+
+def test_a_backlog_of_one_is_not_anothers() -> None:
+    """Behind a hundred waiting requests of one application, another's is handled in its turn: soon."""
+    order: list[str] = []
+
+    class Shop(Stub):
+        def holder(self, environ: dict[str, Any]) -> str:
+            return str(environ["QUERY_STRING"])
+
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            order.append(environ["QUERY_STRING"])
+            threading.Event().wait(0.002)
+            return super().__call__(environ, start_response)
+
+    async def work(gateway: Gateway) -> None:
+        greedy = [asyncio.create_task(Request("PUT", "/v1/a", query="greedy").to(gateway)) for _ in range(100)]
+        await asyncio.sleep(0.01)
+        for _ in range(5):
+            await Request("PUT", "/v1/a", query="other").to(gateway)
+        await asyncio.gather(*greedy)
+
+    running(Shop())(work)
+    last = max(at for at, who in enumerate(order) if who == "other")
+    assert last < 50
+
+
+def test_requests_without_room_in_time_are_refused() -> None:
+    """A read that finds neither thread nor memory in time is told whose doing that is, and when to come back."""
+    stuck = threading.Event()
+
+    class Shop(Stub):
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            assert stuck.wait(30)
+            return super().__call__(environ, start_response)
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        tasks = [asyncio.create_task(Request("GET", "/v1/a/q").to(gateway)) for _ in range(6)]
+        await until(lambda: any(task.done() for task in tasks))
+        stuck.set()
+        return [await task for task in tasks]
+
+    replies = running(Shop(), memory=3_000_000, page_bytes=400_000, deadline=0.5)(work)
+    statuses = [reply.status for reply in replies]
+    assert statuses.count(200) == 2
+    assert set(statuses) == {200, 429}
+    assert {reply.headers["Retry-After"] for reply in replies if reply.status == 429} == {"1"}
+
+
+def test_long_polls_of_one_leave_places_for_others(run: Run, owner: Caller, guest: Caller) -> None:
+    """One application has its places for waiting and no more; another one still waits and is answered with the news."""
+    owner.create("q", type="public")
+
+    async def work(gateway: Gateway) -> tuple[list[Reply], list[Reply]]:
+        for key in (KEY, GUEST_KEY):
+            await asked("GET", "/v1/queuey/q", key=key).to(gateway)
+        greedy = [asyncio.create_task(asked("GET", "/v1/queuey/q", query="wait=20").to(gateway)) for _ in range(10)]
+        await until(lambda: sum(task.done() for task in greedy) >= 8)
+        other = asyncio.create_task(asked("GET", "/v1/queuey/q", key=GUEST_KEY, query="wait=20").to(gateway))
+        await asyncio.sleep(0.1)
+        assert not other.done()
+        await asked("POST", "/v1/queuey/q", b"news").to(gateway)
+        return [await task for task in greedy], [await other]
+
+    greedy, other = run(work)
+    refused = [reply for reply in greedy if reply.status == 503]
+    assert [list(reply.errors) for reply in refused] == [["TooManyWaiters"]] * 8
+    assert [reply.bodies for reply in greedy if reply.status == 200] == [["news"]] * 2
+    assert other[0].bodies == ["news"]
+
+
+def test_polls_with_something_to_read_need_no_place(run: Run, owner: Caller) -> None:
+    """A read that may wait but need not is answered, however many wait already."""
+    owner.create("q")
+    owner.create("full")
+    owner.post("full", "x")
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        tasks = [asyncio.create_task(Request("GET", query="wait=20").to(gateway)) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        replies = [await Request("GET", "/v1/queuey/full", query="wait=20").to(gateway) for _ in range(5)]
+        await Request(body=b"end").to(gateway)
+        await asyncio.gather(*tasks)
+        return replies
+
+    assert [reply.bodies for reply in run(work)] == [["x"]] * 5
