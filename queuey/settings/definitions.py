@@ -88,8 +88,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     memory: Annotated[
         int,
         Meta(
-            description="Bytes of request bodies and answers that a worker holds at most. One application alone gets "
-            "8/9 of them; beyond its share it gets 429, and when all is taken 503.",
+            description="Bytes of bodies and answers that a worker holds at most, but at least three times the largest "
+            "request. One application alone gets two thirds of them.",
             ge=1 << 20,
             le=1 << 40,
         ),

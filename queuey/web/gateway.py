@@ -33,7 +33,7 @@ from queuey.web.errors import error_answer
 from queuey.web.gate import Gate
 from queuey.web.incoming import ARRIVAL, HELD, Intake, Receive, Scope, announced_length, make_environ, unreadable
 from queuey.web.later import PLACE, Later, WouldBlock
-from queuey.web.outgoing import STALL, Outlet, Send
+from queuey.web.outgoing import PIECE, STALL, Outlet, Send
 from queuey.web.paths import decode_path
 from queuey.web.shares import NOBODY, Room
 from queuey.web.threads import Calls, Pool
@@ -44,14 +44,16 @@ PATIENCE = 0.05
 """Seconds that a read waits for the one before it."""
 SMALL = 64 * 1024
 """Bytes of a body up to which a POST is handled at once."""
-READING = 3
-"""Pages of bodies that a read holds while its answer is being made: as stored, as text, and as written."""
+READING = 2
+"""Pages of bodies that a read holds while its answer is being made: as they were stored, and as they are written."""
 MEMORY = 256 * 1024 * 1024
 """Bytes of bodies and answers that may be in memory at the same moment."""
 ROOM_SECONDS = 5.0
 """Seconds that a request waits for a thread and for memory."""
 HOLDER = "queuey.holder"
 """Set in the environ: the application that the request counts for."""
+KEPT = "queuey.kept"
+"""Set in the environ of a read: bytes that its answer has been counted with."""
 
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
@@ -94,9 +96,9 @@ class Gateway:
         self._gate: Gate = application.registry.gate
         self._reads_at_once = self._hot.begins("GET")
         self._metrics: Metrics = application.registry.service.metrics
-        # The largest of all must fit, whatever the setting says.
+        # One alone gets two thirds. What it leaves has room for the largest request, whatever the setting says.
         self._reading = READING * page_bytes
-        self._memory = Room(max(memory, max_body, self._reading))
+        self._memory = Room(max(memory, 3 * max(max_body, self._reading)), alpha=2)
         self._intake = Intake(max_body, self._memory, arrival=arrival)
         self._work = Pool("queuey-request", threads, self._memory)
         # One application alone gets two thirds of the places, so that there are some for whoever comes then.
@@ -135,7 +137,8 @@ class Gateway:
                 environ.pop("wsgi.input", None)
                 self._memory.change(environ[HOLDER], -environ.pop(HELD))
                 self._work.dispatch()
-        await self._outlet.send(answer, send, environ.get(HOLDER, NOBODY), head=scope["method"] == "HEAD")
+        kept = environ.get(KEPT, 0)
+        await self._outlet.send(answer, send, environ.get(HOLDER, NOBODY), kept, head=scope["method"] == "HEAD")
 
     async def _answer(self, environ: Environ, receive: Receive, foreign: list[str]) -> Answer:
         if foreign:
@@ -180,17 +183,25 @@ class Gateway:
         # Threads that wait for a network do not disturb each other.
         run = self._run if self._reads_at_once or PLACE in environ else self._run_in_turn
         answer = await self._work.run(holder, partial(run, environ), self._reading)
-        self._memory.change(holder, -self._reading)
+        self._keep(environ, holder, answer)
         return answer
+
+    def _keep(self, environ: Environ, holder: str, answer: Answer | None) -> None:
+        """Gives back what a read has reserved, but for the answer itself."""
+        size = len(answer.body) if answer is not None and len(answer.body) > PIECE else 0
+        environ[KEPT] = size
+        self._memory.change(holder, size - self._reading)
+        self._work.dispatch()
 
     async def _read_at_once(self, environ: Environ, match: dict[str, str], holder: str) -> Answer | None:
         """Answers a read in the loop's thread, or returns None with the request as it was."""
-        if not self._memory.take(holder, self._reading):
-            return None
+        await self._work.admit(holder, self._reading)
+        answer = None
         try:
-            return await self._at_once(environ, match)
+            answer = await self._at_once(environ, match)
         finally:
-            self._memory.change(holder, -self._reading)
+            self._keep(environ, holder, answer)
+        return answer
 
     # At once
 

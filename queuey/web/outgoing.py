@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from queuey.web.answers import JSON, TEXT, Answer, Header
@@ -47,13 +48,14 @@ class Outlet:
         self._freed = freed
         self._stall = stall
 
-    async def send(self, answer: Answer, send: Send, holder: str, *, head: bool) -> None:
+    async def send(self, answer: Answer, send: Send, holder: str, kept: int = 0, *, head: bool) -> None:
         """Sends an answer; without its body if the request was a HEAD, whose answer says how long that would be.
 
         Args:
             answer: What to send.
             send: The server's.
             holder: Whom it counts for.
+            kept: Bytes that it has been counted with already.
             head: Whether the request was a HEAD.
         """
         body = b"" if head else answer.body
@@ -62,22 +64,22 @@ class Outlet:
             headers.append(_NO_BODY)
         if len(body) > PIECE:
             headers.append((b"content-length", str(len(body)).encode()))
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await self._send_pieces(body, send, holder)
+            self._memory.change(holder, len(body) - kept)
+            try:
+                await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+                await self._send_pieces(body, send)
+            finally:
+                self._memory.change(holder, -len(body))
+                self._freed()
             return
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
-    async def _send_pieces(self, body: bytes, send: Send, holder: str) -> None:
-        self._memory.change(holder, len(body))
-        try:
+    async def _send_pieces(self, body: bytes, send: Send) -> None:
+        """Sends a body piece by piece; without its end, the server drops the answer and the connection."""
+        with suppress(TimeoutError):
             async with asyncio.timeout(self._stall + len(body) / SLOWEST):
                 for at in range(0, len(body), PIECE):
                     more = at + PIECE < len(body)
                     async with asyncio.timeout(self._stall):
                         await send({"type": "http.response.body", "body": body[at : at + PIECE], "more_body": more})
-        except TimeoutError:
-            return  # Without its end the server drops the answer and the connection.
-        finally:
-            self._memory.change(holder, -len(body))
-            self._freed()

@@ -21,9 +21,6 @@ from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
 
 NOBODY = ""
 """The holder that all callers without a valid credential are together."""
-ALPHA = 8
-"""One holder alone may take 8/9 of a room, two of them 8/17 each."""
-
 T = TypeVar("T")
 
 
@@ -32,12 +29,12 @@ class Room:
 
     __slots__ = ("_alpha", "_free", "_held", "total")
 
-    def __init__(self, total: int, alpha: int = ALPHA) -> None:
+    def __init__(self, total: int, alpha: int) -> None:
         """Begins with all of it free.
 
         Args:
             total: How much there is.
-            alpha: A holder may hold so many times what is left.
+            alpha: A holder may hold so many times what is left. With 2, one alone may take 2/3, two of them 2/5 each.
         """
         self.total = total
         self._alpha = alpha

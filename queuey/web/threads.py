@@ -51,7 +51,7 @@ class Job:
 
     __slots__ = ("began", "future", "holder", "weight", "work")
 
-    def __init__(self, holder: str, work: Callable[[], Any], weight: int, future: asyncio.Future[Any]) -> None:
+    def __init__(self, holder: str, work: Callable[[], Any] | None, weight: int, future: asyncio.Future[Any]) -> None:
         self.holder = holder
         self.work = work
         self.weight = weight
@@ -106,24 +106,38 @@ class Pool:
         Raises:
             TooManyRequests, StoreUnavailable: There was no thread and no room for it in time.
         """
-        job = Job(holder, work, weight, self._loop.create_future())
-        self._turns.put(holder, job)
+        result: T = await self._turn(Job(holder, work, weight, self._loop.create_future()))
+        return result
+
+    async def admit(self, holder: str, weight: int) -> None:
+        """Waits for memory alone; the caller gives it back.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: There was no room for it in time.
+        """
+        if self._turns or not self._memory.take(holder, weight):
+            await self._turn(Job(holder, None, weight, self._loop.create_future()))
+
+    async def _turn(self, job: Job) -> Any:  # noqa: ANN401 - what the work gives
+        self._turns.put(job.holder, job)
         self.dispatch()
         try:
-            result: T = await job.future
+            return await job.future
         except asyncio.CancelledError:
             if not job.future.cancelled() and job.future.exception() is None:
-                self._memory.change(holder, -weight)
+                self._memory.change(job.holder, -job.weight)
             raise
-        return result
 
     def dispatch(self) -> None:
         """Hands jobs to threads that are free. Is called when something has become free."""
         while self._turns and (job := self._turns.take(self._fits)) is not None:
             if job.future.done():
                 continue
-            self._threads.change(job.holder, 1)
             self._memory.change(job.holder, job.weight)
+            if job.work is None:
+                job.future.set_result(None)
+                continue
+            self._threads.change(job.holder, 1)
             job.began = monotonic()
             self._jobs.put(job)
 
@@ -137,13 +151,15 @@ class Pool:
         self._turns.forget()
 
     def _fits(self, holder: str, job: Job) -> bool:
-        return self._threads.fits(holder, 1) and (not job.weight or self._memory.fits(holder, job.weight))
+        return (job.work is None or self._threads.fits(holder, 1)) and (
+            not job.weight or self._memory.fits(holder, job.weight)
+        )
 
     def _serve(self) -> None:
         """Is one of the threads."""
         while (job := self._jobs.get()) is not None:
             try:
-                result, error = job.work(), None
+                result, error = job.work(), None  # type: ignore[misc] # those without work get no thread
             except BaseException as failure:  # noqa: BLE001 - whoever waits gets it
                 result, error = None, failure
             self._tell(self._finish, job, result, error)

@@ -57,7 +57,7 @@ def test_something_is_left_for_another(total: int, alpha: int, greedy: int) -> N
 
 def test_why_it_did_not_fit() -> None:
     """Beyond its own share a holder is told so; when all is taken, that is nobody's fault alone."""
-    room = Room(90)
+    room = Room(90, 8)
     assert room.take("a", 80)
     assert not room.take("a", 5)
     assert isinstance(room.refusal("a", 5), TooManyRequests)

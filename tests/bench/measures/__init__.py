@@ -3,6 +3,7 @@
 from tests.bench.measures import (
     assignment,
     cpu,
+    fairness,
     over_cassandra,
     over_driver,
     over_http,
@@ -20,6 +21,7 @@ from tests.bench.measures import (
 __all__ = [
     "assignment",
     "cpu",
+    "fairness",
     "over_cassandra",
     "over_driver",
     "over_http",

@@ -1,0 +1,195 @@
+"""One caller against the whole service, on the wire: what it holds stays bounded, and another one is served."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.acceptance.wire import JSON, Wire, post
+from tests.served import Served, environment
+
+MIB = 1 << 20
+MEMORY = 24 * MIB
+PAGE = 2 * MIB
+OPTIONS = {"memory": MEMORY, "page-bytes": PAGE, "max-batch-bytes": 2 * MIB, "threads": 4, "wait-slots": 4}
+SLACK = 48 * MIB
+"""What the process may take beyond ``memory``: its heap does not shrink, and connections have buffers."""
+
+
+class Shop(NamedTuple):
+    """A running service, another application's key, and a public queue that fills a page."""
+
+    served: Served
+    key: str
+    queue: str
+
+    def other(self) -> Wire:
+        """A connection of the other application."""
+        wire = Wire(self.served)
+        wire.key = self.key
+        return wire
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """A service with little memory for two applications."""
+    options = [text for name, value in OPTIONS.items() for text in (f"--{name}", str(value))]
+    with Served(tmp_path_factory.mktemp("greedy"), options) as served:
+        create = [sys.executable, "-m", "queuey", "app", "create", "other", "--data", str(served.data)]
+        done = subprocess.run(create, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+        key = re.search(r"[0-9a-f]{64}", done.stdout)
+        assert key is not None, done.stdout
+        with served.client() as client:
+            queue = client.create_queue(type="public").name
+            client.send_many(queue, ["x" * 250_000] * 7)
+            client.send_many(queue, ["x" * 250_000] * 7)
+        yield Shop(served, key[0], queue)
+        assert "Traceback" not in served.output
+
+
+@pytest.fixture
+def wires() -> Iterator[list[Wire]]:
+    """Connections that end with the test."""
+    found: list[Wire] = []
+    yield found
+    for wire in found:
+        wire.close()
+
+
+def resident(served: Served) -> int:
+    """Bytes of memory that the service's processes have taken."""
+    pids, found = [served.process.pid], 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            pids += map(int, task.read_text("ascii").split())
+        [line] = [line for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines() if "VmRSS" in line]
+        found += int(line.split()[1]) * 1024
+    return found
+
+
+def statuses(wires: list[Wire], seconds: float = 0.3) -> Counter[int]:
+    """The statuses of the answers that have come; 0 for none."""
+    found: Counter[int] = Counter()
+    deadline = time.monotonic() + seconds
+    for wire in wires:
+        wire.socket.settimeout(max(0.01, deadline - time.monotonic()))
+        try:
+            start = wire.socket.recv(12)
+        except TimeoutError:
+            start = b""
+        found[int(start[9:12] or b"0")] += 1
+    return found
+
+
+def is_served(shop: Shop) -> None:
+    """The other application reads, posts and is answered soon."""
+    began = time.monotonic()
+    with shop.other() as wire:
+        body = json.dumps({"queues": [{"queue_name": shop.queue, "limit": 1}]}).ljust(100_000).encode()
+        reply = wire.ask("POST /v1/queuey/_read", body, f"Content-Length: {len(body)}", JSON)
+        assert reply.status == 200
+        reply = wire.ask(f"GET /v1/queuey/{shop.queue}?limit=1")
+        assert (reply.status, len(json.loads(reply.body)["messages"])) == (200, 1)
+        assert wire.ask("GET /__lbheartbeat__").status == 200
+    assert time.monotonic() - began < 4
+
+
+@pytest.mark.parametrize(
+    ("header", "status"), [("X-Nothing: 1", 403), ("Authorization: Application nonsense", 401)], ids=["none", "wrong"]
+)
+def test_strangers_are_answered_before_their_bodies(shop: Shop, wires: list[Wire], header: str, status: int) -> None:
+    """Bodies of callers without a valid key are refused unread, and nobody is told to go on with one."""
+    for number in range(40):
+        wire = Wire(shop.served)
+        expect = "Expect: 100-continue\r\n" if number % 2 else ""
+        head = f"{post(shop.queue)} HTTP/1.1\r\nHost: x\r\n{header}\r\nContent-Length: {2 * MIB}\r\n{expect}\r\n"
+        wire.socket.sendall(head.encode() + (b"" if expect else b"x" * 100_000))
+        wires.append(wire)
+    assert statuses(wires, 10) == {status: 40}
+    is_served(shop)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["application", "nobody"])
+def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """Bodies that are almost there hold no more than one share, with a key or without one; the rest is 429."""
+    is_served(shop)
+    before = resident(shop.served)
+    # No body of somebody without a key may be longer than one message.
+    size = 2 * MIB if known else 250_000
+    for _ in range(33 if known else 120):
+        wire = Wire(shop.served)
+        path = post(shop.queue) if known else "POST /v1/queuey/_read"
+        key = f"Authorization: Application {wire.key}\r\n" if known else ""
+        length = f"Content-Length: {size}\r\n"
+        wire.socket.sendall(f"{path} HTTP/1.1\r\nHost: x\r\n{key}{JSON}\r\n{length}\r\n".encode())
+        wires.append(wire)
+        wire.socket.settimeout(1)
+        with contextlib.suppress(OSError):  # refused while it is sent
+            wire.socket.sendall(b" " * (size - 1))
+    found = statuses(wires)
+    assert set(found) <= {0, 429}
+    assert 0 < found[0] * size <= MEMORY * 2 // 3
+    is_served(shop)
+    assert resident(shop.served) < before + MEMORY + SLACK
+
+
+def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
+    """Whoever reads pages and takes none of them holds its share of memory; the others read on."""
+    is_served(shop)
+    before = resident(shop.served)
+    wires += [Wire(shop.served).send(f"GET /v1/queuey/{shop.queue}?limit=1000") for _ in range(60)]
+    time.sleep(1)
+    is_served(shop)
+    assert resident(shop.served) < before + MEMORY + SLACK
+    assert set(statuses(wires, 12)) <= {200, 429}
+    is_served(shop)
+
+
+def test_pages_named_again_and_again(shop: Shop) -> None:
+    """Without a key, a public queue named a hundred times is one page."""
+    body = json.dumps({"queues": [{"queue_name": shop.queue, "partitions": "*"}] * 100}).encode()
+    with Wire(shop.served) as wire:
+        head = f"POST /v1/queuey/_read HTTP/1.1\r\nHost: x\r\n{JSON}\r\nContent-Length: {len(body)}\r\n\r\n"
+        wire.socket.sendall(head.encode() + body)
+        reply = wire.answer()
+    assert (reply.status, len(reply.body) < PAGE + 300_000) == (200, True)
+
+
+def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
+    """One application waits on so many connections and no more; another one finds a place beside it."""
+    with shop.served.client() as client:
+        empty = client.create_queue(type="public").name
+    is_served(shop)
+    path = f"GET /v1/queuey/{empty}?wait=20"
+    wires += [Wire(shop.served).send(path) for _ in range(20)]
+    found = statuses(wires, 1)
+    assert found == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
+    with shop.other() as other:
+        other.send(path)
+        assert statuses([other]) == {0: 1}
+        is_served(shop)
+        with shop.served.client() as client:
+            client.send(empty, "news")
+        assert statuses([other], 5) == {200: 1}
+
+
+def test_silent_connections(shop: Shop, wires: list[Wire]) -> None:
+    """Connections that send nothing, or half of a request's head, are closed after ten seconds."""
+    wires += [Wire(shop.served) for _ in range(20)]
+    for wire in wires[:10]:
+        wire.socket.sendall(b"GET /v1/queuey HTTP/1.1\r\nHost:")
+    began = time.monotonic()
+    for wire in wires:
+        wire.socket.settimeout(15)
+        assert wire.socket.recv(200)[:12] in {b"", b"HTTP/1.1 408", b"HTTP/1.1 400"}
+    assert time.monotonic() - began < 14
