@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from queuey.errors import StoreUnavailable
+from queuey.ids import LOW_MIN, Position
 from queuey.messages import Queue
+from queuey.storage.cassandra.clock import ticks
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.overlap import Copies, meeting
 
 
 class InForce(NamedTuple):
@@ -27,8 +30,31 @@ class InForce(NamedTuple):
     safe: bool
 
 
+def usual(copies: Copies) -> str:
+    """Returns the consistency level that one left open means."""
+    return "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
+
+
+def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
+    """Tells whether a read that finds nothing proves that nothing acknowledged is there.
+
+    So it is where every read meets every acknowledged write of every data centre. That includes writes at the other
+    safe levels, since a queue may have had another level before.
+
+    Args:
+        reads: Cassandra's consistency level of the read.
+        options: Those of every process.
+        copies: By data centre.
+    """
+    writes = {level.write or usual(copies) for level in options.levels.values() if level.safe}
+    return all(meeting(write, reads, copies) == "everywhere" for write in writes)
+
+
 class Levels:
     """The levels in force.
+
+    What ``auto`` means is decided once. Whether emptiness proves anything is decided by the copies as they are now: the
+    driver reads the schema again whenever it changes.
 
     Args:
         options: What the deployment chose.
@@ -39,6 +65,8 @@ class Levels:
         self._options = options
         self._replication = replication
         self._known: dict[str, InForce] = {}
+        self._concluding: tuple[Copies, dict[str, bool]] = {}, {}
+        """Copies, and what was found for them by consistency level of reads. One value: threads must not mix them."""
 
     def of(self, queue: Queue) -> InForce:
         """Returns the level of a queue."""
@@ -48,13 +76,44 @@ class Levels:
         """Returns the seconds that range reads of a queue stay behind the clock: its own or its level's."""
         return self.of(queue).delay if queue.read_delay is None else queue.read_delay
 
+    def concludes(self, queue: Queue) -> bool:
+        """Tells whether emptiness that a read of a queue finds may be remembered, stored or trusted.
+
+        Everything that is derived from seeing nothing goes through here: floors and vacancies.
+        """
+        level = self.of(queue)
+        if not level.safe:
+            return False
+        try:
+            copies = self._replication()
+        except StoreUnavailable:
+            return False
+        known, found = self._concluding
+        if known != copies:
+            found = {}
+            self._concluding = copies, found
+        if level.reads not in found:
+            found[level.reads] = concludes(level.reads, self._options, copies)
+        return found[level.reads]
+
+    def empty_below(self, queue: Queue, now: int) -> Position | None:
+        """Returns the position below which what a read finds empty stays empty; None: nowhere.
+
+        Args:
+            queue: What is read.
+            now: Ticks, taken before the read.
+        """
+        if not self.concludes(queue):
+            return None
+        return now - ticks(self.of(queue).delay), LOW_MIN
+
     def _decide(self, name: str) -> InForce:
         level = self._options.levels[name]
         try:
-            usual = "LOCAL_QUORUM" if len(self._replication()) > 1 else "QUORUM"
+            auto = usual(self._replication())
         except StoreUnavailable:  # Nothing can be written or read now; to be decided when it can.
             return InForce(level.write or "QUORUM", level.read or "QUORUM", level.delay, level.deadline, level.safe)
-        found = InForce(level.write or usual, level.read or usual, level.delay, level.deadline, level.safe)
+        found = InForce(level.write or auto, level.read or auto, level.delay, level.deadline, level.safe)
         self._known[name] = found
         return found
 

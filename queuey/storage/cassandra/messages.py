@@ -201,7 +201,7 @@ class CassandraMessages(Scanning):
         }
         readers = [_reader(slices[number], extents[number], now) for number in there]
         keys = [(row.queue.qid, slices[number].partition) for number in there]
-        found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(level, now))
+        found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(queue, now))
         gathered = dict(zip(there, found, strict=True))
         for number, known in zip(there, looks, strict=True):
             self._note_floor(row, known, slices[number], gathered[number], now)
@@ -242,7 +242,7 @@ class CassandraMessages(Scanning):
             done(reading.page_of(part, extent, gathered, horizon), None)
 
         reader = _reader(part, extent, now)
-        reading.Going(self._driver, reader, key, level.reads, self._noting(level, now), ended).start()
+        reading.Going(self._driver, reader, key, level.reads, self._noting(queue, now), ended).start()
         return True
 
     def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
@@ -257,16 +257,16 @@ class CassandraMessages(Scanning):
         delay = self._levels.delay(queue)
         return [now - ticks(delay) if kept and delay else prompt for kept in delayed]
 
-    def _noting(self, level: InForce, now: int) -> Callable[[tuple[int, int], reading.Probe], None] | None:
+    def _noting(self, queue: Queue, now: int) -> Callable[[tuple[int, int], reading.Probe], None] | None:
         """Returns what remembers ranges without messages, where that is safe."""
-        if not level.safe:
+        below = self._levels.empty_below(queue, now)
+        if below is None:
             return None
-        below = (now - ticks(level.delay), LOW_MIN)
         return lambda key, probe: self._vacancies.note(key, probe, below)
 
     def _looks(self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float) -> list[Known]:
         """Returns what is recorded of the places of slices, from memory where that is recent enough."""
-        qid = row.queue.qid
+        qid, floors = row.queue.qid, self._levels.concludes(row.queue)
         found: list[Known | None] = [
             self._segments.cached(qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending)
             for part, upper in wanted
@@ -276,7 +276,7 @@ class CassandraMessages(Scanning):
             asked = [
                 (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
             ]
-            looks = self._segments.look(asked, consistency=level.reads, descending=descending)
+            looks = self._segments.look(asked, consistency=level.reads, floors=floors, descending=descending)
             for number, known in zip(missing, looks, strict=True):
                 found[number] = known
         return [known for known in found if known is not None]
@@ -315,20 +315,20 @@ class CassandraMessages(Scanning):
 
     def _note_floor(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
         """Remembers, for everybody, where live messages begin, if this read came from below that."""
-        level = self._levels.of(row.queue)
-        if not level.safe:
+        below = self._levels.empty_below(row.queue, now)
+        if below is None:
             return
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
         if part.descending or not part.delayed or part.lower > max(known.floor or ids.FIRST, oldest):
             return
         first = gathered.messages[0].position if gathered.messages else gathered.end
-        floor = min(first, (now - ticks(level.delay), LOW_MIN))
+        floor = min(first, below)
         self._segments.raise_floor(
             (row.queue.qid, part.partition),
             known,
             floor,
             lifetime=CLASSES[row.home] + MARGIN,
-            consistency=level.writes,
+            consistency=self._levels.of(row.queue).writes,
         )
 
     # By id
@@ -350,11 +350,13 @@ class CassandraMessages(Scanning):
         """Returns a look for each of some ids that reaches it; one may serve many."""
         found: dict[tuple[int, int], Known] = {}
         left: dict[int, list[int]] = {}
+        floors = self._levels.concludes(row.queue)
         for partition, at in sorted({(partition, position[0]) for partition, position in wanted}):
             left.setdefault(partition, []).append(at)
         while left:
             asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
-            looks = dict(zip(left, self._segments.look(asked, consistency=level.reads), strict=True))
+            found_now = self._segments.look(asked, consistency=level.reads, floors=floors)
+            looks = dict(zip(left, found_now, strict=True))
             for partition, known in looks.items():
                 found.update(((partition, at), known) for at in left[partition] if at < known.high)
                 left[partition] = [at for at in left[partition] if at >= known.high]
@@ -398,12 +400,12 @@ class CassandraMessages(Scanning):
 
     def _count(self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int) -> list[counting.Tally]:
         """Counts what lies between positions of partitions."""
-        reads = self._levels.of(row.queue).reads
+        reads, floors = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
         found = []
         for number, lower, upper in wanted:
             key = (row.queue.qid, number)
-            [up] = self._segments.look([(*key, lower[0])], consistency=reads)
-            [down] = self._segments.look([(*key, upper[0])], consistency=reads, descending=True)
+            [up] = self._segments.look([(*key, lower[0])], consistency=reads, floors=floors)
+            [down] = self._segments.look([(*key, upper[0])], consistency=reads, floors=floors, descending=True)
             extents = (
                 self._extent(row, up, Slice(number, lower, upper), upper, now),
                 self._extent(row, down, Slice(number, lower, upper, descending=True), upper, now),

@@ -75,14 +75,14 @@ class CassandraBulk(CassandraMessages):
             row = queue_rows.row_of(*name, found[0], began) if found else None
         if row is None or row.queue.version != queue.version:
             return []
-        level, now = self._levels.of(queue), self._clock.now()
+        level, now, floors = self._levels.of(queue), self._clock.now(), self._levels.concludes(queue)
         measures = []
         for first in range(1, row.queue.partitions + 1, LOOKS):
             numbers = range(first, min(first + LOOKS, row.queue.partitions + 1))
             began = self._clock.boottime()
             looks = yield [self._asking(segments.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
             for number, found in zip(numbers, looks, strict=True):
-                known = segments.all_of(began, found)
+                known = segments.all_of(began, found, floors=floors)
                 measure = yield from self._measuring_partition(row, known, number, now)
                 if measure is not None:
                     measures.append(measure)
@@ -141,7 +141,7 @@ class CassandraBulk(CassandraMessages):
             yield bulk.NOTHING[bodies], upper
             return
         key = (row.queue.qid, part.partition)
-        note = self._noting(level, now)
+        note = self._noting(queue, now)
         reading = bulk.Reading(self._driver, key, level.reads, bodies, part.limit, part.max_bytes, note)
         pace = bulk.Pace(reading)
         at = part.lower

@@ -6,7 +6,8 @@ rule.
 
 The record also holds the partition's **floor**: below it, nothing that was written under a new id is alive. It lets a
 reader that comes without a cursor begin behind any number of deleted messages. It only ever has to be true, never
-exact, and once true it stays so.
+exact, and once true it stays so. Where reads do not meet all acknowledged writes (:meth:`Levels.concludes`) none is
+written, and one that is there is ignored.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Known(NamedTuple):
         recorded: All recorded places that overlap ``[low, high)``, but perhaps not those below the floor, and perhaps
             others.
         low, high: Ticks between which it is complete.
-        floor: Nothing written under a new id lies below, or None.
+        floor: Nothing written under a new id lies below; None: none is recorded, or it may not be trusted.
     """
 
     began: float
@@ -143,7 +144,7 @@ class Segments:
         return known if reaches else None
 
     def look(
-        self, wanted: Sequence[tuple[int, int, int]], *, consistency: str, descending: bool = False
+        self, wanted: Sequence[tuple[int, int, int]], *, consistency: str, floors: bool, descending: bool = False
     ) -> list[Known]:
         """Looks partitions up.
 
@@ -151,6 +152,7 @@ class Segments:
             wanted: qid, partition and the tick to begin at: everything above (descending: below) is asked for, as far
                 as one look reaches.
             consistency: The queue's read level.
+            floors: Floors may be trusted.
             descending: Look downwards.
 
         Raises:
@@ -160,9 +162,10 @@ class Segments:
         first = self._driver.run_all([(FIRST, (qid, part)) for qid, part, _ in wanted], consistency=consistency)
         found = []
         for (qid, part, at), rows in zip(wanted, first, strict=True):
-            known = all_of(began, rows)
+            known = all_of(began, rows, floors=floors)
             if known is None:
-                known = self._look_further(began, (qid, part), at, _floor(rows), consistency, descending=descending)
+                floor = _floor(rows) if floors else None
+                known = self._look_further(began, (qid, part), at, floor, consistency, descending=descending)
             with self._lock:
                 _remember(self._known, (qid, part, descending), known, self._size)
             found.append(known)
@@ -214,11 +217,11 @@ class Segments:
         self._driver.begin(FLOOR, (lifetime, value, *key), consistency=consistency, done=_noted)
 
 
-def all_of(began: float, rows: Rows) -> Known | None:
-    """Returns what a first look gave, None if it was not enough."""
+def all_of(began: float, rows: Rows, *, floors: bool) -> Known | None:
+    """Returns what a first look gave, None if it was not enough; with the floor only if it may be trusted."""
     if len(rows) >= FIRST_LOOK:
         return None
-    return Known(began, Recorded(_places(rows)), 0, ids.TICKS_MAX + 1, _floor(rows))
+    return Known(began, Recorded(_places(rows)), 0, ids.TICKS_MAX + 1, _floor(rows) if floors else None)
 
 
 def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:

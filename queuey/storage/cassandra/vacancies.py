@@ -2,7 +2,8 @@
 
 Places of new ids only grow at or above the horizon (see :mod:`placement`), and what is dead there stays dead. So a
 range below it that a reader found empty need not be looked at again: of a busy queue that is mostly the wide bucket
-beside its narrow ones, half of all queries.
+beside its narrow ones, half of all queries. That holds only where a read meets all acknowledged writes; elsewhere
+nothing is noted (:meth:`Levels.empty_below`).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Literal
 
 from queuey.messages import Finding
 from queuey.storage.cassandra.driver import Host
+from queuey.storage.cassandra.levels import usual
 from queuey.storage.cassandra.node_settings import Node, describe_sync
 from queuey.storage.cassandra.options import CassandraOptions, Level, Target
 from queuey.storage.cassandra.overlap import Copies, Meeting, meeting, quorum
@@ -166,8 +167,8 @@ def grace(seconds: Mapping[str, int], hints: float) -> Finding:
 
 
 def _level(name: str, level: Level, copies: Copies) -> Finding:
-    usual = "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
-    write, read = level.write or usual, level.read or usual
+    auto = usual(copies)
+    write, read = level.write or auto, level.read or auto
     text = f"{name}: written at {write}, read at {read}"
     if not level.safe:
         return Finding("levels", "ok", f"{text}: no guarantees")

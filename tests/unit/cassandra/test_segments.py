@@ -80,9 +80,9 @@ class Record:
         self.written.append(values)
         done(None if self.error else [], self.error)
 
-    def look(self, at: int = 0, *, descending: bool = False) -> segments.Known:
+    def look(self, at: int = 0, *, floors: bool = True, descending: bool = False) -> segments.Known:
         """Looks the partition up."""
-        [known] = self.segments.look([(QID, PART, at)], consistency="QUORUM", descending=descending)
+        [known] = self.segments.look([(QID, PART, at)], consistency="QUORUM", floors=floors, descending=descending)
         return known
 
     def cached(self, low: int, high: int, *, since: float, descending: bool = False) -> segments.Known | None:
@@ -286,6 +286,18 @@ def test_a_look_does_not_walk_over_what_lies_below_the_floor() -> None:
     assert len(known.recorded.places) <= 11
 
 
+@pytest.mark.parametrize("count", [0, 3, 3 * MORE])
+def test_a_floor_that_may_not_be_trusted_is_ignored(count: int) -> None:
+    """Where reads may miss what another data centre acknowledged, a recorded floor hides no place."""
+    places = [row_of(4, number) for number in range(count)]
+    record = Record(places)
+    record.floor = UUID(hex=ids.to_hex((START + 10**15, 0)))
+    known = record.look(floors=False)
+    assert known.floor is None
+    assert {place for place in places if place.start < known.high} <= set(known.recorded.places)
+    assert record.look().floor is not None
+
+
 @given(recorded())
 def test_looks_lead_through_all_places_upwards(places: list[Place]) -> None:
     """Going on where a look ended, all places are seen in a few looks."""
@@ -338,9 +350,9 @@ def test_memory_is_bounded() -> None:
     small = Segments(record, Clock(), 3)  # type: ignore[arg-type]
     record.run_all = lambda calls, *, consistency: [[] for _ in calls]  # type: ignore[method-assign]
     for part in range(10):
-        small.look([(QID, part, 0)], consistency="QUORUM")
+        small.look([(QID, part, 0)], consistency="QUORUM", floors=True)
         small.record(QID, part, [row_of(3, 0)], consistency="QUORUM")
-        small.look([(QID, part, 0)], consistency="QUORUM")
+        small.look([(QID, part, 0)], consistency="QUORUM", floors=True)
     assert [part for part in range(10) if small.cached(QID, part, 0, 1, since=0.0, descending=False)] == [7, 8, 9]
     assert [part for part in range(10) if small.is_recorded(QID, part, row_of(3, 0))] == [7, 8, 9]
 
