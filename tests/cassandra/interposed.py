@@ -130,10 +130,11 @@ class Rule:
 
 @dataclass
 class Log:
-    """Which statements were sent, in order, and how many were sent side by side each time that some were."""
+    """Which statements were sent, in order, how many side by side each time that some were, and rows at which levels."""
 
     statements: list[Statement] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
+    levels: dict[Statement, set[str]] = field(default_factory=dict)
 
     def count(self, wanted: Iterable[Statement]) -> int:
         """Returns how many of these were sent."""
@@ -306,6 +307,7 @@ class _Interposed(Driver):
         **options: Any,  # noqa: ANN401
     ) -> None:
         """See the driver."""
+        self._wire.log.levels.setdefault(statement, set()).add(options["consistency"])
         send = super().begin_rows
         self._wire.start(statement, done, lambda done: send(statement, rows, count, done=done, **options))
 

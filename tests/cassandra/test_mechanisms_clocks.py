@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import Level
 from queuey.storage.cassandra.clock import Clock
-from queuey.storage.cassandra.skew import GAP, Reading, Skew, Watch
+from queuey.storage.cassandra.skew import FRESH, GAP, Reading, Skew, Watch
 from tests.cassandra.interposed import DELETES, INSERTS
 from tests.cassandra.scene import (
     D,
@@ -133,6 +133,27 @@ def machine_stopped_and_compared(scene: Scene) -> list[str]:
     return reader.missed([attempt])
 
 
+def machine_stopped_before_sending(scene: Scene) -> list[str]:
+    """A virtual machine, all its clocks included, stands still between minting and sending; the answer takes a while.
+
+    Its clocks agree with each other afterwards, and were compared with the nodes' not long ago by what they show.
+    """
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    reader = Reader(reading, queue)
+    gate = writing.wire.hold(INSERTS)
+    attempt = writing.post(queue)
+    gate.reached()
+    scene.world.advance(20.0)
+    writing.machine.fall_behind(20.0)
+    reader.go_on()
+    scene.world.advance(FRESH + 0.01)
+    gate.open()
+    end_of(attempt)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
 def fence_of_a_stopped_machine(scene: Scene) -> list[str]:
     """A virtual machine stands still while it undoes a write, which is shown meanwhile."""
     writing, reading = scene.start(), scene.start()
@@ -151,7 +172,7 @@ def fence_of_a_stopped_machine(scene: Scene) -> list[str]:
 
 def never_refusing(removed: ExitStack) -> None:
     """Trusts the clock whatever the nodes say."""
-    removed.enter_context(replace(Skew.sound, lambda self: True))
+    removed.enter_context(replace(Skew.sound, lambda self, since=0.0: True))
     removed.enter_context(replace(Skew.refusing, property(lambda self: False)))
     all_timed_rightly(removed)
 
@@ -160,12 +181,18 @@ def no_gap(removed: ExitStack) -> None:
     """Trusts the clock however long ago it was compared."""
     sound = Skew.sound
 
-    def sound_if_it_was_compared(self: Skew) -> bool:
+    def sound_if_it_was_compared(self: Skew, since: float = 0.0) -> bool:
         if self._checked is not None:
             self._checked = self._clock.boottime()
         return sound(self)
 
     removed.enter_context(replace(sound, sound_if_it_was_compared))
+
+
+def checks_of_any_age(removed: ExitStack) -> None:
+    """Acknowledges by any check that was good."""
+    sound = Skew.sound
+    removed.enter_context(replace(sound, lambda self, since=0.0: sound(self)))
 
 
 def jumps_unnoticed(removed: ExitStack) -> None:
@@ -184,6 +211,7 @@ CLOCKS = (
     Mechanism("comparing after a gap", behind_after_a_gap, no_gap),
     Mechanism("comparing before an acknowledgement", behind_before_acknowledging, no_gap),
     Mechanism("comparing after a jump", machine_stopped, jumps_unnoticed),
+    Mechanism("comparing lately before an acknowledgement", machine_stopped_before_sending, checks_of_any_age),
     Mechanism("distrust of what a wrong clock timed", machine_stopped_and_compared, all_timed_rightly),
     Mechanism("distrust of a fence that a wrong clock timed", fence_of_a_stopped_machine, all_timed_rightly),
 )

@@ -15,6 +15,7 @@ from queuey.messages import Page, Queue, Slice
 from queuey.storage.cassandra import CassandraStore, messages, placement, reading, rows
 from queuey.storage.cassandra.clock import ticks
 from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.levels import Levels
 from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.placement import Place
 from queuey.storage.cassandra.queue_rows import QueueRows, Row
@@ -122,13 +123,67 @@ def place_of_another(scene: Scene) -> list[str]:
     return reader.missed([attempt])
 
 
-def raise_floor(scene: Scene, process: Process, queue: Queue) -> None:
+def place_seen_late(scene: Scene) -> list[str]:
+    """A look is nearly as old as it may be, the writer's clock as far behind and the reader's ahead as is allowed."""
+    options = {"row_age": D - S}
+    writing, reading_ = scene.start(**options), scene.start(**options)
+    queue = scene.queue(writing, ttl=TTL)
+    for process, behind in ((writing, 0.39 * S), (reading_, -0.39 * S)):
+        process.machine.fall_behind(behind)
+        assert process.store._watch.check()
+    reader = Reader(reading_, queue)
+    reader.go_on()
+    scene.world.advance(0.01)
+    attempt = writing.post(queue, message(ttl=LONG))
+    assert end_of(attempt) == "acknowledged"
+    scene.world.advance(D - 0.78 * S + 0.01)
+    reader.go_on()
+    return reader.missed([attempt])
+
+
+def found_empty_too_early(scene: Scene) -> list[str]:
+    """Somebody who does not keep the read delay finds nothing where a write is on its way."""
+    writing, looking = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    gate = writing.wire.hold(INSERTS)
+    attempt = writing.post(queue)
+    gate.reached()
+    scene.world.advance(0.1)
+    [page] = looking.store.read(queue, [Slice(1, delayed=False)])
+    assert page.messages == []
+    gate.open()
+    assert end_of(attempt) == "acknowledged"
+    scene.world.advance(D + S)
+    return shown(looking, queue, attempt.result()[0])
+
+
+def floor_raised_too_early(scene: Scene) -> list[str]:
+    """A queue is read without any delay and found empty while a write is on its way; others read from the beginning."""
+    writing, looking, other = scene.start(), scene.start(), scene.start()
+    queue = scene.queue(writing, read_delay=0.0)
+    gate = writing.wire.hold(INSERTS)
+    attempt = writing.post(queue)
+    gate.reached()
+    scene.world.advance(0.1)
+    note_floor(looking, queue)
+    gate.open()
+    assert end_of(attempt) == "acknowledged"
+    scene.world.advance(D + S)
+    return shown(other, queue, attempt.result()[0])
+
+
+def note_floor(process: Process, queue: Queue) -> None:
     """Has a partition read from its beginning, and waits until it is recorded where its messages begin."""
-    scene.world.advance(100)
     gate = process.wire.hold(FLOORS)
     gate.open()
     Reader(process, queue).go_on()
     gate.passed()
+
+
+def raise_floor(scene: Scene, process: Process, queue: Queue) -> None:
+    """Has it recorded where messages of some age begin."""
+    scene.world.advance(100)
+    note_floor(process, queue)
     scene.world.advance(D)
 
 
@@ -216,6 +271,21 @@ def looks_for_ever(removed: ExitStack) -> None:
     removed.enter_context(replace(Segments.cached, old))
 
 
+def looks_of_longer_ago(removed: ExitStack) -> None:
+    """Uses what was recorded of places a little longer than it may be used."""
+    cached = Segments.cached
+
+    def old(self: Segments, *place: int, since: float, descending: bool) -> Known | None:
+        return cached(self, *place, since=since - S, descending=descending)
+
+    removed.enter_context(replace(cached, old))
+
+
+def empty_up_to_now(removed: ExitStack) -> None:
+    """Takes what is found empty for empty for ever, however near to the present it is."""
+    removed.enter_context(replace(Levels.empty_below, lambda self, queue, now: (now, LOW_MIN)))
+
+
 def floor_for_all(removed: ExitStack) -> None:
     """Takes the floor to be that of all places."""
     removed.enter_context(replace(Place.minted, property(lambda self: True)))
@@ -236,6 +306,9 @@ READING = (
     Mechanism("age of rows (purge)", purged_meanwhile, rows_for_ever),
     Mechanism("age of rows (reach)", longer_lived, rows_for_ever),
     Mechanism("age of looks at places", place_of_another, looks_for_ever),
+    Mechanism("age of looks at places, to the second", place_seen_late, looks_of_longer_ago),
+    Mechanism("emptiness only below the horizon", found_empty_too_early, empty_up_to_now),
+    Mechanism("floor only below the horizon", floor_raised_too_early, empty_up_to_now),
     Mechanism("floor of minted places only", below_the_floor, floor_for_all),
     Mechanism("places of given ids (past)", below_the_floor, given_among_minted),
     Mechanism("places of given ids (future)", overtaken_by_the_floor, given_among_minted),

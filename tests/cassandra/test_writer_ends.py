@@ -9,8 +9,9 @@ import pytest
 
 from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
 from queuey.messages import Queue, QueueSpec
-from tests.cassandra.interposed import CLOCKS, DELETES, INSERTS, PATIENCE, QUEUES, RECORDS, Gate
-from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, end_of, message
+from queuey.storage.cassandra import Level
+from tests.cassandra.interposed import ALWAYS, CLOCKS, DELETES, INSERTS, PATIENCE, QUEUES, RECORDS, Gate
+from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, W, end_of, message
 
 LONG = 5 * 86_400
 
@@ -169,7 +170,7 @@ def break_record(process: Process) -> None:
 def break_clock(process: Process) -> None:
     """The clock cannot be compared when it has to be."""
     process.machine.wrong = 60.0
-    process.wire.fail(CLOCKS, nodes(process))
+    process.wire.fail(CLOCKS, ALWAYS)
 
 
 def break_fence(process: Process) -> None:
@@ -204,6 +205,16 @@ def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
     assert eventually(lambda: at_rest(process))
     scene.world.advance(D + S)
     assert len(Reader(process, queue).go_on()) == 2
+
+
+def test_undone_at_the_level_of_the_write(scene: Scene) -> None:
+    """A fence goes to as many copies as the write, or a read could meet the write alone."""
+    process = scene.start(levels={"strong": Level("ALL", "ONE", delay=D, deadline=W)})
+    queue = scene.queue(process)
+    process.wire.lose(INSERTS)
+    assert end_of(process.post(queue)) == "none"
+    levels = process.wire.log.levels
+    assert {level for one in (*INSERTS, *DELETES) for level in levels.get(one, ())} == {"ALL"}
 
 
 def test_changed_halfway(scene: Scene) -> None:

@@ -68,7 +68,8 @@ class CassandraOptions:
         catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
         catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes.
         catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
-        heartbeat: Seconds between looks at the coordinators' clocks.
+        heartbeat: Seconds between looks at the coordinators' clocks: well below :data:`skew.FRESH`, so that an
+            acknowledgement need not wait for one.
         reap_interval: Seconds between looks for what purges and deletes left; None: only when told.
         reap_after: Seconds for which that is left alone.
     """
@@ -96,7 +97,7 @@ class CassandraOptions:
     catalogue_read: str = "QUORUM"
     catalogue_serial: str = "SERIAL"
     catalogue_deadline: float = 10.0
-    heartbeat: float = 1.0
+    heartbeat: float = 0.25
     reap_interval: float | None = 60.0
     reap_after: float = 600.0
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from queuey import ids
-from queuey.errors import QueueChanged, TooLate
+from queuey.errors import QueueChanged, StoreUnavailable, TooLate
 from queuey.ids import LOW_MIN, Position
 from queuey.messages import Measure, Message, Queue, Slice
 from queuey.storage import items as items_of
@@ -195,9 +195,11 @@ class CassandraBulk(CassandraMessages):
         # The timestamps are of before that was judged. So a delete by anybody for whom it is too late to begin wins
         # against rows of this call that are still on their way, wherever this process is stopped.
         written = loader.send(placed, now, lambda at: self._stamps.at(now, at))
-        ended = self._clock.now()
-        if not self._watch.sound() and not self._watch.check():
-            raise InDoubt(str(self._watch.refusal()))
+        ended, arrived = self._clock.both()
+        try:
+            self._watch.confirm(arrived)
+        except StoreUnavailable as refused:
+            raise InDoubt(str(refused)) from refused
         if ended > within.end or not self._watch.vouches(began):
             raise TooLate(written=True)
         return written

@@ -8,6 +8,10 @@ their answers: beyond 0.4 S the process neither writes nor reads, so two process
        ▲                                 │  └──(a check beyond 0.4 S)────────▲
        └──(no check for GAP, or the wall clock jumped against the boot time)─┘ (before an acknowledgement)
 
+A virtual machine that stands still stops all its clocks, and nothing but a check tells. So an acknowledgement needs a
+check that began no longer than FRESH before the answer to the write came: of what took longer, one that began after it
+was sent. What is answered within FRESH after a standstill, and before the first check, may be acknowledged too late.
+
 The wall clock is taken over (:meth:`Clock.accept`) only when it is within 0.3 S of the median itself, so a wall clock
 that is set wrongly does no harm to a running process. A clock that had to be set right by more than 0.4 S, as when a
 virtual machine has stood still, has timed writes wrongly: nothing that was minted before counts as in time.
@@ -37,6 +41,12 @@ ERROR = 0.1
 GAP = 10.0
 """Seconds without a check after which one comes before the next acknowledgement."""
 
+FRESH = 1.0
+"""Seconds before the answer to a write in which a check must have begun for the write to be acknowledged."""
+
+ATTEMPTS = 5
+AGAIN = 0.05
+"""Attempts at a check that an acknowledgement waits for, and seconds between them."""
 LATE = 1.0
 """Seconds that the driver may be late in telling that a node did not answer."""
 
@@ -71,6 +81,7 @@ class Skew:
         self._clock = clock
         self._difference = difference
         self._checked: float | None = None
+        self._began = -math.inf
         self._drift = 0.0
         self._refusing = False
         self.wrong_until = -math.inf
@@ -81,8 +92,13 @@ class Skew:
         """Coordinators whose own clocks are beyond 0.3 S of the median."""
         self.wall_off = False
 
-    def note(self, readings: Sequence[Reading]) -> None:
-        """Takes a round of answers into account; those that took too long to be exact count for nothing."""
+    def note(self, readings: Sequence[Reading], began: float | None = None) -> None:
+        """Takes a round of answers into account; those that took too long to be exact count for nothing.
+
+        Args:
+            readings: The answers.
+            began: Boot time at which the round began; None: now.
+        """
         exact = [reading for reading in readings if reading.error <= ERROR * self._difference]
         if not exact:
             return
@@ -107,12 +123,18 @@ class Skew:
             )
         self.median, self._refusing = median, refusing
         self._checked, self._drift = self._clock.boottime(), drift
+        self._began = self._checked if began is None else began
 
-    def sound(self) -> bool:
-        """Tells whether the last check still says that ids and horizons may be made."""
+    def sound(self, since: float = -math.inf) -> bool:
+        """Tells whether the last check still says that ids and horizons may be made.
+
+        Args:
+            since: Boot time; the check must have begun then or later.
+        """
         return (
             self._checked is not None
             and not self._refusing
+            and self._began >= since
             and self._clock.boottime() - self._checked <= GAP
             and abs(self._clock.drift() - self._drift) <= ERROR * self._difference
         )
@@ -173,19 +195,23 @@ class Watch:
         if self._thread is not None:
             self._thread.join(5.0)
 
-    def check(self, timeout: float = 1.0) -> bool:
+    def check(self, timeout: float = 1.0, *, since: float | None = None) -> bool:
         """Asks now and returns whether the clock is sound; several callers share a round.
 
         Args:
             timeout: Seconds to wait for the nodes.
+            since: Boot time; a round that began then or later will do, and no other. None: a new one.
         """
+        wanted = -math.inf if since is None else since
         if not self._asking.acquire(timeout=timeout):
-            return self._skew.sound()
+            return self._skew.sound(wanted)
         try:
-            self._skew.note(self._ask(timeout))
+            if since is None or not self._skew.sound(since):
+                began = self._clock.boottime()
+                self._skew.note(self._ask(timeout), began)
         finally:
             self._asking.release()
-        return self._skew.sound()
+        return self._skew.sound(wanted)
 
     def sound(self) -> bool:
         """Tells without asking whether the clock may be trusted."""
@@ -207,6 +233,26 @@ class Watch:
         """
         if not self._skew.sound() and not self.check():
             raise self.refusal()
+
+    def confirm(self, arrived: float) -> None:
+        """Makes sure of the clock before a write is acknowledged, by asking if need be.
+
+        Args:
+            arrived: Boot time at which the answer to the write came.
+
+        Raises:
+            StoreUnavailable: It is off, or no node said that it is not.
+        """
+        for _ in range(ATTEMPTS):
+            if self.confirmed(arrived) or self.check(since=arrived - FRESH):
+                return
+            if self._skew.refusing or self._ended.wait(AGAIN):
+                break
+        raise self.refusal()
+
+    def confirmed(self, arrived: float) -> bool:
+        """Tells without asking whether the last check is recent enough to acknowledge a write; see :meth:`confirm`."""
+        return self._skew.sound(arrived - FRESH)
 
     def refusal(self) -> StoreUnavailable:
         """Says, without asking, why nothing is served."""

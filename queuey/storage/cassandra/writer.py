@@ -346,16 +346,17 @@ class Writer:
     # In the driver's thread
 
     def _arrived(self, flight: Flight, level: InForce, error: StoreUnavailable | None) -> None:
-        if error is not None or self._watch.sound():
+        arrived = self._clock.boottime()
+        if error is not None or self._watch.confirmed(arrived):
             self._judge(flight, level, error)
-        elif not self._submit(self._arrived_unsure, flight, level):
+        elif not self._submit(self._arrived_unsure, flight, level, arrived):
             self._judge(flight, level, InDoubt("the store is closed"))
 
-    def _arrived_unsure(self, flight: Flight, level: InForce) -> None:
+    def _arrived_unsure(self, flight: Flight, level: InForce, arrived: float) -> None:
         """Has the clock checked before anything is acknowledged by it."""
         error: StoreUnavailable | None = None
         try:
-            self._watch.require()
+            self._watch.confirm(arrived)
         except StoreUnavailable as refused:
             error = InDoubt(str(refused))
         except Exception as failed:  # noqa: BLE001 - whatever it is, the writes must come to an end

@@ -23,13 +23,15 @@ class Deletes:
 
     def __init__(self) -> None:
         self.begun: list[Done] = []
+        self.levels: list[str] = []
         self.failing = False
         self.broken = False
         self._some = threading.Condition()
 
-    def begin_rows(self, *_: object, done: Done, **__: object) -> None:
+    def begin_rows(self, *_: object, done: Done, consistency: str, **__: object) -> None:
         """Takes one."""
         with self._some:
+            self.levels.append(consistency)
             self.begun.append(done)
             self._some.notify_all()
         if self.broken:
@@ -102,6 +104,29 @@ def test_deadline_passes(deletes: Deletes, fencer: Fencer) -> None:
     deletes.begun[0](None, InDoubt("no answer"))
     deletes.wait_for(2)
     assert fencer.pending == 1
+
+
+def test_confirmed_too_late(deletes: Deletes) -> None:
+    """A delete that is confirmed when a reader may have been shown the message does not make it ``none``."""
+    boot = [1000.0]
+    fencer = Fencer(cast("Driver", deletes), Clock(boottime=lambda: round(boot[0] * 1e9), wall=lambda: 0))
+    answers = Answers(1)
+    fencer.undo(Fence([Written(0, 1, 1, 8, 1000, 5, 1)], "QUORUM", boot[0] + 10.0, answers))
+    deletes.wait_for(1)
+    boot[0] += 10.5  # Its thread has not noticed: it looks again when it is told something.
+    deletes.begun[0](None, None)
+    assert answers.wait() == ["unknown"]
+    assert (fencer.confirmed, fencer.unknown) == (1, 1)
+    fencer.close(0.0)
+
+
+def test_sent_at_the_level_of_the_write(deletes: Deletes, fencer: Fencer) -> None:
+    """Every attempt goes to as many copies as the write did."""
+    fencer.undo(Fence([Written(0, 1, 1, 8, 1000, 5, 1)], "EACH_QUORUM", Clock().boottime() + 600.0, Answers(1)))
+    deletes.wait_for(1)
+    deletes.begun[0](None, InDoubt("no answer"))
+    deletes.wait_for(2)
+    assert deletes.levels == ["EACH_QUORUM", "EACH_QUORUM"]
 
 
 def test_thousands_at_once(deletes: Deletes, fencer: Fencer) -> None:

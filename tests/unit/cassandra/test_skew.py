@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.skew import GAP, Reading, Skew, Watch
+from queuey.storage.cassandra.skew import ATTEMPTS, FRESH, GAP, Reading, Skew, Watch
 from tests.unit.cassandra.clocks import Machine
 
 S = 1.0
@@ -257,6 +257,34 @@ def test_require_asks_only_if_need_be() -> None:
     nodes.machine.advance(GAP + 1)
     watch.require()
     assert len(nodes.asked) == 4
+
+
+def test_a_write_is_confirmed_by_a_recent_check() -> None:
+    """An acknowledgement needs a check that began within FRESH before the answer: an older one is made anew."""
+    nodes = Nodes(Machine())
+    watch = watch_of(nodes)
+    watch.check()
+    began = nodes.machine.boottime - 0.004
+    assert watch.confirmed(began + FRESH)
+    assert not watch.confirmed(began + FRESH + 0.01)
+    watch.confirm(began + FRESH)
+    assert len(nodes.asked) == 2
+    nodes.machine.advance(FRESH)
+    watch.confirm(nodes.machine.boottime)
+    assert len(nodes.asked) == 4
+
+
+def test_a_check_that_fails_confirms_nothing() -> None:
+    """While no node answers, an acknowledgement is refused after some attempts, however sound the clock was."""
+    nodes = Nodes(Machine())
+    watch = watch_of(nodes)
+    watch.check()
+    nodes.machine.advance(FRESH + 0.1)
+    nodes.fault = StoreUnavailable("down")
+    assert watch.sound()
+    with pytest.raises(StoreUnavailable):
+        watch.confirm(nodes.machine.boottime)
+    assert len(nodes.asked) == 2 + 2 * ATTEMPTS
 
 
 def test_require_says_what_is_wrong() -> None:
