@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Statement
@@ -40,10 +41,16 @@ CATALOGUE = {
 """Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
 
 
-def make(cassandra: Cassandra, replication: int = 1) -> str:
-    """Makes a keyspace with all tables; returns its URL."""
+def make(cassandra: Cassandra, replication: int | str = 1, *, local_dc: str | None = None) -> str:
+    """Makes a keyspace with all tables; returns its URL.
+
+    Args:
+        cassandra: Where.
+        replication: How many copies, as ``queuey migrate`` takes it.
+        local_dc: Where there are several data centres, the one to ask.
+    """
     target = Target(tuple(cassandra.contact_points), unique_name("contract"), cassandra.port)
-    migrate(target, OPTIONS, replication=str(replication))
+    migrate(target, replace(OPTIONS, local_dc=local_dc), replication=str(replication))
     return target.url
 
 

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from deploy.local.cassandra import CassandraCluster, CassandraNode, CassandraOptions, Tls, start_cassandra
+from deploy.local.cassandra import CassandraCluster, CassandraNode, CassandraOptions, Site, Tls, start_cassandra
 from deploy.local.cluster import running
 from deploy.local.errors import CannotFetch, NoFreeAddress, NoJava, ServersError, StartFailed
 from deploy.local.zookeeper import ZooKeeperEnsemble, ZooKeeperNode, ZooKeeperOptions, start_zookeeper
@@ -24,6 +24,7 @@ __all__ = [
     "NoFreeAddress",
     "NoJava",
     "ServersError",
+    "Site",
     "StartFailed",
     "Tls",
     "ZooKeeperEnsemble",

@@ -1,6 +1,6 @@
 """Addresses for servers, so that clusters on one machine do not meet.
 
-Cassandra's nodes share their ports and differ by address. So a cluster gets a block: three loopback addresses and a
+Cassandra's nodes share their ports and differ by address. So a cluster gets a block: eight loopback addresses and a
 few ports of 127.0.0.1 for JMX. Linux answers on all of 127.0.0.0/8; macOS only on 127.0.0.1 until aliases are added
 (``sudo ifconfig lo0 alias 127.0.0.2 up``), so there everything runs at block 0.
 """
@@ -20,18 +20,20 @@ from typing import Self
 from deploy.local.errors import NoFreeAddress
 
 BLOCKS = 2000
-PER_BLOCK = 3
+PER_BLOCK = 8
+"""Addresses: of up to four servers, and for what stands before each of them."""
 GUARD_PORT = 7198
 """Bound on a block's first address as long as the block is taken. The kernel lets go of it when the process ends."""
 JMX_PORTS = 20_000
 """The first port that blocks take for JMX; below those that the kernel gives to clients by itself."""
+JMX_PER_BLOCK = 4
 SHIFTS = (0, 10_000)
 """Added to every port. The second is for machines where something listens on a port on all addresses."""
 TRIES = 64
 
 
 def addresses(number: int) -> tuple[str, ...]:
-    """Returns the addresses of a block; block 0 is 127.0.0.1 to 127.0.0.3."""
+    """Returns the addresses of a block; block 0 is 127.0.0.1 to 127.0.0.8."""
     high, low = divmod(number, 250)
     prefix = f"127.{100 + high}.{low}" if number else "127.0.0"
     return tuple(f"{prefix}.{1 + index}" for index in range(PER_BLOCK))
@@ -61,7 +63,7 @@ def is_free(address: str, port: int) -> bool:
 
 @dataclass(frozen=True)
 class Block:
-    """Three loopback addresses and the ports on them, taken until :meth:`release`."""
+    """Loopback addresses and the ports on them, taken until :meth:`release`."""
 
     number: int
     shift: int
@@ -129,7 +131,7 @@ def _claim_one(number: int, shift: int, wanted: Sequence[tuple[int, int]]) -> Bl
         raise NoFreeAddress(f"Other servers have the addresses from {addresses(number)[0]} on.") from error
     nodes = 1 + max((index for index, _ in wanted), default=0)
     places = [(addresses(number)[index], port + shift) for index, port in wanted]
-    places += [("127.0.0.1", _jmx_port(number, index)) for index in range(nodes)]
+    places += [("127.0.0.1", _jmx_port(number, index)) for index in range(min(nodes, JMX_PER_BLOCK))]
     block = Block(number, shift, guard)
     try:
         _demand_free(places)
@@ -146,4 +148,4 @@ def _demand_free(places: Iterable[tuple[str, int]]) -> None:
 
 
 def _jmx_port(number: int, index: int) -> int:
-    return JMX_PORTS + 4 * number + index if number else 7199 + 100 * index
+    return JMX_PORTS + JMX_PER_BLOCK * number + index if number else 7199 + 100 * index

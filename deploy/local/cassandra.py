@@ -62,7 +62,7 @@ PROPERTIES = {
     # There is no data to wait for and no neighbour to be careful with.
     "cassandra.ring_delay_ms": "1000",
     "cassandra.skip_wait_for_gossip_to_settle": "0",
-    "cassandra.superuser_setup_delay_ms": "0",
+    "cassandra.superuser_setup_delay_ms": "100",
     "jdk.attach.allowAttachSelf": "true",
 }
 
@@ -112,6 +112,22 @@ class CassandraOptions:
 
 
 @dataclass(frozen=True)
+class Site:
+    """Where a node of several data centres stands.
+
+    Args:
+        centre: Its data centre.
+        known_as: The address by which nodes of other data centres know it. Something has to listen there, at the
+            storage port, and forward to the node's own address, which those of its own data centre use.
+        rack: Its rack.
+    """
+
+    centre: str
+    known_as: str
+    rack: str = "rack1"
+
+
+@dataclass(frozen=True)
 class Place:
     """Where one node stands among its neighbours."""
 
@@ -121,11 +137,17 @@ class Place:
     storage_port: int
     jmx_port: int
     directory: Path
+    sites: tuple[Site, ...] = ()
 
     @property
     def address(self) -> str:
         """The node's own address."""
         return self.addresses[self.index]
+
+    @property
+    def site(self) -> Site | None:
+        """Its data centre and the like; None where nodes know of none."""
+        return self.sites[self.index] if self.sites else None
 
 
 def tokens(index: int, nodes: int, each: int = TOKENS) -> str:
@@ -154,12 +176,12 @@ def render(place: Place, options: CassandraOptions) -> str:
         "cdc_raw_directory": str(home / "cdc_raw"),
         "disk_failure_policy": "stop",
         "commit_failure_policy": "stop",
-        "seed_provider": [{**seeds, "parameters": [{"seeds": ",".join(place.addresses)}]}],
+        "seed_provider": [{**seeds, "parameters": [{"seeds": ",".join(known_as(place))}]}],
         "listen_address": place.address,
         "storage_port": place.storage_port,
         "rpc_address": place.address,
         "native_transport_port": place.native_port,
-        "endpoint_snitch": "SimpleSnitch",
+        **neighbourhood(place.site),
         **commitlog(options.commitlog_sync),
     }
     if options.authentication:
@@ -167,6 +189,23 @@ def render(place: Place, options: CassandraOptions) -> str:
     if options.tls:
         lines["client_encryption_options"] = encryption(options.tls)
     return json.dumps(lines | dict(options.settings), indent=1)
+
+
+def known_as(place: Place) -> Sequence[str]:
+    """Returns the addresses by which nodes know each other at the start."""
+    return [site.known_as for site in place.sites] or place.addresses
+
+
+def neighbourhood(site: Site | None) -> dict[str, str]:
+    """Returns the lines that say by what address a node is known, and how it knows where others are."""
+    if site is None:
+        return {"endpoint_snitch": "SimpleSnitch"}
+    return {"endpoint_snitch": "GossipingPropertyFileSnitch", "broadcast_address": site.known_as}
+
+
+def rackdc(site: Site) -> str:
+    """Returns a node's ``cassandra-rackdc.properties``; nodes of one data centre use their own addresses."""
+    return f"dc={site.centre}\nrack={site.rack}\nprefer_local=true\n"
 
 
 def commitlog(sync: str) -> dict[str, str]:
@@ -208,6 +247,11 @@ class CassandraNode(Server):
         settings.write_text(self._options.rewrite(render(self._place, self._options)), "utf-8")
         logging.write_text(logback.render(self.log, QUIET), "utf-8")
         nodes = str(len(self._place.addresses))
+        where: dict[str, str] = {}
+        if self._place.site:
+            centre = self.directory / "cassandra-rackdc.properties"
+            centre.write_text(rackdc(self._place.site), "utf-8")
+            where = {"cassandra-rackdc.properties": centre.as_uri()}
         properties = PROPERTIES | {
             "cassandra.config": settings.as_uri(),
             "cassandra.storagedir": str(self.directory),
@@ -215,6 +259,7 @@ class CassandraNode(Server):
             "cassandra.system_auth.default_rf": nodes,
             "cassandra.system_distributed.default_rf": nodes,
             "logback.configurationFile": logging.as_uri(),
+            **where,
         }
         return [
             *self._java(),
@@ -294,15 +339,17 @@ def start_cassandra(
     *,
     keep: Path | None = None,
     block: Block | None = None,
+    sites: Sequence[Site] = (),
     seconds: float = START_SECONDS,
 ) -> CassandraCluster:
-    """Starts one to three nodes and waits until all serve clients and see each other.
+    """Starts one to four nodes and waits until all serve clients and see each other.
 
     Args:
         nodes: How many.
         options: How they are set up.
         keep: A directory for data and logs that stays; one with data of as many nodes is gone on with.
         block: Addresses that were claimed for this; by default the next free ones.
+        sites: One for each node, if there are to be several data centres.
         seconds: How long to wait.
 
     Raises:
@@ -322,6 +369,7 @@ def start_cassandra(
             storage_port=block.port(STORAGE_PORT),
             jmx_port=block.jmx_port(index),
             directory=home.path / f"node{index + 1}",
+            sites=tuple(sites),
         )
         for index in range(nodes)
     ]

@@ -130,7 +130,7 @@ class Rule:
 
 @dataclass
 class Log:
-    """Which statements were sent, in order, how many side by side each time that some were, and rows at which levels."""
+    """Which statements were sent, in order; how many side by side each time that some were; rows at which levels."""
 
     statements: list[Statement] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)

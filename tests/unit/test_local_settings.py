@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.local import cassandra, logback, zookeeper
-from deploy.local.cassandra import CassandraOptions, Tls
+from deploy.local.cassandra import CassandraOptions, Site, Tls
 from deploy.local.zookeeper import ZooKeeperOptions
 
 NODE = cassandra.Place(
@@ -49,6 +49,19 @@ def test_a_node_knows_its_place() -> None:
     places = [value for name, value in settings.items() if name.endswith("_directory")]
     assert len(places) == 4
     assert all(place.startswith("/data/node2/") for place in [*places, *settings["data_file_directories"]])
+
+
+def test_a_node_of_several_data_centres() -> None:
+    """Nodes of other data centres know it by another address than those of its own, which use where it listens."""
+    assert rendered()["endpoint_snitch"] == "SimpleSnitch"
+    assert "broadcast_address" not in rendered()
+    sites = (Site("east", "127.9.9.4"), Site("west", "127.9.9.5"), Site("west", "127.9.9.6"))
+    place = replace(NODE, sites=sites)
+    settings = json.loads(cassandra.render(place, CassandraOptions()))
+    assert (settings["listen_address"], settings["broadcast_address"]) == ("127.9.9.2", "127.9.9.5")
+    assert settings["seed_provider"][0]["parameters"] == [{"seeds": "127.9.9.4,127.9.9.5,127.9.9.6"}]
+    assert settings["endpoint_snitch"] == "GossipingPropertyFileSnitch"
+    assert cassandra.rackdc(sites[1]).split() == ["dc=west", "rack=rack1", "prefer_local=true"]
 
 
 @pytest.mark.parametrize(

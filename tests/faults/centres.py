@@ -1,0 +1,69 @@
+"""Cassandra in two data centres on this machine, with a link between them that can be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from deploy.local import CassandraCluster, CassandraOptions, Site, start_cassandra
+from deploy.local.addresses import claim
+from deploy.local.cassandra import STORAGE_PORT, ports
+from tests import keyspaces
+from tests.faults.link import Link
+
+NAMES = ("east", "west")
+
+SETTINGS = {
+    # What a data centre missed is kept for it, and brought over soon after the link is healed.
+    "hinted_handoff_enabled": True,
+    "hints_flush_period": "500ms",
+    "write_request_timeout": "1000ms",
+}
+
+
+@dataclass(frozen=True)
+class Centres:
+    """Two data centres.
+
+    Attributes:
+        cluster: The nodes, the first half of them in the first data centre.
+        link: Carries what the nodes of one tell those of the other, and nothing else.
+        each: How many nodes each has.
+    """
+
+    cluster: CassandraCluster
+    link: Link
+    each: int
+
+    @property
+    def copies(self) -> str:
+        """One of everything on each node, as CQL has it."""
+        return ", ".join(f"'{name}': {self.each}" for name in NAMES)
+
+
+@contextmanager
+def start_centres(each: int) -> Iterator[Centres]:
+    """Starts them.
+
+    A node listens at an address of its own and is known by another one, where the link listens. Within a data centre
+    nodes turn to the former (``prefer_local``).
+
+    Args:
+        each: How many nodes each data centre has, one or two.
+    """
+    nodes = 2 * each
+    behind = [(nodes + index, STORAGE_PORT) for index in range(nodes)]
+    block = claim([*ports(nodes), *behind])
+    port = block.port(STORAGE_PORT)
+    sites = [Site(NAMES[index // each], block.address(nodes + index)) for index in range(nodes)]
+    ways = {(site.known_as, port): (block.address(index), port) for index, site in enumerate(sites)}
+    options = CassandraOptions(settings=SETTINGS)
+    with Link(ways) as link, start_cassandra(nodes, options, block=block, sites=sites, seconds=100.0) as cluster:
+        yield Centres(cluster, link, each)
+
+
+def keyspace_on(centres: Centres) -> str:
+    """Makes a keyspace with a copy of everything on each node; returns its URL."""
+    replication = ",".join(f"{name}={centres.each}" for name in NAMES)
+    return keyspaces.make(centres.cluster, replication, local_dc=NAMES[0])

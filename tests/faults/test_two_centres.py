@@ -1,0 +1,213 @@
+"""What one data centre acknowledges while it is cut off is shown in both when the link is back."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
+from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.levels import Levels
+from queuey.storage.cassandra.options import parse_url
+from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
+from tests.servers import unique_name
+
+EAST, WEST = NAMES
+W, S, D, C = 2.0, 1.0, 3.5, 1.0
+PATIENCE = 90.0
+APPLICATION = "centres"
+
+
+class Concluding(Levels):
+    """Takes everything for empty that was found so, whatever another data centre may have."""
+
+    def concludes(self, queue: Queue) -> bool:
+        """Always."""
+        return True
+
+
+class Hasty(CassandraStore):
+    """A store without the rule."""
+
+    def __init__(self, url: str, options: CassandraOptions, clock: Clock) -> None:
+        super().__init__(url, options, clock)
+        self._levels = Concluding(options, self._driver.replication)
+
+
+def options_of(centre: str) -> CassandraOptions:
+    """What a process in a data centre is started with, as in deploy/settings/several-data-centres.toml."""
+    return CassandraOptions(
+        local_dc=centre,
+        levels={"strong": Level(None, None, delay=D, deadline=W)},
+        clock_difference=S,
+        row_age=C,
+        catalogue_write="EACH_QUORUM",
+        catalogue_read="LOCAL_QUORUM",
+        reap_interval=None,
+        timeout=20.0,
+    )
+
+
+@dataclass
+class Sites:
+    """Stores on one keyspace."""
+
+    url: str
+    opened: contextlib.ExitStack
+
+    def connect(self) -> Driver:
+        """Connects without a store."""
+        driver = Driver(parse_url(self.url), options_of(EAST))
+        self.opened.callback(driver.close)
+        assert driver.ready(PATIENCE), driver.problem()
+        return driver
+
+    def open(self, kind: type[CassandraStore], centre: str) -> CassandraStore:
+        """Opens a store in a data centre."""
+        store = kind(self.url, options_of(centre), Clock())
+        self.opened.callback(store.close)
+        assert store.ready(PATIENCE), store.statistics()
+        return store
+
+
+@contextlib.contextmanager
+def sites_on(url: str) -> Iterator[Sites]:
+    """Makes sure of an application."""
+    with contextlib.ExitStack() as opened:
+        sites = Sites(url, opened)
+        store = sites.open(CassandraStore, EAST)
+        if not store.has_application(APPLICATION):
+            store.create_application(APPLICATION)
+        yield sites
+
+
+@pytest.fixture
+def sites(centres_keyspace: str) -> Iterator[Sites]:
+    """Stores on the keyspace that the tests of two data centres share."""
+    with sites_on(centres_keyspace) as found:
+        yield found
+
+
+def until(happened: Callable[[], object]) -> None:
+    """Waits for what is bound to happen."""
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.1)
+
+
+def make_queue(store: CassandraStore) -> Queue:
+    """Makes a queue of one partition."""
+    queue, _ = store.create_queue(APPLICATION, unique_name("queue"), QueueSpec())
+    return queue
+
+
+def post(store: CassandraStore, queue: Queue) -> Position:
+    """Posts until a message is acknowledged; returns its id. Others leave nothing, or the test would not be exact."""
+    while True:
+        try:
+            [position] = store.append(queue, [NewMessage("x", 1, 3600, None, 0.0)])
+        except StoreUnavailable as error:
+            if error.outcome != "none":
+                raise
+        else:
+            return position
+
+
+def shown(store: CassandraStore, queue: Queue) -> list[Position]:
+    """Reads the queue from its beginning."""
+    [page] = store.read(queue, [Slice(1)])
+    return [message.position for message in page.messages]
+
+
+@dataclass
+class Party:
+    """A queue, and a store in each data centre that uses it."""
+
+    kind: type[CassandraStore]
+    near: CassandraStore
+    far: CassandraStore
+    queue: Queue
+    position: Position = ids.FIRST
+
+    def looks_too_early(self) -> None:
+        """Reads in one data centre what only the other has."""
+        until(lambda: self.near._clock.now() > self.position[0] + (D + 0.5) * TICKS_PER_SECOND)
+        assert shown(self.near, self.queue) == []
+
+    def has_come_over(self) -> bool:
+        """Tells whether the message has reached the data centre that looked. By its id it is found in any case."""
+        return bool(self.near.fetch(self.queue, [(1, self.position)]))
+
+
+def play(centres: Centres, sites: Sites) -> dict[type[CassandraStore], list[bool]]:
+    """Plays what made messages vanish: one data centre acknowledges, the other looks, and only then they agree.
+
+    Returns:
+        For stores with the rule and without: whether the message is shown to who looked, to a new process beside it,
+        and where it was written.
+    """
+    parties = []
+    for kind in (CassandraStore, Hasty):
+        near, far = sites.open(kind, EAST), sites.open(kind, WEST)
+        parties.append(Party(kind, near, far, make_queue(near)))
+    centres.link.cut()
+    for party in parties:
+        party.position = post(party.far, party.queue)
+    for party in parties:
+        party.looks_too_early()
+    centres.link.heal()
+    until(lambda: all(party.has_come_over() for party in parties))
+    found = {}
+    for party in parties:
+        readers = party.near, sites.open(party.kind, EAST), party.far
+        found[party.kind] = [party.position in shown(reader, party.queue) for reader in readers]
+    return found
+
+
+@pytest.mark.timeout(400)
+def test_what_came_late_is_shown(centres: Centres, sites: Sites) -> None:
+    """A reader that found nothing hides nothing that another data centre had acknowledged; without the rule it does."""
+    found = play(centres, sites)
+    assert found[CassandraStore] == [True, True, True]
+    assert found[Hasty][:2] == [False, False]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_came_late_is_shown_by_two_nodes_each(servers: contextlib.ExitStack) -> None:
+    """The same where each data centre has two nodes and two copies."""
+    with start_centres(2) as centres, sites_on(keyspace_on(centres)) as sites:
+        found = play(centres, sites)
+    assert found[CassandraStore] == [True, True, True]
+    assert found[Hasty][:2] == [False, False]
+
+
+@pytest.mark.timeout(200)
+def test_a_data_centre_is_added(sites: Sites, centres: Centres) -> None:
+    """A running process learns of a second data centre by the schema, and from then on concludes nothing."""
+    driver = sites.connect()
+    replicate(driver, f"'{EAST}': 1")
+    try:
+        store = sites.open(CassandraStore, EAST)
+        queue = make_queue(store)
+        assert store._levels.concludes(queue)
+        replicate(driver, f"'{EAST}': 1, '{WEST}': 3")
+        until(lambda: not store._levels.concludes(queue))
+    finally:
+        replicate(driver, centres.copies)
+
+
+def replicate(driver: Driver, copies: str) -> None:
+    """Changes how many copies a keyspace keeps."""
+    wanted = f"{{'class': 'NetworkTopologyStrategy', {copies}}}"
+    driver.run_text(f"ALTER KEYSPACE {driver.target.keyspace} WITH replication = {wanted}", timeout=PATIENCE)
