@@ -69,13 +69,24 @@ class Limits(NamedTuple):
     calm: float = 2.0
 
 
-def check(history: History, limits: Limits = Limits()) -> list[Violation]:  # noqa: B008 - immutable
-    """Applies all rules."""
+def check(
+    history: History,
+    limits: Limits = Limits(),  # noqa: B008 - immutable
+    *,
+    apart: bool = False,
+) -> list[Violation]:
+    """Applies all rules.
+
+    Args:
+        history: What happened.
+        limits: What counts as available.
+        apart: Each web process is of a data centre of its own: G1 and G2 hold for who writes and reads by the same.
+    """
     fates = _fates(history)
     return [
         *_answers(history),
-        *_truth(history, fates),
-        *_chains(history, fates),
+        *_truth(history, fates, apart=apart),
+        *_chains(history, fates, apart=apart),
         *_final(history, fates),
         *_order(history),
         *_available(history, limits),
@@ -138,23 +149,23 @@ def _answer(event: Post | Read, good: int) -> Iterator[Violation]:
 # What is shown
 
 
-def _truth(history: History, fates: dict[str, Fate]) -> Iterator[Violation]:
+def _truth(history: History, fates: dict[str, Fate], *, apart: bool) -> Iterator[Violation]:
     places: dict[str, Place] = {}
     for read in history.reads:
         for shown in read.shown:
             place = Place(read.queue, shown.partition, shown.id)
             if places.setdefault(shown.body, place) != place:
                 yield Violation("truth", f"{shown.body} is at {places[shown.body]} and at {place}: {told(read)}")
-            yield from _shown(read, shown, place, fates.get(shown.body))
+            yield from _shown(read, shown, place, fates.get(shown.body), apart=apart)
 
 
-def _shown(read: Read, shown: Shown, place: Place, fate: Fate | None) -> Iterator[Violation]:
+def _shown(read: Read, shown: Shown, place: Place, fate: Fate | None, *, apart: bool) -> Iterator[Violation]:
     if fate is None:
         yield Violation("truth", f"nobody sent {shown.body!r}, shown at {place}: {told(read)}")
         return
     if (place.queue, place.partition) != (fate.place.queue, fate.place.partition):
         yield Violation("truth", f"{shown.body} is at {place}: {told(read)}; sent by {told(fate.post)}")
-    if fate.outcome == "none":
+    if fate.outcome == "none" and not (apart and fate.post.web != read.web):
         yield Violation("G2", f"{shown.body} is shown at {place}: {told(read)}; outcome none: {told(fate.post)}")
     if fate.outcome == "acknowledged" and place != fate.place:
         yield Violation("truth", f"{shown.body} is at {place}, not {fate.place}: {told(read)}; {told(fate.post)}")
@@ -228,7 +239,7 @@ def _readers(history: History) -> dict[str, list[Read]]:
     return found
 
 
-def _chains(history: History, fates: dict[str, Fate]) -> Iterator[Violation]:
+def _chains(history: History, fates: dict[str, Fate], *, apart: bool) -> Iterator[Violation]:
     acknowledged: dict[str, list[tuple[Position, Fate]]] = defaultdict(list)
     for fate in _acknowledged(fates).values():
         acknowledged[fate.place.queue].append((_position(fate.place.id), fate))
@@ -236,8 +247,11 @@ def _chains(history: History, fates: dict[str, Fate]) -> Iterator[Violation]:
         chain = _Chain()
         for read in reads:
             yield from chain.step(read)
+        asked = {read.web for read in reads}
         for position, fate in acknowledged[reads[0].queue]:
             place = fate.place
+            if apart and fate.post.web not in asked:
+                continue
             if position < chain.cursor(place.partition) and chain.shown.get(place) != fate.sent.body:
                 seen = chain.shown.get(place, "nothing")
                 passed = next(read for read in reads if position < _position(read.next.get(place.partition, "0" * 32)))

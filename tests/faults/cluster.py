@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.cassandra.placement import NAMES
 from tests import keyspaces
+from tests.faults.centres import NAMES as CENTRES
+from tests.faults.centres import Centres
 from tests.faults.experiment import Store
-from tests.faults.nemesis import Span, Victim
+from tests.faults.nemesis import Severable, Span, Victim
 from tests.faults.wire import Account
 from tests.served import environment
 
@@ -33,26 +36,57 @@ def store_on(cluster: CassandraCluster, span: Span, *, difference: float, row_ag
         row_age: C in seconds.
     """
     url = keyspaces.make(cluster, COPIES)
+    options = _options(url, span, difference, row_age)
+    nodes: dict[str, Victim | Severable] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
+    return Store(options, span, _account(url), nodes, cluster.wait_until_settled, lambda: converge(url))
+
+
+def store_between(centres: Centres, url: str, span: Span, *, difference: float, row_age: float) -> Store:
+    """Makes a store whose web processes are in a data centre each; their link is a victim.
+
+    Args:
+        centres: The data centres.
+        url: Of a keyspace there.
+        span: W and D of ``strong``.
+        difference: S in seconds.
+        row_age: C in seconds.
+    """
     options = (
+        *_options(url, span, difference, row_age),
+        # As in deploy/settings/several-data-centres.toml.
+        *("--cassandra-catalogue-write", "EACH_QUORUM", "--cassandra-catalogue-read", "LOCAL_QUORUM"),
+    )
+    local = {f"web-{number}": ("--cassandra-local-dc", name) for number, name in enumerate(CENTRES, 1)}
+    return Store(
+        options,
+        span,
+        _account(url, QUEUEY_CASSANDRA_LOCAL_DC=CENTRES[0]),
+        {"link": centres.link},
+        centres.cluster.wait_until_settled,
+        lambda: converge(url, CENTRES[0]),
+        local,
+    )
+
+
+def _options(url: str, span: Span, difference: float, row_age: float) -> tuple[str, ...]:
+    return (
         *("--store", url),
         *("--cassandra-strong-deadline", str(span.deadline), "--cassandra-strong-delay", str(span.delay)),
         *("--cassandra-clock-difference", str(difference), "--cassandra-row-age", str(row_age)),
     )
-    nodes: dict[str, Victim] = {f"node-{number}": node for number, node in enumerate(cluster.nodes, 1)}
-    return Store(options, span, _account(url), nodes, cluster.wait_until_settled, lambda: converge(url))
 
 
-def _account(url: str) -> Account:
+def _account(url: str, **variables: str) -> Account:
     """Makes an application and its key, as an operator does."""
     command = [sys.executable, "-m", "queuey", "app", "create", APPLICATION, "--store", url, "--json"]
-    made = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    made = subprocess.run(command, env=environment(**variables), capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     return Account(APPLICATION, json.loads(made.stdout)["secret"])
 
 
-def converge(url: str) -> None:
+def converge(url: str, local_dc: str | None = None) -> None:
     """Reads everything from all copies, which makes them agree, as a repair would."""
-    driver = Driver(parse_url(url), keyspaces.OPTIONS)
+    driver = Driver(parse_url(url), replace(keyspaces.OPTIONS, local_dc=local_dc))
     try:
         assert driver.ready(60), driver.problem()
         for name in NAMES:

@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from tests.faults import history
 from tests.faults.checker import Limits, Violation, check
 from tests.faults.counts import Counts, count
 from tests.faults.history import History, Recorder, now
-from tests.faults.nemesis import Act, Span, Victim, WebProcess, perform
+from tests.faults.nemesis import Act, Severable, Span, Victim, WebProcess, perform
 from tests.faults.wire import Account, Line, Web, metric
 from tests.faults.workload import (
     BATCHES,
@@ -30,6 +31,9 @@ from tests.faults.workload import (
 from tests.served import Served
 
 QUEUES = ("orders", "mails")
+SELDOM = "seldom"
+MANY = 60
+"""A queue with so many partitions, each of which gets one message, for data centres that are apart."""
 FULL_READS = 3
 APART = 2.0
 """Seconds between full reads that must agree."""
@@ -45,17 +49,20 @@ class Store(NamedTuple):
         options: Of ``queuey serve``.
         span: Its W and D.
         account: To make requests for; None: the one that ``queuey serve`` makes.
-        nodes: Servers that may be killed and paused, by name.
+        nodes: Servers that may be killed and paused, and links that may be cut, by name.
         settled: Is called when the nodes are back, and waits until they know each other.
         converged: Is called between the first and the second full read; what it does makes copies agree.
+        centres: Further options of each web process that is in a data centre of its own, by its name. They agree only
+            in the end, so then it is called before the first full read.
     """
 
     options: Sequence[str]
     span: Span
     account: Account | None = None
-    nodes: Mapping[str, Victim] = {}
+    nodes: Mapping[str, Victim | Severable] = {}
     settled: Callable[[], None] = lambda: None
     converged: Callable[[], None] = lambda: None
+    centres: Mapping[str, Sequence[str]] = {}
 
 
 class Verdict(NamedTuple):
@@ -99,7 +106,7 @@ class Experiment:
             rest: Seconds between acts.
         """
         with self._written_down(), self._serving():
-            victims: dict[str, Victim] = {**self._processes, **self._store.nodes}
+            victims: dict[str, Victim | Severable] = {**self._processes, **self._store.nodes}
             with self._traffic() as readers:
                 threading.Event().wait(limits.calm + 1)
                 perform(acts, victims, self._recorder, rest=rest)
@@ -108,19 +115,39 @@ class Experiment:
             # From now on nothing is written, and what was delayed is due before these.
             threading.Event().wait(LONGEST_DELAY)
             self._await_fences()
-            marks = self._writer("marks", self._webs, QUEUES, SINGLE).mark()
+            marks = self._mark()
             for reader in readers:
-                reader.read_beyond(marks[reader.queue])
-            for final in range(1, FULL_READS + 1):
-                for queue in QUEUES:
-                    self._reader(
-                        f"full-{final}.{queue}", queue, Habit(limit=500, patience=PATIENCE), final
-                    ).read_beyond(marks[queue])
-                if final == 1:
-                    self._store.converged()
-                elif final < FULL_READS:
-                    threading.Event().wait(APART)
+                if reader.queue in QUEUES:
+                    reader.read_beyond(marks[reader.queue])
+            self._read_all(marks)
         return self._judge(limits)
+
+    def _mark(self) -> dict[str, dict[int, str]]:
+        """Posts to every partition; returns the ids."""
+        return {
+            queue: self._writer(f"marks-{queue}", self._webs, [queue], style).mark()[queue]
+            for queue, style in self._styles().items()
+        }
+
+    def _styles(self) -> dict[str, Style]:
+        """The queues, and how all their partitions are written to."""
+        usual = dict.fromkeys(QUEUES, SINGLE)
+        return usual | ({SELDOM: SINGLE._replace(partitions=range(1, MANY + 1))} if self._store.centres else {})
+
+    def _read_all(self, marks: Mapping[str, dict[int, str]]) -> None:
+        """Reads everything again and again, in each data centre if there are several."""
+        sites = [[web] for web in self._webs] if self._store.centres else [self._webs]
+        if self._store.centres:
+            self._store.converged()
+        for final in range(1, FULL_READS * len(sites) + 1):
+            for queue, style in self._styles().items():
+                habit = Habit(tuple(style.partitions), limit=500, patience=PATIENCE)
+                webs = sites[final % len(sites)]
+                self._reader(f"full-{final}.{queue}", queue, habit, final, webs).read_beyond(marks[queue])
+            if final == 1 and not self._store.centres:
+                self._store.converged()
+            elif final < FULL_READS * len(sites):
+                threading.Event().wait(APART)
 
     @contextmanager
     def _written_down(self) -> Iterator[None]:
@@ -146,15 +173,15 @@ class Experiment:
         """Starts both web processes and makes the queues."""
         try:
             for name in ("web-1", "web-2"):
-                self._processes[name] = WebProcess(self._serve)
+                self._processes[name] = WebProcess(partial(self._serve, name))
                 if not self._store.account:  # The first of them makes it, and its key.
                     self._processes[name].wait()
             for process in self._processes.values() if self._store.account else ():
                 process.wait()
             self._account = self._store.account or self._profile()
             line = Line(self._webs[0], self._account)
-            for queue in QUEUES:
-                fields = json.dumps({"queue_name": queue, "partitions": PARTITIONS}).encode()
+            for queue, style in self._styles().items():
+                fields = json.dumps({"queue_name": queue, "partitions": len(style.partitions)}).encode()
                 answer = line.ask("POST", "", body=fields, headers={"Content-Type": "application/json"}, timeout=30)
                 assert answer.status == 201, answer
             line.close()
@@ -167,8 +194,8 @@ class Experiment:
         profile = self._processes["web-1"].served.profile
         return Account(profile.application, profile.key)
 
-    def _serve(self, port: int | None) -> Served:
-        return Served(self._directory, self._store.options, port=port)
+    def _serve(self, name: str, port: int | None) -> Served:
+        return Served(self._directory, [*self._store.options, *self._store.centres.get(name, ())], port=port)
 
     @contextmanager
     def _traffic(self) -> Iterator[list[Reader]]:
@@ -192,6 +219,10 @@ class Experiment:
             *(self._writer(f"single-{n}", webs[n % 2 : n % 2 + 1], QUEUES, SINGLE) for n in range(4)),
             *(self._writer(f"batch-{n}", webs[n : n + 1], QUEUES, BATCHES) for n in range(2)),
             *(self._writer(f"chain-{queue}", webs, [queue], CHAIN) for queue in QUEUES),
+            *(
+                self._writer(f"seldom-{n}", webs[n : n + 1], [SELDOM], _once(n))
+                for n in range(len(self._store.centres))
+            ),
         ]
 
     def _writer(self, name: str, webs: Sequence[Web], queues: Sequence[str], style: Style) -> Writer:
@@ -200,6 +231,17 @@ class Experiment:
 
     def _readers(self) -> list[Reader]:
         first, second = QUEUES
+        if self._store.centres:
+            anew = Habit(tuple(range(1, MANY + 1)), limit=500, anew=True)
+            return [
+                self._reader(f"{what}-{web.name}", queue, habit, webs=[web])
+                for web in self._webs
+                for what, queue, habit in (
+                    ("both", first, Habit()),
+                    ("merged", second, Habit(merge=True)),
+                    ("anew", SELDOM, anew),
+                )
+            ]
         return [
             self._reader("both", first, Habit()),
             self._reader("merged", second, Habit(merge=True)),
@@ -207,12 +249,18 @@ class Experiment:
             *(self._reader(f"part-{n}", first, Habit(partitions=(n,))) for n in (1, PARTITIONS)),
         ]
 
-    def _reader(self, name: str, queue: str, habit: Habit, final: int = 0) -> Reader:
-        return Reader(name, self._webs, self._account, queue, habit, self._recorder, final)
+    def _reader(self, name: str, queue: str, habit: Habit, final: int = 0, webs: Sequence[Web] | None = None) -> Reader:
+        return Reader(name, webs or self._webs, self._account, queue, habit, self._recorder, final)
 
     def _judge(self, limits: Limits) -> Verdict:
         found = self._recorder.history()
-        return Verdict(check(found, limits), count(found, self._store.span.deadline), found, self._output())
+        found_wrong = check(found, limits, apart=bool(self._store.centres))
+        return Verdict(found_wrong, count(found, self._store.span.deadline), found, self._output())
+
+
+def _once(number: int) -> Style:
+    """How one of two writers puts a message into every other partition, each at a time of its own."""
+    return Style(hasty=0.0, pace=0.5, partitions=range(1 + number, MANY + 1, 2), once=True)
 
 
 def explain(verdict: Verdict) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 Outcome = Literal["acknowledged", "none", "unknown"]
-FaultKind = Literal["kill", "pause"]
+FaultKind = Literal["kill", "pause", "cut"]
 
 ONLY_SENT = 0
 """The status of a request that got no answer: the connection failed, or the client gave up."""
@@ -97,7 +97,7 @@ class Read(Struct, frozen=True, tag="read"):
 
 
 class Fault(Struct, frozen=True, tag="fault"):
-    """Something that was done to a web process or a node, from the moment before it to the moment it was undone."""
+    """Something that was done to a web process, node or link, from the moment before it to the moment it was undone."""
 
     start: float
     end: float

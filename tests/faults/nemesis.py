@@ -1,4 +1,4 @@
-"""Kills and pauses web processes and nodes by a plan, and records when."""
+"""Kills and pauses web processes and nodes, and cuts links, by a plan, and records when."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from tests.faults.history import Fault, FaultKind, Recorder, now
 from tests.served import Served
@@ -28,6 +28,17 @@ class Victim(Protocol):
 
     def resume(self) -> None:
         """Lets it go on."""
+
+
+@runtime_checkable
+class Severable(Protocol):
+    """What can be cut and healed: a link."""
+
+    def cut(self) -> None:
+        """Lets nothing through any more."""
+
+    def heal(self) -> None:
+        """Lets everything through again."""
 
 
 class WebProcess:
@@ -89,7 +100,7 @@ Act = tuple[Step, ...]
 """Faults that go on together. An act is over when all of them are undone."""
 
 
-def perform(acts: Iterable[Act], victims: Mapping[str, Victim], recorder: Recorder, *, rest: float) -> None:
+def perform(acts: Iterable[Act], victims: Mapping[str, Victim | Severable], recorder: Recorder, *, rest: float) -> None:
     """Performs acts one after another.
 
     Args:
@@ -107,15 +118,22 @@ def perform(acts: Iterable[Act], victims: Mapping[str, Victim], recorder: Record
             clock.wait(rest)
 
 
-def _fault(step: Step, victim: Victim, recorder: Recorder) -> None:
+def _fault(step: Step, victim: Victim | Severable, recorder: Recorder) -> None:
     clock = threading.Event()
     clock.wait(step.after)
     start = now()
-    do, undo = (victim.kill, victim.start) if step.kind == "kill" else (victim.pause, victim.resume)
+    do, undo = _ways(step.kind, victim)
     do()
     clock.wait(step.seconds)
     undo()
     recorder.add(Fault(start=start, end=now(), target=step.target, kind=step.kind))
+
+
+def _ways(kind: FaultKind, victim: Victim | Severable) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Returns what does a fault, and what undoes it."""
+    if isinstance(victim, Severable):
+        return victim.cut, victim.heal
+    return (victim.kill, victim.start) if kind == "kill" else (victim.pause, victim.resume)
 
 
 class Span(NamedTuple):

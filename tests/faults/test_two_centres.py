@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,15 @@ from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.levels import Levels
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
+from tests.faults.checker import Limits
+from tests.faults.cluster import store_between
+from tests.faults.conftest import PROPERTY
+from tests.faults.counts import vacuous
+from tests.faults.experiment import Experiment, explain
+from tests.faults.nemesis import Act, Span, Step
 from tests.servers import unique_name
+
+Record = Callable[[str, object], None]
 
 EAST, WEST = NAMES
 W, S, D, C = 2.0, 1.0, 3.5, 1.0
@@ -190,6 +199,22 @@ def test_what_came_late_is_shown_by_two_nodes_each(servers: contextlib.ExitStack
         found = play(centres, sites)
     assert found[CassandraStore] == [True, True, True]
     assert found[Hasty][:2] == [False, False]
+
+
+@pytest.mark.timeout(300)
+def test_writers_and_readers_on_both_sides(
+    tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str
+) -> None:
+    """Both data centres serve while they are cut off from each other, and agree on everything afterwards."""
+    span = Span(deadline=1.5, delay=3.0)
+    store = store_between(centres, centres_keyspace, span, difference=1.0, row_age=1.0)
+    acts: list[Act] = [(Step("cut", "link", 3.0 * span.delay),), (Step("cut", "link", 0.3),)]
+    limits = Limits(bound=20.0, grace=2.0, calm=1.5)
+    verdict = Experiment(tmp_path, store, seed=1, slowness=2.0).run(acts, limits=limits, rest=0.5)
+    record_property(PROPERTY, str(verdict.counts))
+    assert verdict.violations == [], explain(verdict)
+    least = {"acknowledged": 400, "shown": 1000, "during_faults": 200}
+    assert vacuous(verdict.counts, least) == [], explain(verdict)
 
 
 @pytest.mark.timeout(200)

@@ -33,6 +33,8 @@ class Style(NamedTuple):
         chained: Each post names the last acknowledged id of this writer as ``X-After``.
         hasty: Share of posts that are given up early.
         pace: Mean seconds between posts.
+        partitions: Of the queues; each message goes to one of them.
+        once: Each partition gets one message in all, then the writer ends.
     """
 
     sizes: tuple[int, ...] = (1,)
@@ -40,6 +42,8 @@ class Style(NamedTuple):
     chained: bool = False
     hasty: float = 0.05
     pace: float = 0.03
+    partitions: Sequence[int] = range(1, PARTITIONS + 1)
+    once: bool = False
 
 
 SINGLE = Style(delayed=0.05)
@@ -75,11 +79,12 @@ class Writer:
         self._rng = random.Random(f"{seed} {name}")
         self._last: str | None = None
         self._number = 0
+        self._unused = list(reversed(style.partitions))
 
     def run(self, stop: threading.Event) -> None:
         """Is the thread."""
         lines = itertools.cycle(self._lines)
-        while not stop.wait(self._rng.expovariate(1 / self._style.pace)):
+        while self._unused and not stop.wait(self._rng.expovariate(1 / self._style.pace)):
             try:
                 post = self._post(next(lines), self._rng.choice(self._queues), self._draw())
             except NotSent:
@@ -93,7 +98,7 @@ class Writer:
         """Posts to every partition of every queue until each has taken one; returns their ids."""
         marks: dict[str, dict[int, str]] = {}
         until = now() + CATCH_UP_SECONDS
-        for queue, partition in itertools.product(self._queues, range(1, PARTITIONS + 1)):
+        for queue, partition in itertools.product(self._queues, self._style.partitions):
             lines = itertools.cycle(self._lines)
             post = self._post(next(lines), queue, (Sent(self._body(0), partition),))
             while not post.ids and now() < until:
@@ -117,7 +122,7 @@ class Writer:
         return tuple(
             Sent(
                 self._body(n),
-                rng.randint(1, PARTITIONS),
+                self._unused.pop() if style.once else rng.choice(style.partitions),
                 round(rng.uniform(0.05, LONGEST_DELAY), 2) if rng.random() < style.delayed else 0.0,
             )
             for n in range(rng.choice(style.sizes))
@@ -184,6 +189,7 @@ class Habit(NamedTuple):
         wait: Seconds of the long poll, 0 for none.
         pause: Mean seconds of rest where there is nothing more to read.
         patience: Seconds after which the reader tries the other web process, and stays there for a while.
+        anew: Each page is of a new reader, who begins at the beginning.
     """
 
     partitions: tuple[int, ...] = tuple(range(1, PARTITIONS + 1))
@@ -192,6 +198,7 @@ class Habit(NamedTuple):
     wait: int = 0
     pause: float = 0.15
     patience: float = 1.5
+    anew: bool = False
 
 
 class Reader:
@@ -228,6 +235,7 @@ class Reader:
         self._cursor = ""
         self._line = self._lines[0]
         self._staying = 0
+        self._pages = 0
 
     def run(self, stop: threading.Event) -> None:
         """Is the thread: follows the queue until told to stop."""
@@ -256,6 +264,9 @@ class Reader:
 
     def _step(self, wait: int) -> bool:
         """Reads a page and tells whether there is more at once."""
+        if self._habit.anew:
+            self._cursor = ""
+            self._pages += 1
         line = self._choose()
         start = now()
         try:
@@ -280,7 +291,7 @@ class Reader:
 
     def _avoid(self, line: Line) -> None:
         """Turns to another web process for some time."""
-        self._line = self._rng.choice([other for other in self._lines if other is not line])
+        self._line = self._rng.choice([other for other in self._lines if other is not line] or self._lines)
         self._staying = STAY
 
     def _path(self, wait: int) -> str:
@@ -296,7 +307,7 @@ class Reader:
             start=start,
             end=now(),
             web=web.name,
-            reader=self._name,
+            reader=f"{self._name}-{self._pages}" if self._habit.anew else self._name,
             queue=self.queue,
             partitions=self._habit.partitions,
             status=answer.status,
