@@ -115,6 +115,27 @@ def test_acknowledged_below_a_cursor() -> None:
     assert "12.000" in found[0].text, "the page that passed it is named"
 
 
+def test_data_centres_that_are_apart() -> None:
+    """What was posted in another data centre may come late, but not be lost; in one's own it may do neither."""
+    other = post(10, "a", web="web-2")
+    late = history_of([other, page(12), page(13, since=11), *full((10, "a"))])
+    assert {violation.rule for violation in check(late)} == {"G1"}
+    assert check(late, apart=True) == []
+    lost = check(history_of([other, page(12), *full()]), apart=True)
+    assert {violation.rule for violation in lost} == {"lost"}
+    own = check(history_of([post(10, "a"), page(12), *full((10, "a"))]), apart=True)
+    assert {violation.rule for violation in own} == {"G1"}
+
+
+def test_outcomes_of_data_centres_that_are_apart() -> None:
+    """A message that is taken back in its data centre may have been shown in another before that came over."""
+    shown: list[Event] = [post(10.2, "a"), page(12, (10, "x"), (10.2, "a")), *full((10.2, "a"))]
+    taken_back = history_of([post(10, "x", "none", web="web-2"), *shown])
+    assert {violation.rule for violation in check(taken_back)} == {"G2"}
+    assert check(taken_back, apart=True) == []
+    assert {violation.rule for violation in check(history_of([post(10, "x", "none"), *shown]), apart=True)} == {"G2"}
+
+
 def test_cursor_below_a_message() -> None:
     """A reader that has not come to a message yet has not missed it."""
     assert rules(post(10, "a"), page(10.5), *full((10, "a"))) == set()

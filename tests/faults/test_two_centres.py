@@ -24,7 +24,7 @@ from tests.faults.checker import Limits
 from tests.faults.cluster import store_between
 from tests.faults.conftest import PROPERTY
 from tests.faults.counts import vacuous
-from tests.faults.experiment import Experiment, explain
+from tests.faults.experiment import Experiment, Verdict, explain
 from tests.faults.nemesis import Act, Span, Step
 from tests.servers import unique_name
 
@@ -191,30 +191,43 @@ def test_what_came_late_is_shown(centres: Centres, sites: Sites) -> None:
     assert found[Hasty][:2] == [False, False]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_what_came_late_is_shown_by_two_nodes_each(servers: contextlib.ExitStack) -> None:
-    """The same where each data centre has two nodes and two copies."""
-    with start_centres(2) as centres, sites_on(keyspace_on(centres)) as sites:
-        found = play(centres, sites)
-    assert found[CassandraStore] == [True, True, True]
-    assert found[Hasty][:2] == [False, False]
-
-
 @pytest.mark.timeout(300)
 def test_writers_and_readers_on_both_sides(
     tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str
 ) -> None:
     """Both data centres serve while they are cut off from each other, and agree on everything afterwards."""
+    verdict = cut_twice(tmp_path, centres, centres_keyspace)
+    record_property(PROPERTY, str(verdict.counts))
+
+
+def cut_twice(directory: Path, centres: Centres, url: str) -> Verdict:
+    """Runs web processes in both data centres and cuts the link for long, and for a moment; checks what happened."""
     span = Span(deadline=1.5, delay=3.0)
-    store = store_between(centres, centres_keyspace, span, difference=1.0, row_age=1.0)
+    store = store_between(centres, url, span, difference=1.0, row_age=1.0)
     acts: list[Act] = [(Step("cut", "link", 3.0 * span.delay),), (Step("cut", "link", 0.3),)]
     limits = Limits(bound=20.0, grace=2.0, calm=1.5)
-    verdict = Experiment(tmp_path, store, seed=1, slowness=2.0).run(acts, limits=limits, rest=0.5)
-    record_property(PROPERTY, str(verdict.counts))
+    verdict = Experiment(directory, store, seed=1, slowness=2.0).run(acts, limits=limits, rest=0.5)
     assert verdict.violations == [], explain(verdict)
     least = {"acknowledged": 400, "shown": 1000, "during_faults": 200}
     assert vacuous(verdict.counts, least) == [], explain(verdict)
+    return verdict
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_nodes_each(
+    tmp_path: Path,
+    record_property: Record,
+    servers: contextlib.ExitStack,
+) -> None:
+    """All the same holds where each data centre has two nodes and two copies."""
+    with start_centres(2) as centres:
+        url = keyspace_on(centres)
+        with sites_on(url) as sites:
+            found = play(centres, sites)
+        assert found[CassandraStore] == [True, True, True]
+        assert found[Hasty][:2] == [False, False]
+        record_property(PROPERTY, str(cut_twice(tmp_path, centres, url).counts))
 
 
 @pytest.mark.timeout(200)
