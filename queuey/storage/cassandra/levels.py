@@ -89,7 +89,7 @@ class Levels:
         except StoreUnavailable:
             return False
         known, found = self._concluding
-        if known != copies:
+        if known is not copies and known != copies:
             found = {}
             self._concluding = copies, found
         if level.reads not in found:

@@ -1,8 +1,8 @@
 """Whether this process's clock agrees with the cluster's.
 
-Once a second the coordinators are asked for their time. The clock that ids are made with is compared with the median of
-their answers: beyond 0.4 S the process neither writes nor reads, so two processes that do are never more than S apart
-(0.4 S each, and at most 0.1 S of error in each comparison). States::
+Several times a second the coordinators are asked for their time. The clock that ids are made with is compared with the
+median of their answers: beyond 0.4 S the process neither writes nor reads, so two processes that do are never more than
+S apart (0.4 S each, and at most 0.1 S of error in each comparison). States::
 
     unknown ──(a check within 0.4 S)──► sound ◄──(a check within 0.4 S)── refusing
        ▲                                 │  └──(a check beyond 0.4 S)────────▲
@@ -246,7 +246,7 @@ class Watch:
         for _ in range(ATTEMPTS):
             if self.confirmed(arrived) or self.check(since=arrived - FRESH):
                 return
-            if self._skew.refusing or self._ended.wait(AGAIN):
+            if self._skew.refusing or self._clock.boottime() - arrived > FRESH or self._ended.wait(AGAIN):
                 break
         raise self.refusal()
 

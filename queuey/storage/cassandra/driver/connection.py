@@ -77,6 +77,8 @@ class Driver:
         self._session: Session | None = None
         self._express: Express | None = None
         self._usable = False
+        self._copies: tuple[object, Mapping[str, int]] = None, {}
+        """The keyspace's strategy, and what it means."""
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing = threading.Lock()
         self._ready = threading.Event()
@@ -217,6 +219,9 @@ class Driver:
     def replication(self) -> Mapping[str, int]:
         """Copies by data centre; one entry under an empty name where the strategy knows no data centres.
 
+        They are those of now: the driver reads the schema again when Cassandra tells of a change, and when it has lost
+        the connection by which it is told.
+
         Raises:
             StoreUnavailable: Not connected.
         """
@@ -224,11 +229,12 @@ class Driver:
         keyspace = None if cluster is None else cluster.metadata.keyspaces.get(self.target.keyspace)
         if keyspace is None:
             raise self._refusal()
+        known, copies = self._copies
         strategy = keyspace.replication_strategy
-        factors = getattr(strategy, "dc_replication_factors_info", None)
-        if factors is None:
-            return {"": int(strategy.replication_factor)}
-        return {str(dc): int(info.all_replicas) for dc, info in factors.items()}
+        if strategy is not known:  # A new object with each change; every read asks.
+            copies = _copies_of(strategy)
+            self._copies = strategy, copies
+        return copies
 
     def agrees(self) -> bool:
         """Waits for the nodes to agree on the schema, up to the driver's limit; returns whether they do."""
@@ -559,6 +565,13 @@ def _nothing(_body: bytes) -> Rows:
 
 def _attempts(future: ResponseFuture | None) -> int:
     return 0 if future is None else len(future.attempted_hosts)
+
+
+def _copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's
+    factors = getattr(strategy, "dc_replication_factors_info", None)
+    if factors is None:
+        return {"": int(strategy.replication_factor)}
+    return {str(dc): int(info.all_replicas) for dc, info in factors.items()}
 
 
 def _all_pages(future: ResponseFuture) -> Rows:
