@@ -146,7 +146,7 @@ class Experiment:
                 self._reader(f"full-{final}.{queue}", queue, habit, final, webs).read_beyond(marks[queue])
             if final == 1 and not self._store.centres:
                 self._store.converged()
-            elif final < FULL_READS * len(sites):
+            elif final % len(sites) == 0 and final < FULL_READS * len(sites):
                 threading.Event().wait(APART)
 
     @contextmanager
