@@ -6,6 +6,8 @@ is skipped, visibly, on stores without it:
 * ``clock``: the store reads the clock it is given, so tests move time by hand.
 * ``one_generator``: ids ascend over all Store objects on the same data, not only within one.
 * ``exact_horizon``: without a read delay, what was acknowledged is below the horizon of every later read.
+* ``ordered_begins``: appends that one thread begins one after another, without waiting, get ids in that order. (Those
+  that a caller waited for do on every store, and ``after`` makes sure of it over all processes.)
 * ``counts_deletes``: ``delete`` knows how many of the messages were there.
 * ``sorted_listing``: queues are listed in the order of their names' code points.
 * ``processes``: several processes may use the same data.
@@ -131,7 +133,17 @@ BACKENDS = {
     "cassandra": Backend("cassandra", frozenset({"clock", "sorted_listing", "processes"}), cassandra_site),
     "sqlite": Backend(
         "sqlite",
-        frozenset({"clock", "one_generator", "exact_horizon", "counts_deletes", "sorted_listing", "processes"}),
+        frozenset(
+            {
+                "clock",
+                "one_generator",
+                "exact_horizon",
+                "ordered_begins",
+                "counts_deletes",
+                "sorted_listing",
+                "processes",
+            }
+        ),
         sqlite_site,
     ),
 }

@@ -292,6 +292,7 @@ class TestBegin:
         assert {n for n, outcome in outcomes.items() if outcome == "none" and str(n) in stored} <= set(answered)
         assert {n for n in answered if str(n) not in stored} == set()
 
+    @pytest.mark.needs("ordered_begins")
     def test_answers_in_the_order_begun(self, store: Store) -> None:
         """Appends that one thread starts one after another get ascending ids."""
         queue = make_queue(store)

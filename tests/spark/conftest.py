@@ -32,15 +32,17 @@ CONF = {
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Has Java compile quickly instead of well, which for so short a life takes about half the processor time."""
 DELAYS = {
-    "cassandra_clock_difference": "0.2",
+    "cassandra_clock_difference": "0.6",
     "cassandra_row_age": "0.1",
-    "cassandra_strong_deadline": "1",
-    "cassandra_strong_delay": "1.3",
-    "cassandra_weak_delay": "0.5",
+    "cassandra_strong_deadline": "1.2",
+    "cassandra_strong_delay": "1.9",
+    "cassandra_weak_delay": "0.8",
     "cassandra_very_strong_write": "QUORUM",
-    "cassandra_very_strong_delay": "3.3",
+    "cassandra_very_strong_delay": "3.7",
 }
-"""Settings of Cassandra with which a test does not wait for long until messages can be read."""
+"""Settings of Cassandra with which a test does not wait for long until messages can be read.
+
+The clocks may differ by so much because a busy machine answers late, and what is answered late says little of a clock."""
 
 
 HANGS = 600
@@ -117,7 +119,7 @@ def embedded(tmp_path: Path) -> Iterator[Kept]:
 
 @pytest.fixture
 def clustered(contract_keyspace: str) -> Iterator[Kept]:
-    """A Cassandra store with one application; reads stay behind the clock by 1.3 s."""
+    """A Cassandra store with one application; reads stay behind the clock by 1.9 s."""
     from tests import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
     from tests.spark.kept import opened  # noqa: PLC0415 - likewise
 
