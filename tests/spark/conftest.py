@@ -42,7 +42,7 @@ DELAYS = {
 }
 """Settings of Cassandra with which a test does not wait for long until messages can be read.
 
-The clocks may differ by so much because a busy machine answers late, and what is answered late says little of a clock."""
+The clocks may differ by so much because a busy machine answers late, and a late answer says little of a clock."""
 
 
 HANGS = 600
