@@ -36,7 +36,7 @@ from queuey.web.later import PLACE, Later, WouldBlock
 from queuey.web.outgoing import PIECE, STALL, Outlet, Send
 from queuey.web.paths import decode_path
 from queuey.web.shares import NOBODY, Room
-from queuey.web.threads import Calls, Pool
+from queuey.web.threads import Calls, Memory, Pool
 
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""
@@ -44,8 +44,6 @@ PATIENCE = 0.05
 """Seconds that a read waits for the one before it."""
 SMALL = 64 * 1024
 """Bytes of a body up to which a POST is handled at once."""
-READING = 2
-"""Pages of bodies that a read holds while its answer is being made: as they were stored, and as they are written."""
 MEMORY = 256 * 1024 * 1024
 """Bytes of bodies and answers that may be in memory at the same moment."""
 ROOM_SECONDS = 5.0
@@ -97,14 +95,15 @@ class Gateway:
         self._reads_at_once = self._hot.begins("GET")
         self._metrics: Metrics = application.registry.service.metrics
         # One alone gets two thirds. What it leaves has room for the largest request, whatever the setting says.
-        self._reading = READING * page_bytes
-        self._memory = Room(max(memory, 3 * max(max_body, self._reading)), alpha=2)
-        self._intake = Intake(max_body, self._memory, arrival=arrival)
-        self._work = Pool("queuey-request", threads, self._memory)
+        self._page_bytes = page_bytes
+        room = Room(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
+        self._intake = Intake(max_body, room, arrival=arrival)
+        self._work = Pool("queuey-request", threads, room)
+        self._memory = Memory(room, self._work.dispatch)
         # One application alone gets two thirds of the places, so that there are some for whoever comes then.
         self._places = Room(waiters + (waiters + 1) // 2, alpha=2)
-        self._waits = Pool("queuey-wait", self._places.total, self._memory)
-        self._outlet = Outlet(self._memory, self._work.dispatch, stall=stall)
+        self._waits = Pool("queuey-wait", self._places.total, room)
+        self._outlet = Outlet(self._memory.change, stall=stall)
         self._turn = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
         self._tell: Calls
@@ -136,7 +135,6 @@ class Gateway:
             if HELD in environ:
                 environ.pop("wsgi.input", None)
                 self._memory.change(environ[HOLDER], -environ.pop(HELD))
-                self._work.dispatch()
         kept = environ.get(KEPT, 0)
         await self._outlet.send(answer, send, environ.get(HOLDER, NOBODY), kept, head=scope["method"] == "HEAD")
 
@@ -182,7 +180,7 @@ class Gateway:
                 return answer
         # Threads that wait for a network do not disturb each other.
         run = self._run if self._reads_at_once or PLACE in environ else self._run_in_turn
-        answer = await self._work.run(holder, partial(run, environ), self._reading)
+        answer = await self._work.run(holder, partial(run, environ), self._page_bytes)
         self._keep(environ, holder, answer)
         return answer
 
@@ -190,13 +188,12 @@ class Gateway:
         """Gives back what a read has reserved, but for the answer itself."""
         size = len(answer.body) if answer is not None and len(answer.body) > PIECE else 0
         environ[KEPT] = size
-        self._memory.change(holder, size - self._reading)
-        self._work.dispatch()
+        self._memory.change(holder, size - self._page_bytes)
 
     async def _read_at_once(self, environ: Environ, match: dict[str, str], holder: str) -> Answer | None:
         """Answers a read in the loop's thread, or returns None with the request as it was."""
-        await self._work.admit(holder, self._reading)
         answer = None
+        await self._memory.admit(holder, self._page_bytes, self._loop)
         try:
             answer = await self._at_once(environ, match)
         finally:
@@ -261,7 +258,7 @@ class Gateway:
         """Is called every second."""
         self._give_up_late()
         self._intake.give_up_late()
-        for pool in (self._work, self._waits):
+        for pool in (self._memory, self._work, self._waits):
             pool.give_up_late(min(self._deadline, ROOM_SECONDS))
         self._loop.call_later(1.0, self._look_for_late)
 

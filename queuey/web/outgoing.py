@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 from queuey.web.answers import JSON, TEXT, Answer, Header
-from queuey.web.shares import Room
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes the next part of an answer, as ASGI has it."""
@@ -36,16 +35,14 @@ _NO_BODY = (b"content-length", b"0")
 class Outlet:
     """Sends answers. Used in the loop's thread alone."""
 
-    def __init__(self, memory: Room, freed: Callable[[], None], *, stall: float = STALL) -> None:
+    def __init__(self, change: Callable[[str, int], None], *, stall: float = STALL) -> None:
         """Prepares.
 
         Args:
-            memory: What answers are taken from.
-            freed: Called when an answer has been sent.
+            change: Notes that a holder has more or fewer bytes than before.
             stall: Seconds within which a client has to take a piece.
         """
-        self._memory = memory
-        self._freed = freed
+        self._change = change
         self._stall = stall
 
     async def send(self, answer: Answer, send: Send, holder: str, kept: int = 0, *, head: bool) -> None:
@@ -64,13 +61,12 @@ class Outlet:
             headers.append(_NO_BODY)
         if len(body) > PIECE:
             headers.append((b"content-length", str(len(body)).encode()))
-            self._memory.change(holder, len(body) - kept)
+            self._change(holder, len(body) - kept)
             try:
                 await send({"type": "http.response.start", "status": answer.status, "headers": headers})
                 await self._send_pieces(body, send)
             finally:
-                self._memory.change(holder, -len(body))
-                self._freed()
+                self._change(holder, -len(body))
             return
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body, "more_body": False})

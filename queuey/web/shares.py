@@ -1,11 +1,11 @@
 """Shares of what a process has: memory, threads, places to wait. Nothing is set aside, and nobody gets everything.
 
-Two small mechanisms, used in one thread alone:
+Two small mechanisms, each used by one thread at a time:
 
 * :class:`Room` is for what is held for a while. A holder may take more as long as it holds no more than a multiple of
   what is then left ("dynamic threshold", Choudhury and Hahne 1998, made for the shared memory of switches). One holder
   alone may so take nearly all; with several of them, each gets less; and always something is left for the next.
-* :class:`Turns` is for what waits to be done. Who has used least is next, measured in seconds of work, so that many or
+* :class:`Turns` is for what waits. Who has used least is next, measured in seconds of work or in bytes, so that many or
   long jobs of one holder delay its own jobs and not those of others.
 
 A holder is the name that requests count for: an application's, or one for all callers without a credential.
@@ -105,6 +105,11 @@ class Turns(Generic[T]):
 
     def take(self, fits: Callable[[str, T], bool]) -> T | None:
         """Takes the next job out: the first of whoever has used least, of those whose first job fits."""
+        found = self.take_with_holder(fits)
+        return None if found is None else found[1]
+
+    def take_with_holder(self, fits: Callable[[str, T], bool]) -> tuple[str, T] | None:
+        """Is :meth:`take`, and says whose the job is."""
         best: str | None = None
         used = 0.0
         for holder, jobs in self._jobs.items():
@@ -118,7 +123,7 @@ class Turns(Generic[T]):
         job = jobs.popleft()
         if not jobs:
             del self._jobs[best]
-        return job
+        return best, job
 
     def drop(self, unwanted: Callable[[T], bool]) -> list[tuple[str, T]]:
         """Takes out, from the front of each holder's jobs, those that are not wanted any more; returns them."""
@@ -130,9 +135,9 @@ class Turns(Generic[T]):
                 del self._jobs[holder]
         return dropped
 
-    def charge(self, holder: str, seconds: float) -> None:
-        """Notes what a job has used."""
-        self._used[holder] = max(self._used.get(holder, 0.0), self._now) + seconds
+    def charge(self, holder: str, amount: float) -> None:
+        """Notes what a job has used, in whatever all are measured in."""
+        self._used[holder] = max(self._used.get(holder, 0.0), self._now) + amount
 
     def forget(self) -> None:
         """Forgets holders that are level with the others again. Is called now and then."""

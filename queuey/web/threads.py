@@ -1,4 +1,4 @@
-"""Threads that do what would block the event loop, shared between applications."""
+"""What requests wait for: threads that do what would block the event loop, and memory; shared between applications."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class Job:
 
     __slots__ = ("began", "future", "holder", "weight", "work")
 
-    def __init__(self, holder: str, work: Callable[[], Any] | None, weight: int, future: asyncio.Future[Any]) -> None:
+    def __init__(self, holder: str, work: Callable[[], Any], weight: int, future: asyncio.Future[Any]) -> None:
         self.holder = holder
-        self.work = work
         self.weight = weight
+        self.work = work
         self.future = future
         self.began = monotonic()
 
@@ -62,8 +62,9 @@ class Job:
 class Pool:
     """Threads with a queue before them.
 
-    One application alone may use ``count`` threads; there is one more, for whoever comes then. A job that needs memory
-    waits until there is room for it.
+    The loop chooses by turns who is next and keeps a few jobs ready, so that no thread has to wait for it. (Threads
+    that choose for themselves would need a lock, and one that is interrupted while it has it stops all the others.)
+    One application alone may keep all threads busy. There is one more, for the first job of each other one.
     """
 
     def __init__(self, name: str, count: int, memory: Room) -> None:
@@ -74,11 +75,14 @@ class Pool:
             count: Of threads that one holder alone may use.
             memory: What a job's weight is taken from.
         """
-        self._name = name
-        self._threads = Room(count + 1, alpha=count)
         self._memory = memory
+        self._name = name
+        self._count = count
+        # As many jobs as there are threads may be under way, and as many ready.
+        self._hand = Room(2 * count + 2, alpha=count)
         self._turns: Turns[Job] = Turns()
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._first: SimpleQueue[Job | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop
         self._tell: Calls
 
@@ -86,12 +90,14 @@ class Pool:
         """Starts the threads."""
         self._loop = loop
         self._tell = tell
-        for number in range(self._threads.total):
-            threading.Thread(target=self._serve, name=f"{self._name}-{number}", daemon=True).start()
+        for number in range(self._count + 1):
+            jobs = self._jobs if number else self._first
+            threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()
 
     def stop(self) -> None:
         """Ends the threads when they have done what they were given."""
-        for _ in range(self._threads.total):
+        self._first.put(None)
+        for _ in range(self._count):
             self._jobs.put(None)
 
     async def run(self, holder: str, work: Callable[[], T], weight: int = 0) -> T:
@@ -100,79 +106,128 @@ class Pool:
         Args:
             holder: Whom it counts for.
             work: What to do.
-            weight: Bytes that it may need. When this returns they are still held, and the caller gives them back;
-                when it raises they are not.
+            weight: Bytes that its result may have. When this returns they are still held, and the caller gives them
+                back; when it raises they are not.
 
         Raises:
-            TooManyRequests, StoreUnavailable: There was no thread and no room for it in time.
+            TooManyRequests, StoreUnavailable: There was no thread or no room for it in time.
         """
-        result: T = await self._turn(Job(holder, work, weight, self._loop.create_future()))
-        return result
-
-    async def admit(self, holder: str, weight: int) -> None:
-        """Waits for memory alone; the caller gives it back.
-
-        Raises:
-            TooManyRequests, StoreUnavailable: There was no room for it in time.
-        """
-        if self._turns or not self._memory.take(holder, weight):
-            await self._turn(Job(holder, None, weight, self._loop.create_future()))
-
-    async def _turn(self, job: Job) -> Any:  # noqa: ANN401 - what the work gives
-        self._turns.put(job.holder, job)
+        job = Job(holder, work, weight, self._loop.create_future())
+        self._turns.put(holder, job)
         self.dispatch()
         try:
-            return await job.future
+            result: T = await job.future
         except asyncio.CancelledError:
             if not job.future.cancelled() and job.future.exception() is None:
-                self._memory.change(job.holder, -job.weight)
+                self._memory.change(holder, -weight)
             raise
+        return result
 
-    def dispatch(self) -> None:
-        """Hands jobs to threads that are free. Is called when something has become free."""
-        while self._turns and (job := self._turns.take(self._fits)) is not None:
-            if job.future.done():
-                continue
-            self._memory.change(job.holder, job.weight)
-            if job.work is None:
-                job.future.set_result(None)
-                continue
-            self._threads.change(job.holder, 1)
-            job.began = monotonic()
-            self._jobs.put(job)
-
-    def give_up_late(self, deadline: float) -> None:
-        """Refuses jobs that have waited for so many seconds. Is called every second."""
-        late = monotonic() - deadline
+    def give_up_late(self, seconds: float) -> None:
+        """Refuses jobs that have waited for so long. Is called every second."""
+        late = monotonic() - seconds
         for holder, job in self._turns.drop(lambda job: job.began < late):
-            if not job.future.done():
-                error = self._memory if not self._memory.fits(holder, job.weight) else self._threads
-                job.future.set_exception(error.refusal(holder, job.weight if error is self._memory else 1))
+            lacking = self._hand if self._memory.fits(holder, job.weight) else self._memory
+            _settle(job.future, None, lacking.refusal(holder, job.weight if lacking is self._memory else 1))
         self._turns.forget()
 
     def _fits(self, holder: str, job: Job) -> bool:
-        return (job.work is None or self._threads.fits(holder, 1)) and (
-            not job.weight or self._memory.fits(holder, job.weight)
-        )
+        return self._hand.fits(holder, 1) and (not job.weight or self._memory.fits(holder, job.weight))
 
-    def _serve(self) -> None:
+    def dispatch(self) -> None:
+        """Hands out jobs that may begin. Is called when something has become free."""
+        while self._turns and (job := self._turns.take(self._fits)) is not None:
+            if job.future.done():
+                continue
+            busy = self._hand.total - self._hand.free >= self._count
+            first = busy and not self._hand.held(job.holder)
+            self._hand.change(job.holder, 1)
+            self._memory.change(job.holder, job.weight)
+            (self._first if first else self._jobs).put(job)
+
+    def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
         """Is one of the threads."""
-        while (job := self._jobs.get()) is not None:
+        while (job := jobs.get()) is not None:
+            began = monotonic()
             try:
-                result, error = job.work(), None  # type: ignore[misc] # those without work get no thread
-            except BaseException as failure:  # noqa: BLE001 - whoever waits gets it
+                result: Any = job.work()
+                error: Exception | None = None
+            except Exception as failure:  # noqa: BLE001 - whoever waits gets it
                 result, error = None, failure
-            self._tell(self._finish, job, result, error)
+            self._tell(self._finish, job, monotonic() - began, result, error)
             del job, result, error
 
-    def _finish(self, job: Job, result: object, error: BaseException | None) -> None:
-        self._threads.change(job.holder, -1)
-        self._turns.charge(job.holder, monotonic() - job.began)
+    def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
+        self._hand.change(job.holder, -1)
+        self._turns.charge(job.holder, seconds)
         if job.future.done() or error is not None:
             self._memory.change(job.holder, -job.weight)
-        if not job.future.done():
-            if error is not None:
-                job.future.set_exception(error)
-            else:
-                job.future.set_result(result)
+        _settle(job.future, result, error)
         self.dispatch()
+
+
+class Memory:
+    """Room for bodies and answers, and a queue before it. Used in the loop's thread alone."""
+
+    def __init__(self, room: Room, freed: Callable[[], None]) -> None:
+        """Prepares.
+
+        Args:
+            room: All there is.
+            freed: Called when some of it has become free: others may wait for it elsewhere.
+        """
+        self.room = room
+        self._freed = freed
+        self._turns: Turns[tuple[int, float, asyncio.Future[None]]] = Turns()
+
+    async def admit(self, holder: str, weight: int, loop: asyncio.AbstractEventLoop) -> None:
+        """Waits until there is room and takes it.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: There was none in time.
+        """
+        if not self._turns and self.room.take(holder, weight):
+            return
+        future: asyncio.Future[None] = loop.create_future()
+        self._turns.put(holder, (weight, monotonic(), future))
+        self.dispatch()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:
+                self.change(holder, -weight)
+            raise
+
+    def change(self, holder: str, difference: int) -> None:
+        """Notes that a holder has more or less than before; whoever waits gets what has become free."""
+        self.room.change(holder, difference)
+        if difference < 0:
+            self._freed()
+            if self._turns:
+                self.dispatch()
+
+    def dispatch(self) -> None:
+        """Lets in whoever fits, by turns."""
+        while (found := self._turns.take_with_holder(lambda holder, job: self.room.fits(holder, job[0]))) is not None:
+            holder, (weight, _, future) = found
+            if not future.done():
+                self.room.change(holder, weight)
+                self._turns.charge(holder, weight)
+                future.set_result(None)
+
+    def give_up_late(self, seconds: float) -> None:
+        """Refuses those that have waited for so long. Is called every second."""
+        late = monotonic() - seconds
+        for holder, (weight, _, future) in self._turns.drop(lambda job: job[1] < late):
+            _settle(future, None, self.room.refusal(holder, weight))
+        self._turns.forget()
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    """Gives whoever waits the result or the error, if somebody still waits."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
