@@ -44,7 +44,7 @@ slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and m
 bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
 	$(BIN)/python -m tests.bench
 
-lint: $(DEV) ## Check style, types and the walls between the modules
+lint: $(DEV) ## Check style, types and import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
