@@ -9,6 +9,9 @@ handing the interpreter lock around. So there are two ways through:
 * **in a thread**: everything else goes through the WSGI application in a small pool; long polls in a pool of their own,
   so that they hold nobody up.
 
+Whichever way, a request counts for an application, and each has its share of memory, threads and places to wait
+(:mod:`queuey.web.shares`). A body is taken in only from whoever is known or has been let in.
+
 An endpoint that finds that it would block says so (:class:`~queuey.web.later.WouldBlock`). Then a thread brings into
 memory what was missing, so that a thread is held for a look-up and not for a commit; if that does not help, the request
 takes the other way. The application knows nothing of this module and runs under any other WSGI server just as well.
