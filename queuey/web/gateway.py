@@ -88,7 +88,7 @@ class Gateway:
             page_bytes: Bytes of bodies that the answer to a read may have.
             arrival: Seconds within which a body has to arrive.
             stall: Seconds within which a client has to take a piece of a long answer.
-            patience: Seconds that a read waits for the one before it.
+            patience: Seconds that a read waits for the one before it, where reads take turns.
         """
         self._deadline = deadline
         self._patience = patience

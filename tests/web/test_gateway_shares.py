@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -185,6 +186,27 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
         return [reply.status for reply in [*others, *await asyncio.gather(*greedy)]]
 
     assert running(Shop())(work) == [200] * 70
+
+
+@pytest.mark.parametrize("network", [True, False])
+def test_reads_take_turns_only_where_nobody_waits_for_a_network(network: bool) -> None:  # noqa: FBT001 - a parameter
+    """Threads that wait for a network read side by side; those that compute, one after the other."""
+    both = threading.Barrier(2)
+
+    class Shop(Stub):
+        def begins(self, method: str) -> bool:
+            return network and method == "GET"
+
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(10 if network else 0.2)
+            return super().__call__(environ, start_response)
+
+    async def work(gateway: Gateway) -> None:
+        await asyncio.gather(*(Request("GET", "/v1/a/q/info").to(gateway) for _ in range(2)))
+
+    running(Shop(), patience=30.0)(work)
+    assert both.broken != network
 
 
 def test_a_backlog_of_one_is_not_anothers() -> None:
