@@ -1,0 +1,36 @@
+"""The table of lanes says what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lanes import LANES, PATTERNS, lane_of
+
+ROOT = Path(__file__).parents[1]
+FILES = [str(path.relative_to(ROOT)) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+
+
+@pytest.mark.parametrize("lane", LANES)
+def test_every_lane_has_tests(lane: str) -> None:
+    """No lane is left over from tests that were moved: then they would start the same servers in several processes."""
+    assert any(PATTERNS[lane].match(f"{file}::test_it") for file in FILES)
+
+
+@pytest.mark.parametrize(
+    ("test", "lane"),
+    [
+        ("tests/contract/test_read.py::test_it[cassandra]", "cassandra"),
+        ("tests/contract/test_read.py::TestMore::test_it[cassandra-3]", "cassandra"),
+        ("tests/contract/test_read.py::test_it[sqlite]", "tests/contract/test_read.py"),
+        ("tests/spark/jobs/test_pipe.py::test_it", "spark"),
+        ("tests/spark/unit/test_rows.py::test_it", "tests/spark/unit/test_rows.py"),
+        ("tests/spark/faults/test_writing_faults.py::test_it", "spark faults"),
+        ("tests/faults/test_two_centres.py::test_it", "two data centres"),
+        ("tests/unit/cassandra/test_heat.py::test_it", "tests/unit/cassandra/test_heat.py"),
+    ],
+)
+def test_lane_of_a_test(test: str, lane: str) -> None:
+    """A test is in the lane of what it shares with others, or in that of its file."""
+    assert lane_of(test) == lane
