@@ -19,8 +19,7 @@ Tell = Callable[[str, object], None]
 
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
-SEED, EVENTS = 2124, 12
-"""Of many seeds this one has the most leave in the shortest time."""
+SEED, EVENTS = 1, 12
 SESSION = 8.0
 """Seconds: a worker that something else keeps from running for a while does not lose it."""
 SLOW, QUICK = 0.4, 0.01
