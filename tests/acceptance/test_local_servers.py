@@ -60,9 +60,10 @@ def is_there(pid: int) -> bool:
     """Whether a process exists and runs."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        status = Path(f"/proc/{pid}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):  # gone, or while it was looked at
         return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "Z" not in status.rpartition(")")[2].split()[0]
 
 
 def connect(stack: ExitStack, servers: Cassandra, *only: str, **options: object) -> Session:
