@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import sys
@@ -54,7 +55,10 @@ def test_nobody_else_reaches_it(spark: SparkSession) -> None:
 
 def listening(pid: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     """The addresses that a process listens on."""
-    links = (str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
+    links = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed while it was looked at
+            links.append(str(entry.readlink()))
     own = {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
     found = []
     for table in ("tcp", "tcp6"):
