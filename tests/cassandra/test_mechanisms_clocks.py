@@ -8,8 +8,9 @@ from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import Level
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.skew import FRESH, GAP, Reading, Skew, Watch
-from tests.cassandra.interposed import DELETES, INSERTS
+from tests.cassandra.interposed import DELETES, INSERTS, Gate
 from tests.cassandra.scene import (
+    Attempt,
     D,
     Machine,
     Mechanism,
@@ -98,14 +99,20 @@ def behind_before_acknowledging(scene: Scene) -> list[str]:
     return reader.missed([attempt])
 
 
-def machine_stopped(scene: Scene) -> list[str]:
-    """A virtual machine stands still while a write is on its way; its wall clock is set right when it goes on."""
+def write_on_its_way(scene: Scene) -> tuple[Process, Reader, Gate, Attempt]:
+    """Has one process write, up to where its request is sent; another one reads."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)
     gate = writing.wire.hold(INSERTS)
     attempt = writing.post(queue)
     gate.reached()
+    return writing, reader, gate, attempt
+
+
+def machine_stopped(scene: Scene) -> list[str]:
+    """A virtual machine stands still while a write is on its way; its wall clock is set right when it goes on."""
+    writing, reader, gate, attempt = write_on_its_way(scene)
     scene.world.advance(OFF)
     writing.machine.lag = OFF
     reader.go_on()
@@ -117,12 +124,7 @@ def machine_stopped(scene: Scene) -> list[str]:
 
 def machine_stopped_and_compared(scene: Scene) -> list[str]:
     """The same, and the clock is compared before the answer to the write comes."""
-    writing, reading = scene.start(), scene.start()
-    queue = scene.queue(writing)
-    reader = Reader(reading, queue)
-    gate = writing.wire.hold(INSERTS)
-    attempt = writing.post(queue)
-    gate.reached()
+    writing, reader, gate, attempt = write_on_its_way(scene)
     scene.world.advance(OFF)
     writing.machine.lag = OFF
     heartbeat(writing)
@@ -138,12 +140,7 @@ def machine_stopped_before_sending(scene: Scene) -> list[str]:
 
     Its clocks agree with each other afterwards, and were compared with the nodes' not long ago by what they show.
     """
-    writing, reading = scene.start(), scene.start()
-    queue = scene.queue(writing)
-    reader = Reader(reading, queue)
-    gate = writing.wire.hold(INSERTS)
-    attempt = writing.post(queue)
-    gate.reached()
+    writing, reader, gate, attempt = write_on_its_way(scene)
     scene.world.advance(20.0)
     writing.machine.fall_behind(20.0)
     reader.go_on()
