@@ -21,7 +21,7 @@ from tests.spark.kept import TTL, Kept
 ROOT = Path(__file__).parents[3]
 SINK = "sink"
 """The point where the files of a batch count and the batch itself does not yet."""
-PATIENCE = 150
+PATIENCE = 400
 
 
 @pytest.mark.timeout(500)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 COMMITTED = "committed"
 """Spark has noted the micro-batch, and not begun another."""
 NOWHERE = "nowhere"
-PATIENCE = 150
+PATIENCE = 400
 ROWS = 400
 """Of each micro-batch."""
 
