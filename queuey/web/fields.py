@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from queuey.errors import InvalidRequest
 from queuey.web.answers import encode
@@ -63,16 +63,19 @@ def integer(value: object, least: int, most: int) -> int:
 
 def decimal(value: object, least: float, most: float) -> float:
     """Reads a number that is not negative."""
-    if _is_number(value, _DECIMAL):
-        return in_range(float(value), least, most)  # type: ignore[arg-type] # it was looked at
-    raise BadField(f'"{show(value)}" is not a number')
+    if not _is_number(value, _DECIMAL):
+        raise BadField(f'"{show(value)}" is not a number')
+    number: Any = float(value) if isinstance(value, str) else value
+    return float(in_range(number, least, most))  # a whole number of JSON may be too long for a float until then
 
 
 def _is_number(value: object, form: re.Pattern[str]) -> bool:
     """Tells whether text has the form of a number, or a JSON value is one."""
     if isinstance(value, str):
         return form.fullmatch(value.strip()) is not None
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 N = TypeVar("N", int, float)
@@ -88,8 +91,8 @@ def in_range(number: N, least: float, most: float) -> N:
 
 
 def _plain(number: object) -> str:
-    """Writes a number without the decimals that it does not have."""
-    return f"{number:g}" if isinstance(number, float) else str(number)
+    """Writes a number without the decimals that it does not have, cut to a readable length."""
+    return f"{number:g}" if isinstance(number, float) else str(number)[:_SHOWN]
 
 
 def one_of(value: object, choices: tuple[str, ...]) -> str:

@@ -170,6 +170,28 @@ def test_items_that_others_could_not_read(owner: Caller, queue: str, item: str |
     assert owner.get(queue, partitions="*").messages == []
 
 
+@pytest.mark.parametrize("digits", [19, 310, 4300, 4301])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("POST", "", '{"partitions":%s}', "partitions"),
+        ("POST", "", '{"read_delay":%s}', "read_delay"),
+        ("PUT", "q", '{"ttl":%s}', "ttl"),
+        ("POST", "q", '{"messages":[{"body":"a","ttl":%s}]}', "0.ttl"),
+        ("POST", "q", '{"messages":[{"body":"a","partition":%s}]}', "0.partition"),
+        ("POST", "q", '{"messages":[{"body":"a","delay":%s}]}', "0.delay"),
+        ("POST", "_read", '{"queues":[{"queue_name":"q","limit":%s}]}', "0.limit"),
+        ("POST", "_read", '{"queues":[],"wait":%s}', "wait"),
+    ],
+)
+def test_huge_integers(owner: Caller, queue: str, method: str, path: str, body: str, field: str, digits: int) -> None:
+    """A whole number of any length is refused by the name of its field, or as JSON that others could not read."""
+    for sign in ("", "-"):
+        reply = owner(method, path, body % (sign + "9" * digits), headers=JSON)
+        assert (reply.status, len(reply.body) < 300) == (400, True)
+        assert list(reply.errors) in ([field], ["InvalidParameter"], ["0"])
+
+
 @pytest.mark.parametrize(("method", "path"), [("POST", ""), ("PUT", "q"), ("PUT", "q/offsets/g"), ("POST", "_read")])
 @pytest.mark.parametrize(
     "body", ["", "{", "[]", "5", DEEP, '{"a":"\\ud800"}', b'{"a":"\xff"}', '{"a":NaN}'], ids=lambda body: str(body[:20])
