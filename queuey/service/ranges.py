@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from queuey import ids
-from queuey.ids import FIRST, LAST, LOW_MIN, Position
+from queuey.ids import FIRST, LAST, LOW_MAX, LOW_MIN, Position
 from queuey.messages import Message, Page, Slice
 
 MERGE_MINIMUM = 16
@@ -44,7 +44,7 @@ def parse_mark(text: str) -> Mark:
     ticks = ids.parse_instant(text) if len(text) != 32 else None  # noqa: PLR2004 - digits of an id
     if ticks is None:
         return mark_of(ids.parse_position(text))
-    return Mark((ticks, LOW_MIN), (ticks + 1, LOW_MIN))
+    return Mark((ticks, LOW_MIN), ids.following((ticks, LOW_MAX)))
 
 
 def parse_bound(text: str) -> Bound:

@@ -60,6 +60,16 @@ def shown(page: dict[str, Any]) -> list[str]:
     return [f"{message['partition']}:{message['message_id']}" for message in page["messages"]]
 
 
+@pytest.mark.parametrize("bound", ["since", "after"])
+@pytest.mark.parametrize("order", ["ascending", "descending"])
+@pytest.mark.parametrize("instant", ["103072857660.6846975", "999999999999"], ids=["last", "beyond"])
+def test_a_cursor_from_the_end_of_time_comes_back(owner: Caller, bound: str, order: str, instant: str) -> None:
+    """An instant at or past the last one that an id can have gives a cursor that is taken like any other."""
+    queue = owner.create("q")
+    cursor = owner.get(queue, order=order, **{bound: instant}).json["cursor"]
+    assert owner.get(queue, order=order, since=cursor).json["messages"] == []
+
+
 @given(content=st.sets(places, max_size=25), query=queries, limit=st.integers(1, 7))
 def test_pages_are_the_whole(
     owner: Caller, content: set[tuple[int, int, int]], query: dict[str, Any], limit: int
