@@ -13,7 +13,7 @@ from queuey.service.entry import Entry
 from queuey.service.limits import Limits
 from queuey.storage import Store
 
-_CONTROL = frozenset(map(chr, (*range(0x20), 0x7F)))
+_CONTROL = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
 
 
 def queue_name_error(name: str, longest: int) -> str | None:

@@ -83,7 +83,7 @@ def test_creating_again_with_other_fields_is_a_conflict(owner: Caller, fields: d
     assert owner.get("q/info").json["partitions"] == 3
 
 
-@pytest.mark.parametrize("name", ["a/b", "x" * 51, ".", "..", "_x", "a\nb", "\x7f", "\x00"])
+@pytest.mark.parametrize("name", ["a/b", "x" * 51, ".", "..", "_x", "a\nb", "\x7f", "\x00", "a\x80", "\x9f"])
 def test_names_that_cannot_be_reached_are_refused(owner: Caller, name: str) -> None:
     """A queue can only be created under a name that a URL can reach."""
     reply = owner.send_form("POST", "", queue_name=name)
@@ -92,7 +92,9 @@ def test_names_that_cannot_be_reached_are_refused(owner: Caller, name: str) -> N
     assert owner.get().json["queues"] == []
 
 
-@pytest.mark.parametrize("name", ["x" * 50, "a b", "ä,ö", "1:2", "50%", "a+b", "日本", "x_", "messages", "a;b?c#d"])
+@pytest.mark.parametrize(
+    "name", ["x" * 50, "a b", "ä,ö", "1:2", "50%", "a+b", "日本", "x_", "messages", "a;b?c#d", "\xa0"]
+)
 def test_any_other_name_works_percent_encoded(owner: Caller, name: str) -> None:
     """Whatever can be created can be posted to, read and deleted."""
     owner.create(name)
