@@ -49,6 +49,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         parameters: Beside those of the path.
         body: What is sent; empty: nothing.
+        body_may_be_empty: Nothing may be sent instead.
+        about: What neither the summary nor a schema can say.
         success: Answers by status.
         errors: Statuses with the API's error bodies.
     """
@@ -60,6 +62,8 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     errors: Sequence[int]
     parameters: Sequence[Parameter] = ()
     body: Content = {}
+    body_may_be_empty: bool = False
+    about: str = ""
     anonymous: bool = False
 
 
@@ -98,6 +102,7 @@ def document(
     *,
     title: str,
     version: str,
+    about: str,
     security: Mapping[str, Any],
     path_parameters: Sequence[Parameter],
     operations: Sequence[Operation],
@@ -108,6 +113,7 @@ def document(
     Args:
         title: Of the API.
         version: Of this program.
+        about: What holds for all operations.
         security: The one way to give a credential, as a security scheme.
         path_parameters: Every name in braces that a path may have.
         operations: What the API does.
@@ -128,12 +134,15 @@ def document(
             "responses": answers,
             "security": [{}] if operation.anonymous else [{"credential": []}, {}],
         }
+        if operation.about:
+            entry["description"] = operation.about
         if operation.body:
-            entry["requestBody"] = {"content": _content(operation.body, schemas)}
+            content = _content(operation.body, schemas)
+            entry["requestBody"] = {"required": not operation.body_may_be_empty, "content": content}
         paths.setdefault(operation.path, {})[operation.method.lower()] = entry
     return {
         "openapi": "3.1.0",
-        "info": {"title": title, "version": version, "license": {"name": "Apache-2.0"}},
+        "info": {"title": title, "version": version, "description": about, "license": {"name": "Apache-2.0"}},
         "paths": paths,
         "components": {
             "schemas": components,

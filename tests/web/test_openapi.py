@@ -46,6 +46,25 @@ def test_operations_are_told_apart() -> None:
     assert all(re.fullmatch("[a-z][A-Za-z]+", name) for name in names)
 
 
+def test_bodies_that_must_be_sent(owner: Caller) -> None:
+    """An operation whose body is said to be required answers 400 without one, and only such an operation."""
+    owner.create("q")
+    values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g"}
+    for path, entries in document()["paths"].items():
+        for method, entry in entries.items():
+            if "requestBody" in entry:
+                reply = owner(method.upper(), path.format_map(values))
+                assert (reply.status == 400) == entry["requestBody"]["required"], entry["summary"]
+
+
+def test_parameters_can_be_sent() -> None:
+    """Every header has a name that a header can have, and every name in a path says what fits there."""
+    paths = document()["paths"]
+    parameters = [p for path in paths.values() for entry in path.values() for p in entry["parameters"]]
+    assert [p["name"] for p in parameters if not re.fullmatch(r"[A-Za-z_-]+", p["name"])] == []
+    assert [p["name"] for p in parameters if p["in"] == "path" and "pattern" not in p["schema"]] == []
+
+
 def test_headers_and_parameters_are_documented() -> None:
     """What a request may say in headers and in the query is in the document."""
     paths = document()["paths"]

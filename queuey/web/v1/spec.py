@@ -22,11 +22,28 @@ SECURITY = {
     "description": "`Application <key>`; several credentials are separated by `;`.",
 }
 
+ABOUT = (
+    "What is no HTTP request is refused by the HTTP server itself, by a status of 400 to 431 without a body, and its "
+    "connection is closed. Every other answer is one of those named here."
+)
+ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
+
+
+def _pattern(pattern: str) -> dict[str, Any]:
+    """Returns the schema of text that matches as a whole."""
+    return {"type": "string", "pattern": f"^{pattern}$"}
+
+
 PATH_PARAMETERS = (
-    Parameter(name="app", place="path", about="Application"),
-    Parameter(name="queue", place="path", about="Queue"),
-    Parameter(name="ids", place="path", about="Comma list of `<id>` (partition 1) or `<partition>:<id>`"),
-    Parameter(name="group", place="path", about="Consumer group: 1 to 100 of A-Z a-z 0-9 . _ : @ -"),
+    Parameter(name="app", place="path", about="Application", schema=_pattern("[^/]+")),
+    Parameter(name="queue", place="path", about="Queue", schema=_pattern("[^/_][^/]*")),
+    Parameter(
+        name="ids",
+        place="path",
+        about="Comma list of `<id>` (partition 1) or `<partition>:<id>`",
+        schema=_pattern(f"{ID}(,{ID})*"),
+    ),
+    Parameter(name="group", place="path", about="Consumer group", schema=_pattern("[A-Za-z0-9._:@-]{1,100}")),
 )
 
 
@@ -45,18 +62,19 @@ def _header(name: str, about: str, schema: dict[str, Any] | None = None) -> Para
 
 BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
 TTL = _header("X-TTL", "Seconds to live", _number(1, 33554432))
-KEPT_HEADER = _header("X-Header-{name}", "Up to 16 headers kept with the message; {name} stands for any name")
-AFTER = _header("X-After", "An id that the new ones must be above")
+KEPT_HEADERS = "Up to 16 headers `X-Header-<name>`, whatever the name, are kept with the message."
+AFTER = _header("X-After", "An id that the new ones must be above", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})"))
 POST_HEADERS = (
     TTL,
     _header("X-Partition", "Partition to write to", _number(1, 200)),
     _header("X-Message-Key", "Picks the partition by hash; not with X-Partition", {"type": "string", "maxLength": 256}),
     _header("X-Delay", "Seconds until the message is due", _number(0, 33554432, kind="number")),
     AFTER,
-    KEPT_HEADER,
 )
 RANGE_PARAMETERS = (
-    _query("partitions", "Comma list of partitions, `*` for all", {"type": "string", "default": "1"}),
+    _query(
+        "partitions", "Comma list of partitions, `*` for all", _pattern(r"(\*|([0-9]+(,[0-9]+)*)?)") | {"default": "1"}
+    ),
     _query("limit", "Messages per partition, or in all with merge", _number(1, 1000, 100)),
     _query("order", "Direction", {"type": "string", "enum": ["ascending", "descending"], "default": "ascending"}),
     _query("since", "Where to start, inclusive: an id, an instant or a cursor"),
@@ -115,6 +133,7 @@ QUEUE_OPERATIONS = (
         path=APP,
         summary="Create queue",
         body=_bodies(structs.NewQueue),
+        body_may_be_empty=True,
         success={201: Response({JSON: structs.CreatedQueue}), 200: Response({JSON: structs.CreatedQueue})},
         errors=(*WITH_BODY, 409),
     ),
@@ -131,6 +150,7 @@ QUEUE_OPERATIONS = (
         path=QUEUE,
         summary="Update queue",
         body=_bodies(structs.QueueFields),
+        body_may_be_empty=True,
         success=_ok(structs.UpdatedQueue),
         errors=WITH_BODY,
     ),
@@ -155,6 +175,7 @@ MESSAGE_OPERATIONS = (
         method="POST",
         path=QUEUE,
         summary="Post messages, one with any body or a batch as JSON",
+        about=KEPT_HEADERS,
         parameters=POST_HEADERS,
         body={JSON: structs.Batch, "*/*": {}},
         success={201: Response({JSON: structs.Posted})},
@@ -188,7 +209,8 @@ MESSAGE_OPERATIONS = (
         method="PUT",
         path=QUEUE + "/{ids}",
         summary="Put messages, one body at all the ids",
-        parameters=(TTL, KEPT_HEADER),
+        about=KEPT_HEADERS,
+        parameters=(TTL,),
         body={"*/*": {}},
         success=_ok(structs.Done),
         errors=WITH_BODY,
@@ -248,6 +270,7 @@ def document() -> dict[str, Any]:
     return openapi.document(
         title="Queuey",
         version=__version__,
+        about=ABOUT,
         security=SECURITY,
         path_parameters=PATH_PARAMETERS,
         operations=OPERATIONS,
