@@ -57,7 +57,9 @@ class Outlet:
         """
         body = b"" if head else answer.body
         headers = [_USUAL.get(header) or _raw(header) for header in answer.headers]
-        if not body and not head:
+        if head and answer.body:  # made here; the WSGI application leaves the body out and says its length
+            headers.append((b"content-length", str(len(answer.body)).encode()))
+        elif not body and not head:
             headers.append(_NO_BODY)
         if len(body) > PIECE:
             headers.append((b"content-length", str(len(body)).encode()))
