@@ -1,0 +1,107 @@
+"""Requests made up from a published OpenAPI document, aimed at what exists in a service; checks of their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+import requests
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode, Response
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi import checks
+
+CHECKS = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+]
+TIMEOUT = 30.0
+"""Seconds: longer than any deadline of the service."""
+QUEUE = "fuzzed"
+GROUP = "g"
+ID = "0123456789ab11e88000000000000001"
+
+
+class Target:
+    """A running service, what it publishes, and what exists in it.
+
+    Args:
+        url: Of the service.
+        application: Owns the queues.
+        key: The application's.
+    """
+
+    def __init__(self, url: str, application: str, key: str) -> None:
+        self._url = url
+        self._application = application
+        self._session = requests.Session()
+        self._credential = f"Application {key}"
+        document = self._session.get(f"{url}/v1/openapi.json", timeout=TIMEOUT).json()
+        schema = schemathesis.openapi.from_dict(document)
+        paths = document["paths"].items()
+        self._operations = {f"{m.upper()} {path}": schema[path][m] for path, methods in paths for m in methods}
+        self._known: dict[str, list[str]] = {}
+
+    def close(self) -> None:
+        """Leaves."""
+        self._session.close()
+
+    def renew(self) -> None:
+        """Sees to it that a queue, a message and a group exist, and forgets about everything else."""
+        queue = f"/v1/{self._application}/{QUEUE}"
+        offsets = {"partitions": {"1": {"offset": ID}}}
+        headers = {"Authorization": self._credential}
+        wanted: tuple[tuple[str, str, Any], ...] = (
+            ("POST", f"/v1/{self._application}", {"queue_name": QUEUE, "partitions": 200}),
+            ("PUT", f"{queue}/{ID}", "x"),
+            ("PUT", f"{queue}/offsets/{GROUP}", offsets),
+        )
+        for method, path, content in wanted:
+            self._session.request(method, self._url + path, json=content, headers=headers, timeout=TIMEOUT)
+        self._known = {"app": [self._application], "queue": [QUEUE], "ids": [ID], "group": [GROUP]}
+
+    def cases(self, label: str) -> st.SearchStrategy[Case[Any]]:
+        """Requests of one operation: as the document wants them, or wrong in query, headers or body."""
+        operation = self._operations[label]
+        found: st.SearchStrategy[Case[Any]] = operation.as_strategy()
+        if operation.query or operation.headers or operation.body:
+            # A wrong path would be answered before anything else is looked at.
+            path = {"app": self._application, "queue": QUEUE, "ids": ID, "group": GROUP}
+            path = {name: value for name, value in path.items() if f"{{{name}}}" in operation.path}
+            found |= operation.as_strategy(generation_mode=GenerationMode.NEGATIVE, path_parameters=path)
+        return found
+
+    def play(self, case: Case[Any], data: st.DataObject) -> Response:
+        """Sends a request, mostly to what exists, and checks the answer.
+
+        Raises:
+            Exception: A group of what the document does not promise.
+        """
+        for name in case.path_parameters:
+            if data.draw(st.integers(0, 9)):
+                case.path_parameters[name] = quote(data.draw(st.sampled_from(self._known[name])), safe="")
+        headers = {"Accept": data.draw(st.sampled_from(["*/*", "application/problem+json"]))}
+        credential = data.draw(st.sampled_from([self._credential] * 7 + ["Application wrong", "Basic x", None]))
+        if credential is not None:
+            headers["Authorization"] = credential
+        response = case.call(base_url=self._url, session=self._session, headers=headers, timeout=TIMEOUT)
+        case.validate_response(response, checks=CHECKS)
+        self._learn(response)
+        return response
+
+    def _learn(self, response: Response) -> None:
+        """Keeps what an answer names, for the paths of later requests."""
+        if response.status_code not in {200, 201} or "json" not in response.headers["content-type"][0]:
+            return
+        answer: Any = response.json()
+        if not isinstance(answer, dict):
+            return
+        for field, name in (("queue_name", "queue"), ("group", "group")):
+            if isinstance(answer.get(field), str):
+                self._known[name].append(answer[field])
+        messages = [message for message in answer.get("messages", ()) if "key" in message]
+        self._known["ids"] += [f"{message['partition']}:{message['key']}" for message in messages]
