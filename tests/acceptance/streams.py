@@ -1,0 +1,307 @@
+"""What a connection may carry instead of HTTP: requests, spoiled, cut to pieces and broken off, all by a seed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from random import Random
+from typing import NamedTuple
+
+ID = b"0123456789ab11e88000000000000001"
+NUMBERS = [b"0", b"-1", b"1", b"1.5", b"1e9", b"9" * 19, b"9" * 400, b"-" + b"9" * 5000, b"nan", b"0x10", b"\xd9\xa3"]
+TEXTS = [
+    b"",
+    b" ",
+    b"\0",
+    b"\xff",
+    b"\xc3\xbc",
+    b"\xc2\x9f",
+    b"%00",
+    b"a\tb",
+    b"a\x01b",
+    b"\x7f",
+    b"x" * 300,
+    b"x" * 9000,
+]
+BREAKS = [b"a\r\nX-Injected: b", b"a\r\n b", b"a\rb", b"a\nX-Injected: b", b"a\r\n\r\nGET / HTTP/1.1\r\n\r\n"]
+VALUES = [*NUMBERS, *TEXTS, *BREAKS, ID, b"1:" + ID, b"*", b"true", b";", b"," * 2000]
+SEGMENTS = b"%2F %2f.. .. . %2e%2E %252e %c0%af %00 % %zz %FF _read _x offsets messages info # \0 \xff".split()
+SEGMENTS += [b"a b", b"", b"x" * 5000, b"x" * 140_000, ID, b"9" * 30 + b":" + ID]
+METHODS = [b"", b"get", b"HEAD", b"OPTIONS", b"CONNECT", b"TRACE", b"PATCH", b"PRI", b"P\0ST", b"G" * 9000, b"POST "]
+TARGETS = [
+    b"",
+    b"*",
+    b"/",
+    b"//",
+    b"http://elsewhere/v1/queuey",
+    b"http://",
+    b"elsewhere:443",
+    b"?limit=0",
+    b"/\\..\\x",
+    b"/" * 3000,
+]
+VERSIONS = [
+    b"",
+    b"HTTP/1.0",
+    b"HTTP/0.9",
+    b"HTTP/2.0",
+    b"HTTP/1.1x",
+    b"http/1.1",
+    b"HTTP/1.1 ",
+    b"HTTP/11.1",
+    b"XTTP/1.1",
+]
+CODINGS = [
+    b"gzip",
+    b"identity",
+    b"chunked, chunked",
+    b"gzip, chunked",
+    b"xchunked",
+    b"chunked\0",
+    b"",
+    b"Chunked",
+    b" chunked ",
+]
+NAMES = b"Content-Type X-TTL X-Partition X-Message-Key X-Delay X-After X-Header-A Authorization Host Accept".split()
+NAMES += b"Connection Upgrade Expect Content-Encoding Cookie X_TTL Trailer".split()
+BAD_NAMES = [b"", b" ", b"A B", b"A\0", b"\xff", b"A\r\nB", b":A", b"A" * 9000, b"X-Header-" + b"n" * 200, b"(A)"]
+CHUNKS = [
+    b"zz\r\nab\r\n",
+    b"-1\r\nab\r\n",
+    b"f" * 25 + b"\r\nab",
+    b"5\r\nab",
+    b"2\r\nabX",
+    b"0\r\nTrailer: x\r\n",
+    b"2;x=" + b"y" * 9000 + b"\r\nab\r\n",
+]
+QUERIES = b"partitions limit order since after before until delay merge wait raw offset".split()
+JSONS = [
+    b"{",
+    b"null",
+    b"[]",
+    b"[" * 3000,
+    b'{"messages":NaN}',
+    b'{"messages":[{"body":"\\ud800"}]}',
+    b'{"messages":[{"body":"\xff"}]}',
+]
+JSONS += [
+    b'{"messages":[{"body":1e999}]}',
+    b'{"messages":[{"body":"a","ttl":' + b"9" * 400 + b"}]}",
+    b'{"queues":[{"limit":' + b"9" * 400 + b"}]}",
+]
+JSONS += [b'{"messages":[' + b'{"body":""},' * 1100 + b"{}]}", b'{"partitions":{"1":{"offset":"' + ID + b'"},"01":{}}}']
+ENDS = ("answer", "answer", "answer", "half-close", "reset", "close")
+
+
+class Stream(NamedTuple):
+    """What one connection carries: pieces, and how the client ends it.
+
+    ``answer``: it waits for answers, then half-closes. ``half-close``: it does so at once. ``stay``: it waits on.
+    ``reset``, ``close``: it leaves.
+    """
+
+    pieces: tuple[bytes, ...]
+    end: str
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request before it is written down."""
+
+    method: bytes
+    target: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes = b""
+    version: bytes = b"HTTP/1.1"
+    length: bool = True
+
+    def written(self) -> bytes:
+        """Returns its bytes."""
+        headers = self.headers
+        if self.length and self.body:
+            headers += ((b"Content-Length", b"%d" % len(self.body)),)
+        lines = [b" ".join((self.method, self.target, self.version)), *(b"%b: %b" % header for header in headers)]
+        return b"\r\n".join(lines) + b"\r\n\r\n" + self.body
+
+    def adding(self, *headers: tuple[bytes, bytes]) -> Request:
+        """Returns it with more headers."""
+        return replace(self, headers=self.headers + headers)
+
+    def having(self, name: bytes, value: bytes) -> Request:
+        """Returns it with one header of this name."""
+        return replace(self, headers=(*(header for header in self.headers if header[0] != name), (name, value)))
+
+
+def good(rng: Random, queue: str, key: str) -> Request:
+    """Returns a request with nothing wrong."""
+    base = b"/v1/queuey/" + queue.encode()
+    batch = json.dumps({"messages": [{"body": "a", "ttl": 60}] * rng.choice([0, 1, 50])}).encode()
+    several = json.dumps({"queues": [{"queue_name": queue, "partitions": "*"}]}).encode()
+    offsets = b'{"partitions":{"1":{"offset":"' + ID + b'"}}}'
+    method, target, body = rng.choice(
+        [
+            (b"POST", base, rng.randbytes(rng.choice([1, 50, 3000]))),
+            (b"POST", base, batch),
+            (b"GET", base + b"?limit=5&partitions=*", b""),
+            (b"GET", base + b"/" + ID, b""),
+            (b"PUT", base + b"/" + ID, b"body"),
+            (b"DELETE", base + b"/1:" + ID, b""),
+            (b"PUT", base + b"/offsets/g", offsets),
+            (b"GET", base + b"/offsets/g", b""),
+            (b"GET", base + b"/info", b""),
+            (b"DELETE", base + b"/messages", b""),
+            (b"POST", b"/v1/queuey/_read", several),
+            (b"POST", b"/v1/queuey", b"queue_name=" + queue.encode()),
+            (b"GET", b"/v1/queuey?details=1&limit=3", b""),
+            (b"GET", b"/__heartbeat__", b""),
+            (b"GET", b"/v1/openapi.json", b""),
+        ]
+    )
+    kind = b"application/json" if body[:1] == b"{" else b"application/x-www-form-urlencoded"
+    headers = ((b"Host", b"x"), (b"Authorization", b"Application " + key.encode()), (b"Content-Type", kind))
+    return Request(method, target, headers, body)
+
+
+# Each of these spoils a request in one way.
+
+
+def _method(rng: Random, request: Request) -> Request:
+    return replace(request, method=rng.choice(METHODS))
+
+
+def _target(rng: Random, request: Request) -> Request:
+    return replace(request, target=rng.choice(TARGETS))
+
+
+def _segment(rng: Random, request: Request) -> Request:
+    segments = request.target.split(b"/")
+    at = rng.randrange(1, len(segments) + 1)
+    segments[at : at + rng.randrange(2)] = [rng.choice(SEGMENTS)]
+    return replace(request, target=b"/".join(segments))
+
+
+def _query(rng: Random, request: Request) -> Request:
+    pairs = [rng.choice(QUERIES) + b"=" + rng.choice(VALUES) for _ in range(rng.choice([1, 3, 300]))]
+    return replace(request, target=request.target.partition(b"?")[0] + b"?" + b"&".join(pairs))
+
+
+def _version(rng: Random, request: Request) -> Request:
+    return replace(request, version=rng.choice(VERSIONS))
+
+
+def _value(rng: Random, request: Request) -> Request:
+    name, value = rng.choice(NAMES), rng.choice(VALUES)
+    return request.having(name, value) if rng.randrange(3) else request.adding((name, value))
+
+
+def _name(rng: Random, request: Request) -> Request:
+    return request.adding((rng.choice(BAD_NAMES), rng.choice(TEXTS)))
+
+
+def _many_headers(rng: Random, request: Request) -> Request:
+    return request.adding(
+        *[(b"X-Header-%d" % number, b"x" * rng.choice([1, 900])) for number in range(rng.choice([20, 300]))]
+    )
+
+
+def _credential(rng: Random, request: Request) -> Request:
+    texts = [b"Application wrong", b"Basic x", b"Application ", b";".join([b"Application x"] * 40), rng.choice(TEXTS)]
+    spoiled = request.having(b"Authorization", rng.choice(texts))
+    return spoiled if rng.randrange(2) else replace(spoiled, headers=spoiled.headers[:-1])
+
+
+def _length(rng: Random, request: Request) -> Request:
+    lengths = [*NUMBERS, b"", b"1, 1", b"+1", b"18446744073709551616", b"%d" % (len(request.body) + 7), b"1"]
+    headers = [(b"Content-Length", rng.choice(lengths)) for _ in range(rng.choice([1, 1, 2]))]
+    return replace(request.adding(*headers), length=bool(rng.randrange(2)))
+
+
+def _coding(rng: Random, request: Request) -> Request:
+    return replace(request.adding((b"Transfer-Encoding", rng.choice(CODINGS))), length=bool(rng.randrange(2)))
+
+
+def _chunks(rng: Random, request: Request) -> Request:
+    pieces = [b"%x\r\n%b\r\n" % (len(request.body), request.body)] if request.body else []
+    pieces += [rng.choice(CHUNKS) for _ in range(rng.randrange(3))] + [b"0\r\n\r\n"] * rng.randrange(2)
+    return replace(
+        request.adding((b"Transfer-Encoding", b"chunked")), body=b"".join(pieces), length=bool(rng.randrange(5) == 0)
+    )
+
+
+def _expect(rng: Random, request: Request) -> Request:
+    return request.adding((b"Expect", rng.choice([b"100-continue", b"something"])))
+
+
+def _connection(rng: Random, request: Request) -> Request:
+    kind = rng.choice([b"close", b"keep-alive", b"Upgrade", b"\0"])
+    return request.adding((b"Connection", kind), (b"Upgrade", rng.choice([b"websocket", b"h2c", b"TLS/1.0"])))
+
+
+def _json(rng: Random, request: Request) -> Request:
+    return replace(request.having(b"Content-Type", b"application/json"), body=rng.choice(JSONS))
+
+
+def _long(rng: Random, request: Request) -> Request:
+    return replace(request, body=b"x" * rng.choice([5_000, 70_000, 300_000]))
+
+
+SPOILS: tuple[Callable[[Random, Request], Request], ...] = (
+    _method,
+    _target,
+    _segment,
+    _query,
+    _version,
+    _value,
+    _name,
+    _many_headers,
+    _credential,
+    _length,
+    _coding,
+    _chunks,
+    _expect,
+    _connection,
+    _json,
+    _long,
+)
+
+
+def _scratched(rng: Random, data: bytes) -> bytes:
+    """Damages some bytes: changes, drops, doubles or inserts them, or cuts off the rest."""
+    at = rng.randrange(len(data) + 1)
+    end = at + rng.choice([1, 1, 4, 40])
+    how = rng.randrange(6)
+    if how == 0:
+        return data[:at] + rng.randbytes(end - at) + data[end:]
+    if how == 1:
+        return data[:at] + data[end:]
+    if how == 2:
+        return data[:end] + data[at:]
+    if how == 3:
+        return data[:at] + rng.choice([b"\0", b"\r\n", b"\n", b"\r", b" ", b":", b"\r\n\r\n", b"\xff"]) + data[at:]
+    if how == 4:
+        return data.replace(b"\r\n", rng.choice([b"\n", b"\r", b"\r\r\n"]))
+    return data[:at]
+
+
+def stream(rng: Random, queue: str, key: str) -> Stream:
+    """Returns what one connection carries: some requests, most of them spoiled, in pieces."""
+    written = []
+    for _ in range(rng.choice([1, 1, 1, 2, 5])):
+        request = good(rng, queue, key)
+        for _ in range(rng.choice([0, 1, 1, 1, 2, 3])):
+            request = rng.choice(SPOILS)(rng, request)
+        data = request.written()
+        written.append(_scratched(rng, data) if rng.randrange(4) == 0 else data)
+    data = b"".join(written) + rng.choice([b"", b"", b"\r\n", b"\0", rng.randbytes(30)])
+    cuts = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice([0, 0, 1, 3, 12])))
+    edges = [0, *cuts, len(data)]
+    return Stream(tuple(data[a:b] for a, b in itertools.pairwise(edges)), rng.choice(ENDS))
+
+
+def streams(seed: int, queue: str, key: str) -> Iterator[Stream]:
+    """Gives what connections carry, without end, the same for the same seed."""
+    rng = Random(seed)
+    while True:
+        yield stream(rng, queue, key)
