@@ -132,7 +132,11 @@ def cassandra_options(
     password = settings.cassandra_password
     values["password"] = None if password is None else password.read(os.environ if environ is None else environ)
     options = CassandraOptions(
-        **values, levels=_levels(settings), deadline=settings.deadline, default_ttl=settings.default_ttl
+        **values,
+        levels=_levels(settings),
+        deadline=settings.deadline,
+        default_ttl=settings.default_ttl,
+        longest_body=settings.max_body,
     )
     return options if jobs else replace(options, reap_interval=None)
 

@@ -130,11 +130,15 @@ class Rule:
 
 @dataclass
 class Log:
-    """Which statements were sent, in order; how many side by side each time that some were; rows at which levels."""
+    """Which statements were sent, in order; how many side by side each time that some were; rows at which levels.
+
+    Also the bytes of the answers that messages were read by.
+    """
 
     statements: list[Statement] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
     levels: dict[Statement, set[str]] = field(default_factory=dict)
+    bytes: int = 0
 
     def count(self, wanted: Iterable[Statement]) -> int:
         """Returns how many of these were sent."""
@@ -295,7 +299,12 @@ class _Interposed(Driver):
     def begin_encoded(self, call: Encoded, decode: Decode, *, done: Done, **options: Any) -> None:  # noqa: ANN401
         """See the driver."""
         send = super().begin_encoded
-        self._wire.start(call.statement, done, lambda done: send(call, decode, done=done, **options))
+
+        def weighed(body: bytes) -> Rows:
+            self._wire.log.bytes += len(body)
+            return decode(body)
+
+        self._wire.start(call.statement, done, lambda done: send(call, weighed, done=done, **options))
 
     def begin_rows(
         self,

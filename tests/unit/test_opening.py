@@ -48,11 +48,13 @@ def test_every_choice_reaches_the_store() -> None:
         "QUEUEY_CASSANDRA_CATALOGUE_SERIAL": "LOCAL_SERIAL",
         "QUEUEY_DEADLINE": "9",
         "QUEUEY_DEFAULT_TTL": "60",
+        "QUEUEY_MAX_BODY": "1000",
     }
     chosen = opening.cassandra_options(settings.load({}, environ).settings, jobs=False, environ={"PW": "secret"})
     assert (chosen.user, chosen.password, chosen.tls_ca) == ("me", "secret", TLS / "cert.pem")
     assert (chosen.tls_hostname, chosen.local_dc, chosen.timeout, chosen.speculative) == (False, "berlin", 2, 0)
     assert (chosen.clock_difference, chosen.row_age, chosen.deadline, chosen.default_ttl) == (0.5, 0.1, 9, 60)
+    assert chosen.longest_body == 1000
     assert chosen.levels["strong"] == Level("ALL", "ONE", delay=8, deadline=7)
     assert (chosen.catalogue_serial, chosen.reap_interval) == ("LOCAL_SERIAL", None)
     assert "secret" not in repr(chosen)
@@ -61,7 +63,7 @@ def test_every_choice_reaches_the_store() -> None:
 def test_every_option_of_a_deployment_is_a_setting() -> None:
     """An option of the store is a setting, or known to be none."""
     internal = {"most_pending", "catalogue_deadline", "heartbeat", "reap_interval", "reap_after"}
-    elsewhere = {"levels", "deadline", "default_ttl"}
+    elsewhere = {"levels", "deadline", "default_ttl", "longest_body"}
     known = {line.name for line in settings.table()}
     missing = {field.name for field in fields(CassandraOptions)} - internal - elsewhere
     assert {name for name in missing if f"cassandra_{name}" not in known} == set()

@@ -6,6 +6,7 @@ are counted, and the others are taken to be like them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -51,12 +52,16 @@ def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], 
     """
     up, down = extents
     wanted = Slice(key[1], up.lower, up.upper, limit=LISTED + 1)
-    [first] = reading.run(driver, [reading.ascend(wanted, up, now)], [key], consistency, only_ids=True)
+    [first] = reading.run(
+        driver, [reading.ascend(wanted, up, now, first=math.inf, most=math.inf)], [key], consistency, only_ids=True
+    )
     found = [message.position for message in first.messages]
     if not first.more and up.complete:
         return Tally(len(found), exact=True, oldest=found[0], newest=found[-1]) if found else NOTHING
     wanted = Slice(key[1], down.lower, down.upper, limit=1, descending=True)
-    [last] = reading.run(driver, [reading.descend(wanted, down, now)], [key], consistency, only_ids=True)
+    [last] = reading.run(
+        driver, [reading.descend(wanted, down, now, first=math.inf, most=math.inf)], [key], consistency, only_ids=True
+    )
     newest = last.messages[0].position if last.messages else None
     oldest = found[0] if found else newest
     sources = [*{*up.sources, *down.sources}]

@@ -180,7 +180,10 @@ class CassandraMessages(Scanning):
         return [found[number] for number in sorted(found)]
 
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
-        """See the contract. G1 holds if the queue keeps the read delay of its consistency level."""
+        """See the contract. G1 holds if the queue keeps the read delay of its consistency level.
+
+        Holds at most about five times the sum of the slices' ``max_bytes`` (see :mod:`reading`).
+        """
         self._watch.require()
         level = self._levels.of(queue)
         # Now comes first: the row and the places must be looked at after the horizon has been chosen.
@@ -199,9 +202,10 @@ class CassandraMessages(Scanning):
             number: self._extent(row, known, slices[number], uppers[number], now)
             for number, known in zip(there, looks, strict=True)
         }
-        readers = [_reader(slices[number], extents[number], now) for number in there]
+        room = reading.room_for(slices, self._options.longest_body)
+        readers = [self._reader(slices[number], extents[number], now, room) for number in there]
         keys = [(row.queue.qid, slices[number].partition) for number in there]
-        found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(queue, now))
+        found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room)
         gathered = dict(zip(there, found, strict=True))
         for number, known in zip(there, looks, strict=True):
             self._note_floor(row, known, slices[number], gathered[number], now)
@@ -241,7 +245,7 @@ class CassandraMessages(Scanning):
             self._note_floor(row, known, part, gathered, now)
             done(reading.page_of(part, extent, gathered, horizon), None)
 
-        reader = _reader(part, extent, now)
+        reader = self._reader(part, extent, now, reading.room_for([part], self._options.longest_body))
         reading.Going(self._driver, reader, key, level.reads, self._noting(queue, now), ended).start()
         return True
 
@@ -280,6 +284,11 @@ class CassandraMessages(Scanning):
             for number, known in zip(missing, looks, strict=True):
                 found[number] = known
         return [known for known in found if known is not None]
+
+    def _reader(self, part: Slice, extent: Extent, now: int, room: float) -> reading.Rounds:
+        """Returns what reads a slice; ``room``: for all that are read together."""
+        read = reading.descend if part.descending else reading.ascend
+        return read(part, extent, now, first=reading.room_for([part], self._options.longest_body), most=room)
 
     def _extent(self, row: Row, known: Known, part: Slice, upper: Position, now: int) -> Extent:
         """Returns what is to be read for a slice."""
@@ -429,11 +438,6 @@ class CassandraMessages(Scanning):
             return True
 
         return wait
-
-
-def _reader(part: Slice, extent: Extent, now: int) -> reading.Rounds:
-    """Returns what reads a slice."""
-    return (reading.descend if part.descending else reading.ascend)(part, extent, now)
 
 
 def _place_to_put(row: Row, position: Position, ttl: int, now: int) -> Place:

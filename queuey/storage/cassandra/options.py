@@ -63,6 +63,8 @@ class CassandraOptions:
         levels: What ``weak``, ``strong`` and ``very_strong`` mean.
         default_ttl: Seconds a message lives when neither it nor its queue says.
         cached_queues: Queue rows kept in memory at most, and partitions' segments as well.
+        longest_body: Bytes of the longest body that the service takes: a read asks for no more rows at a time than it
+            has room for if all are as long.
         most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
         catalogue_write: Consistency level at which changes of queues, applications, keys and offsets are committed.
         catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
@@ -92,6 +94,7 @@ class CassandraOptions:
     )
     default_ttl: int = 259_200
     cached_queues: int = 100_000
+    longest_body: int = 262_144
     most_pending: int = 50_000
     catalogue_write: str = "QUORUM"
     catalogue_read: str = "QUORUM"

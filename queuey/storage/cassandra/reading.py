@@ -4,10 +4,16 @@ A slice is read in rounds. A round looks at a window of time: the wide places th
 as it is given; each is asked for at most what the page still lacks. If a place gave as much as it was asked for, there
 may be more behind its last row, so the round ends there and the next begins. The logic is a generator that yields
 probes and is sent their rows, so slices of several partitions share their round trips, and it runs without a server.
+
+What a read holds is bounded by the bytes that its pages may have. As it is not known before how long rows are, each
+counts as the longest that the service takes: the rows that are on their way at a time make at most :data:`TIMES` times
+the pages' bytes then. With the pages themselves a read holds five times the sum of its slices' ``max_bytes``, and one
+body for each slice; more only where a round asks every place of one partition for a single row.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
@@ -21,8 +27,11 @@ from queuey.storage.cassandra import rows
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, Statement, TooManyDead, worst
 from queuey.storage.cassandra.placement import Place
 
-ROUND = 256
-"""Rows that the first round of a page asks for at most; later ones know how large the bodies are."""
+TIMES = 4
+"""A round asks for at most so many times the bytes that its page may have, were all its rows as long as any can be.
+
+As little as lets a page of 100 messages come in one round, at the default lengths of bodies and pages.
+"""
 MOST_NARROW = 16
 MOST_WIDE = 16
 """Narrow and wide places in one round at most. Of wide ones there are more only where old ids were put."""
@@ -79,88 +88,131 @@ class Gathered(NamedTuple):
     more: bool
 
 
-def ascend(wanted: Slice, extent: Extent, now: int, *, first: int = ROUND) -> Rounds:
-    """Reads upwards; the first round asks each place for so many rows at most."""
+def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
+    """Reads upwards.
+
+    Args:
+        wanted: The slice.
+        extent: Where to look.
+        now: Ticks; what has expired by then is left out.
+        first: Rows that may be asked for before any has come (see :func:`room_for`).
+        most: Rows that may be asked for in any round.
+    """
     sources = sorted(extent.sources, key=lambda source: source.place.start)
     places = [source.place for source in sources]
-    gathered: list[Message] = []
-    size, narrow, at = 0, 1, extent.lower
+    filling, narrow, at = _Filling(wanted, first, most), 1, extent.lower
     span = _Span()
     while at < extent.upper:
         stop = _before_what_is_ahead(sources, at, min(extent.upper, _window_end(places, at[0], narrow)))
-        limit = _share(wanted, len(gathered), size, first)
-        probes = _probes(sources, at, stop, limit, descending=False)
+        probes = filling.probes(sources, at, stop)
         if probes and span.ticks:
             stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
-            probes = _probes(sources, at, stop, limit, descending=False)
+            probes = filling.probes(sources, at, stop)
         found = (yield probes) if probes else []
         if found is None:
             span.narrow(probes)
             continue
         span.widen()
         cut = stop
-        for answer in found:
-            if len(answer) >= limit:
+        for probe, answer in zip(probes, found, strict=True):
+            if len(answer) >= probe.limit:
                 cut = min(cut, ids.following(rows.position_of(answer[-1][0])))
         merged = _merge(probes, found, wanted.partition, now)
         while merged and merged[-1].position >= cut:
             merged.pop()
-        size += _add(gathered, merged, wanted, size)
-        if len(gathered) >= wanted.limit or size >= wanted.max_bytes:
-            return Gathered(gathered, ids.following(gathered[-1].position), more=True)
+        if filling.take(merged):
+            return Gathered(filling.messages, ids.following(filling.messages[-1].position), more=True)
         at = cut
         narrow = min(MOST_NARROW, narrow * 2)
-    return Gathered(gathered, extent.upper, more=False)
+    return Gathered(filling.messages, extent.upper, more=False)
 
 
-def descend(wanted: Slice, extent: Extent, now: int, *, first: int = ROUND) -> Rounds:
+def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
     """Reads downwards, as :func:`ascend`."""
     sources = sorted(extent.sources, key=lambda source: source.place.end, reverse=True)
     places = [source.place for source in sources]
-    gathered: list[Message] = []
-    size, narrow, at = 0, 1, extent.upper
+    filling, narrow, at = _Filling(wanted, first, most), 1, extent.upper
     span = _Span()
     while at > extent.lower:
         stop = max(extent.lower, _window_start(places, at, narrow))
-        limit = _share(wanted, len(gathered), size, first)
-        probes = _probes(sources, stop, at, limit, descending=True)
+        probes = filling.probes(sources, stop, at)
         if probes and span.ticks:
             stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
-            probes = _probes(sources, stop, at, limit, descending=True)
+            probes = filling.probes(sources, stop, at)
         found = (yield probes) if probes else []
         if found is None:
             span.narrow(probes)
             continue
         span.widen()
         cut = stop
-        for answer in found:
-            if len(answer) >= limit:
+        for probe, answer in zip(probes, found, strict=True):
+            if len(answer) >= probe.limit:
                 cut = max(cut, rows.position_of(answer[-1][0]))
         merged = _merge(probes, found, wanted.partition, now)
         merged.reverse()
         while merged and merged[-1].position < cut:
             merged.pop()
-        size += _add(gathered, merged, wanted, size)
-        if len(gathered) >= wanted.limit or size >= wanted.max_bytes:
-            return Gathered(gathered, ids.preceding(gathered[-1].position), more=True)
+        if filling.take(merged):
+            return Gathered(filling.messages, ids.preceding(filling.messages[-1].position), more=True)
         at = cut
         narrow = min(MOST_NARROW, narrow * 2)
-    return Gathered(gathered, ids.preceding(extent.lower), more=False)
+    return Gathered(filling.messages, ids.preceding(extent.lower), more=False)
 
 
-def _add(gathered: list[Message], merged: list[Message], wanted: Slice, size: int) -> int:
-    """Adds messages to a page until it is full; returns how many bytes of bodies were added."""
-    del merged[wanted.limit - len(gathered) :]
-    added = sum([len(message.body) for message in merged])
-    if size + added >= wanted.max_bytes:
-        added = 0
-        for number, message in enumerate(merged, 1):
-            added += len(message.body)
-            if size + added >= wanted.max_bytes:
-                del merged[number:]
-                break
-    gathered += merged
-    return added
+class _Filling:
+    """A page that is being filled, and what it still lacks.
+
+    Args:
+        wanted: The slice.
+        first, most: As for :func:`ascend`.
+    """
+
+    __slots__ = ("_first", "_most", "_size", "_wanted", "messages")
+
+    def __init__(self, wanted: Slice, first: float, most: float) -> None:
+        self._wanted = wanted
+        self._first = first
+        self._most = most
+        self._size = 0
+        self.messages: list[Message] = []
+
+    def probes(self, sources: Sequence[Source], start: Position, stop: Position) -> list[Probe]:
+        """Returns what to ask each source for between two positions."""
+        spans = [
+            (place, low, high)
+            for place, lowest in sources
+            if (low := max(start, lowest)) < (high := min(stop, (place.end, LOW_MIN)))
+        ]
+        limit = self._limit(len(spans))
+        return [Probe(place, low, high, limit, self._wanted.descending) for place, low, high in spans]
+
+    def _limit(self, places: int) -> int:
+        """Returns how many rows to ask each place for: what is lacking, but no more than the page's bytes allow.
+
+        How long rows are is not known before they are here, and the next may be longer than those that are.
+        """
+        wanted, count = self._wanted, len(self.messages)
+        room, limit = self._first, wanted.limit - count
+        if count:
+            room = self._most
+            limit = min(limit, 1 + (wanted.max_bytes - self._size) // max(1, self._size // count))
+        return max(1, int(min(limit, room // max(1, places))))
+
+    def take(self, merged: list[Message]) -> bool:
+        """Adds messages until the page is full; returns whether it is."""
+        wanted = self._wanted
+        del merged[wanted.limit - len(self.messages) :]
+        added = sum([len(message.body) for message in merged])
+        if self._size + added >= wanted.max_bytes:
+            added = 0
+            for number, message in enumerate(merged, 1):
+                added += len(message.body)
+                if self._size + added >= wanted.max_bytes:
+                    del merged[number:]
+                    break
+        self.messages += merged
+        self._size += added
+        return len(self.messages) >= wanted.limit or self._size >= wanted.max_bytes
 
 
 class _Span:
@@ -183,15 +235,6 @@ class _Span:
         """Lets the next round cover twice as much."""
         if self.ticks:
             self.ticks *= 2
-
-
-def _probes(sources: Sequence[Source], start: Position, stop: Position, limit: int, *, descending: bool) -> list[Probe]:
-    """Returns what to ask each source for between two positions."""
-    return [
-        Probe(place, low, high, limit, descending)
-        for place, lowest in sources
-        if (low := max(start, lowest)) < (high := min(stop, (place.end, LOW_MIN)))
-    ]
 
 
 def _window_end(places: Sequence[Place], at: int, narrow: int) -> Position:
@@ -223,15 +266,6 @@ def _window_start(places: Sequence[Place], at: Position, narrow: int) -> Positio
         below = [place for place in places if place.wide == wide and (place.start, LOW_MIN) < at]
         starts += [place.end for place in below[most:] if (place.end, LOW_MIN) < at][:1]
     return (max(starts), LOW_MIN) if starts else ids.FIRST
-
-
-def _share(wanted: Slice, count: int, size: int, first: int) -> int:
-    """Returns how many rows to ask each place for: what is lacking, but no more than the page's bytes allow."""
-    lacking = wanted.limit - count
-    if not count:
-        return max(1, min(lacking, first))
-    average = max(1, size // count)
-    return max(1, min(lacking, 1 + (wanted.max_bytes - size) // average))
 
 
 def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now: int) -> list[Message]:
@@ -272,8 +306,9 @@ def run(
     *,
     only_ids: bool = False,
     note: Callable[[tuple[int, int], Probe], None] | None = None,
+    room: float = math.inf,
 ) -> list[Gathered]:
-    """Runs readers side by side, the probes of a round together.
+    """Runs readers side by side, the probes of a round together as far as there is room for them.
 
     Args:
         driver: The way to Cassandra.
@@ -282,23 +317,46 @@ def run(
         consistency: The queue's read level.
         only_ids: Leave the bodies in Cassandra; the messages have empty ones.
         note: Told of each probe that found no row at all, with its reader's key.
+        room: Rows that may be asked for at a time, unless one reader alone asks for more.
 
     Raises:
         StoreUnavailable: As the driver.
     """
     results: list[Gathered | None] = [None] * len(readers)
     waiting = {number: _advance(results, number, reader) for number, reader in enumerate(readers)}
-    while pending := {number: probes for number, probes in waiting.items() if probes is not None}:
+    while pending := _fitting(waiting, room):
         answers = _answers(driver, keys, pending, consistency, only_ids=only_ids)
-        if note is not None:
-            for number, found in answers.items():
-                for probe, answer in zip(pending[number], found or (), strict=found is not None):
+        for number in pending:
+            found = answers.pop(number)
+            if note is not None and found is not None:
+                for probe, answer in zip(pending[number], found, strict=True):
                     if not answer:
                         note(keys[number], probe)
-        waiting = {
-            number: _advance(results, number, readers[number], found, sent=True) for number, found in answers.items()
-        }
+            waiting[number] = _advance(results, number, readers[number], found, sent=True)
     return [result for result in results if result is not None]
+
+
+def room_for(slices: Sequence[Slice], longest: int) -> float:
+    """Returns how many rows may be on their way at a time for slices that are read together.
+
+    Args:
+        slices: They.
+        longest: Bytes that a body may have.
+    """
+    return TIMES * sum([part.max_bytes for part in slices]) / longest
+
+
+def _fitting(waiting: dict[int, list[Probe] | None], room: float) -> dict[int, list[Probe]]:
+    """Returns who asks now, and for what: at least one of those that are not done."""
+    fitting: dict[int, list[Probe]] = {}
+    for number, probes in waiting.items():
+        if probes is None:
+            continue
+        room -= sum([probe.limit for probe in probes])
+        if room < 0 and fitting:
+            break
+        fitting[number] = probes
+    return fitting
 
 
 class Going:

@@ -25,6 +25,8 @@ HOUR = 3600 * SECOND
 NOW = START + 10 * HOUR
 ALIVE, DEAD = NOW + HOUR, NOW
 END: Position = (START + 400 * HOUR, LOW_MIN)
+LONGEST = 1 << 18
+"""Bytes that a body may have."""
 
 Row = tuple[bytes, bytes | None, int | None, bytes | None]
 
@@ -138,7 +140,13 @@ def slices(draw: st.DrawFn) -> Slice:
     )
 
 
-def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], first: int = reading.ROUND) -> Page:
+def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
+    """Returns what reads a slice alone; ``longest``: bytes that a body may have."""
+    room = reading.room_for([wanted], longest)
+    return (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=room, most=room)
+
+
+def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> Page:
     """Reads a page; ``looks``: where what is known of the partition's places ends."""
     lower, upper = wanted.lower, wanted.upper
     if wanted.descending:
@@ -147,7 +155,7 @@ def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], fi
         upper = min([upper, *(at for at in looks if at > lower)])
     sources = [partition.source(place) for place in partition.places if (place.start, LOW_MIN) < upper]
     extent = Extent(sources, lower, upper, complete=(lower, upper) == (wanted.lower, wanted.upper))
-    reader = (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first)
+    reader = reader_of(wanted, extent, longest)
     before = len(partition.rounds)
     gathered = partition.gather(reader)
     for probes in partition.rounds[before:]:
@@ -183,15 +191,13 @@ def check_page(page: Page, wanted: Slice) -> None:
         assert all(message.position < page.next for message in page.messages)
 
 
-def read_all(
-    partition: Partition, wanted: Slice, looks: Sequence[Position], first: int = reading.ROUND
-) -> list[Message]:
+def read_all(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> list[Message]:
     """Reads page after page from where the one before ended."""
     found: list[Message] = []
     lower, upper = wanted.lower, wanted.upper
     while lower < upper:
         part = Slice(1, lower, upper, limit=wanted.limit, max_bytes=wanted.max_bytes, descending=wanted.descending)
-        page = read_page(partition, part, looks, first)
+        page = read_page(partition, part, looks, longest)
         check_page(page, part)
         found += page.messages
         if not page.more or page.next is None:
@@ -200,12 +206,12 @@ def read_all(
     return found
 
 
-@given(partitions(), slices(), st.lists(positions(), max_size=4), st.sampled_from([1, 3, 256]))
+@given(partitions(), slices(), st.lists(positions(), max_size=4), st.sampled_from([1, 100, LONGEST]))
 def test_pages_give_all_live_messages_in_order_once(
-    partition: Partition, wanted: Slice, looks: list[Position], most: int
+    partition: Partition, wanted: Slice, looks: list[Position], longest: int
 ) -> None:
     """Pages chained by their cursors give what is alive between the bounds, in order, each message once."""
-    found = read_all(partition, wanted, looks, most)
+    found = read_all(partition, wanted, looks, longest)
     expected = partition.expected(wanted.lower, wanted.upper)
     if wanted.descending:
         expected.reverse()
@@ -239,10 +245,10 @@ def hot(count: int, level: int = 4) -> Partition:
     return partition
 
 
-def read_once(partition: Partition, wanted: Slice, first: int = reading.ROUND) -> list[Message]:
+def read_once(partition: Partition, wanted: Slice, longest: int = LONGEST) -> list[Message]:
     """Reads one page, with everything known."""
     extent = Extent([partition.source(place) for place in partition.places], wanted.lower, wanted.upper, complete=True)
-    reader = (reading.descend if wanted.descending else reading.ascend)(wanted, extent, NOW, first=first)
+    reader = reader_of(wanted, extent, longest)
     return partition.gather(reader).messages
 
 
@@ -303,9 +309,33 @@ def test_large_bodies_are_not_asked_for_in_vain() -> None:
     partition = Partition()
     for number in range(1000):
         partition.add(place_at(START), (START + number, 0), "x" * 1000)
-    found = read_once(partition, Slice(1, upper=END, limit=900, max_bytes=20_500), first=10)
+    found = read_once(partition, Slice(1, upper=END, limit=900, max_bytes=20_500), longest=8_000)
     assert len(found) == 21
     assert sum(probe.limit for probes in partition.rounds for probe in probes) <= 22
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("short", [0, 1, 40])
+def test_no_round_asks_for_more_bytes_than_a_few_pages_have(short: int, descending: bool) -> None:  # noqa: FBT001
+    """Also where short messages come before the long ones, no round asks for more than four pages, or a row a place."""
+    partition = Partition()
+    for level in (HOME, 1, PUT):
+        for number in range(100):
+            at = START + number * 100 + level
+            mine = number if not descending else 99 - number
+            partition.add(place_at(at, level), (at, 0), "x" * (1 if mine < short else 1000))
+    for max_bytes in (1, 5_000, 20_000):
+        partition.rounds.clear()
+        read_once(partition, Slice(1, upper=END, max_bytes=max_bytes, descending=descending), longest=1000)
+        for probes in partition.rounds:
+            assert 1000 * sum(probe.limit for probe in probes) <= max(4 * max_bytes, 1000 * len(probes))
+
+
+def test_a_page_of_short_messages_comes_in_one_round() -> None:
+    """With the service's default lengths a page of a hundred is asked for in one query."""
+    partition = idle(200, SECOND)
+    assert len(read_once(partition, Slice(1, upper=END))) == 100
+    assert [[probe.limit for probe in probes] for probes in partition.rounds] == [[100]]
 
 
 def test_a_place_below_its_lowest_is_not_asked() -> None:
@@ -335,6 +365,8 @@ class Answering:
     def __init__(self, partitions_by_number: dict[int, Partition]) -> None:
         self.partitions = partitions_by_number
         self.calls: list[int] = []
+        self.rows: list[int] = []
+        """How many rows queries that came together asked for."""
 
     def run_all(self, calls: Sequence[tuple[Any, Sequence[Any]]], *, consistency: str) -> list[list[Any]]:
         """Answers queries of ids by their values."""
@@ -348,6 +380,7 @@ class Answering:
     def run_encoded(self, calls: Sequence[tuple[Encoded, Any]], *, consistency: str) -> list[list[Any]]:
         """Answers queries of messages by their encoded values."""
         self.calls.append(len(calls))
+        self.rows.append(sum(int.from_bytes(wire.values_of(call.values)[-1], "big") for call, _ in calls))
         return [self._decoded(call, decode) for call, decode in calls]
 
     def begin_encoded(self, call: Encoded, decode: Any, *, consistency: str, done: Done) -> None:  # noqa: ANN401
@@ -384,9 +417,7 @@ def test_slices_of_several_partitions_share_their_rounds(only_ids: bool) -> None
     driver = Answering(partitions_by_number)
     wanted = [Slice(number, upper=END, limit=35, descending=number == 3) for number in partitions_by_number]
     readers = [
-        (reading.descend if part.descending else reading.ascend)(
-            part, Extent([one.source(place) for place in one.places], part.lower, part.upper, complete=True), NOW
-        )
+        reader_of(part, Extent([one.source(place) for place in one.places], part.lower, part.upper, complete=True))
         for part, one in zip(wanted, partitions_by_number.values(), strict=True)
     ]
     keys = [(7, part.partition) for part in wanted]
@@ -395,6 +426,27 @@ def test_slices_of_several_partitions_share_their_rounds(only_ids: bool) -> None
     assert [one.more for one in found] == [False, True, False, False]
     assert all(message.body == "" for one in found for message in one.messages) == only_ids
     assert len(driver.calls) == 6
+
+
+def test_readers_ask_together_only_for_what_there_is_room_for() -> None:
+    """Where the longest bodies that there may be would not fit, partitions are read a few at a time, each in full."""
+    partitions_by_number = {number: idle(5) for number in range(1, 11)}
+    driver = Answering(partitions_by_number)
+    wanted = [Slice(number, upper=END, max_bytes=1000) for number in partitions_by_number]
+    extents = [
+        Extent([one.source(place) for place in one.places], FIRST, END, complete=True)
+        for one in partitions_by_number.values()
+    ]
+    room = reading.room_for(wanted[:3], 1000)
+    readers = [
+        reading.ascend(part, extent, NOW, first=4, most=room) for part, extent in zip(wanted, extents, strict=True)
+    ]
+    keys = [(7, part.partition) for part in wanted]
+    found = reading.run(driver, readers, keys, "QUORUM", room=room)  # type: ignore[arg-type]
+    assert [[message.body for message in one.messages] for one in found] == [["0", "1", "2", "3", "4"]] * 10
+    assert [message.partition for one in found for message in one.messages[:1]] == list(partitions_by_number)
+    assert driver.rows
+    assert max(driver.rows) <= 12
 
 
 @pytest.mark.parametrize("descending", [False, True])
@@ -433,13 +485,12 @@ def test_a_reader_that_runs_by_itself_finds_the_same(partition: Partition, wante
     """A read that was begun gives what one gives that is waited for, also around dead rows."""
     partition.most_dead = dead
     extent = Extent([partition.source(place) for place in partition.places], wanted.lower, wanted.upper, complete=True)
-    step = reading.descend if wanted.descending else reading.ascend
-    found, error = begun(Answering({1: partition}), step(wanted, extent, NOW))
+    found, error = begun(Answering({1: partition}), reader_of(wanted, extent))
     if error is None:
-        assert found == partition.gather(step(wanted, extent, NOW))
+        assert found == partition.gather(reader_of(wanted, extent))
         return
     with pytest.raises(type(error), match="one instant"):
-        partition.gather(step(wanted, extent, NOW))
+        partition.gather(reader_of(wanted, extent))
 
 
 def test_a_reader_that_runs_by_itself_notes_empty_places() -> None:
@@ -447,7 +498,7 @@ def test_a_reader_that_runs_by_itself_notes_empty_places() -> None:
     noted: list[tuple[tuple[int, int], Probe]] = []
     partition = Partition(places={place_at(START): {}})
     extent = Extent([partition.source(place_at(START))], FIRST, END, complete=True)
-    begun(Answering({1: partition}), reading.ascend(Slice(1, upper=END), extent, NOW), lambda *one: noted.append(one))
+    begun(Answering({1: partition}), reader_of(Slice(1, upper=END), extent), lambda *one: noted.append(one))
     [(key, probe)] = noted
     assert (key, probe.place) == ((7, 1), place_at(START))
 
@@ -468,5 +519,5 @@ def test_a_reader_that_runs_by_itself_tells_of_failures() -> None:
     partition = idle(20, 8 * HOUR)
     extent = Extent([partition.source(place) for place in partition.places], FIRST, END, complete=True)
     assert len(partition.places) > 1
-    found, error = begun(Failing({1: partition}), reading.ascend(Slice(1, upper=END), extent, NOW))
+    found, error = begun(Failing({1: partition}), reader_of(Slice(1, upper=END), extent))
     assert (found, str(error)) == (None, "no node is there")
