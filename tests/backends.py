@@ -8,6 +8,7 @@ is skipped, visibly, on stores without it:
 * ``exact_horizon``: without a read delay, what was acknowledged is below the horizon of every later read.
 * ``ordered_begins``: appends that one thread begins one after another, without waiting, get ids in that order. (Those
   that a caller waited for do on every store, and ``after`` makes sure of it over all processes.)
+* ``whole_puts``: a ``put`` at several ids that fails has written none of them.
 * ``counts_deletes``: ``delete`` knows how many of the messages were there.
 * ``sorted_listing``: queues are listed in the order of their names' code points.
 * ``processes``: several processes may use the same data.
@@ -139,6 +140,7 @@ BACKENDS = {
                 "one_generator",
                 "exact_horizon",
                 "ordered_begins",
+                "whole_puts",
                 "counts_deletes",
                 "sorted_listing",
                 "processes",

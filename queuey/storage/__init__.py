@@ -8,9 +8,10 @@ named by ``(queue.qid, partition, position)`` and every read is bounded by a hor
 Rules for every implementation:
 
 * All methods may be called from any thread. Each either has its whole effect or none, unless its docstring says less.
+* No call waits longer than the store's configured deadline, whatever it waits for; those of :class:`Bulk` may take as
+  long as there is something to be done, but wait no longer than that for any one step.
 * Failures of the backend surface as :class:`~queuey.errors.StoreUnavailable` (or a child) and as nothing else, the
-  cause kept with ``from``. No call waits longer than the store's configured deadline. After the backend has come
-  back the same store object works again.
+  cause kept with ``from``. After the backend has come back the same store object works again.
 * Positions are ordered as in :mod:`queuey.ids`. No expired message is ever returned, whether swept or not.
 * Calls that take a :class:`~queuey.messages.Queue` raise :class:`~queuey.errors.QueueChanged`, with no effect, when
   that row is out of date in a way that matters: the queue is gone, was purged, or has other fields. Never do they
@@ -162,7 +163,11 @@ class Messages(ABC):
 
     @abstractmethod
     def put(self, queue: Queue, places: Sequence[tuple[int, Position]], item: NewMessage) -> None:
-        """Writes one body at the given ids, creating or overwriting each, all or none.
+        """Writes one body at the given ids, creating or overwriting each.
+
+        All or none where a store writes to several ids at once (capability ``whole_puts``). Elsewhere each id is
+        written by itself: after an error with outcome ``unknown`` some may have the new message and the others what
+        they had. Repeating the call is safe.
 
         The TTL counts from now, or from the id's time if that is later; ``item.partition`` and ``item.delay`` are
         ignored. Moves no generator.

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.cas import Cas, Conclusion, Verdict, judge, new_number
+from queuey.storage.cassandra.cas import STUCK, Cas, Conclusion, Verdict, judge, new_number
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.deadlines import Deadline
 from tests.cassandra.scripted import APPLIED, LOST, REFUSED, Answer, ScriptedDriver
 
 CHANGE = Statement("UPDATE t SET ver = ? WHERE k = ? IF ver = ?", idempotent=False)
@@ -21,7 +22,8 @@ OURS, THEIRS = 7, 8
 
 def cas_of(driver: ScriptedDriver, closing: threading.Event | None = None) -> Cas:
     """A Cas that sends to a script, for ten seconds at most."""
-    return Cas(driver.driver(), CassandraOptions(), driver.clock(), closing or threading.Event())
+    deadline = Deadline(15, driver.clock().boottime)
+    return Cas(driver.driver(), CassandraOptions(), driver.clock(), closing or threading.Event(), deadline)
 
 
 @pytest.mark.parametrize(
@@ -123,21 +125,46 @@ def test_one_after_another() -> None:
     assert set(most) == {1}
 
 
-def test_a_turn_that_does_not_come() -> None:
-    """Who waits for others for too long is told so, and has changed nothing."""
-    driver = ScriptedDriver(APPLIED)
-    cas = Cas(driver.driver(), CassandraOptions(catalogue_deadline=0.01), driver.clock(), threading.Event())
-    refused: list[StoreBusy] = []
+def refused_while_held(driver: ScriptedDriver, deadline: Deadline, held: float) -> list[StoreUnavailable]:
+    """Waits for a turn that somebody has had for so many seconds; returns the refusal."""
+    cas = Cas(driver.driver(), CassandraOptions(), driver.clock(), threading.Event(), deadline)
+    refused: list[StoreUnavailable] = []
 
     def wait() -> None:
         try:
-            with cas.turn("key"):
+            with deadline.running(), cas.turn("key"):
                 pass
-        except StoreBusy as error:
+        except StoreUnavailable as error:
             refused.append(error)
 
     with cas.turn("key"):
+        driver.boottime += held
         thread = threading.Thread(target=wait)
         thread.start()
-        thread.join()
-    assert [error.outcome for error in refused] == ["none"]
+        thread.join(60)
+    return refused
+
+
+def test_nobody_waits_for_a_change_that_is_stuck() -> None:
+    """Who would have to wait for a change that takes very long is told so at once, and has changed nothing."""
+    driver = ScriptedDriver(APPLIED)
+    [error] = refused_while_held(driver, Deadline(15, driver.clock().boottime), STUCK + 0.1)
+    assert isinstance(error, StoreBusy)
+    assert error.outcome == "none"
+
+
+def test_a_turn_ends_with_the_call() -> None:
+    """Who waits for a turn is told so when his call has no time left."""
+    driver = ScriptedDriver(APPLIED)
+    [error] = refused_while_held(driver, Deadline(0.3), 0.0)
+    assert (type(error), error.outcome) == (StoreUnavailable, "none")
+
+
+def test_different_things_do_not_wait_for_each_other() -> None:
+    """Any number of other things can be changed while one is, and nothing is kept of them afterwards."""
+    cas = cas_of(ScriptedDriver(APPLIED))
+    with cas.turn("key"):
+        for number in range(1000):
+            with cas.turn(number):
+                pass
+    assert not cas._turns

@@ -16,7 +16,6 @@ from queuey.storage.cassandra import CassandraStore, messages, placement, readin
 from queuey.storage.cassandra.clock import ticks
 from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.levels import Levels
-from queuey.storage.cassandra.messages import CassandraMessages
 from queuey.storage.cassandra.placement import Place
 from queuey.storage.cassandra.queue_rows import QueueRows, Row
 from queuey.storage.cassandra.reading import Probe
@@ -35,7 +34,7 @@ from tests.cassandra.scene import (
     message,
     played_without,
 )
-from tests.replacing import replace
+from tests.replacing import replace, replace_in
 
 LONG = 5 * 86_400
 """A TTL beyond the class of the queues here, so that its place has to be recorded."""
@@ -221,7 +220,7 @@ def overtaken_by_the_floor(scene: Scene) -> list[str]:
 
 def horizon_afterwards(removed: ExitStack) -> None:
     """Reports the horizon of when a read has ended."""
-    read = CassandraMessages.read
+    read = CassandraStore.read
 
     def late(self: CassandraStore, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         pages = read(self, queue, slices)
@@ -231,7 +230,7 @@ def horizon_afterwards(removed: ExitStack) -> None:
                 page.next = page.horizon, LOW_MIN
         return pages
 
-    removed.enter_context(replace(CassandraMessages.read, late))
+    removed.enter_context(replace_in(CassandraStore, read, late))
 
 
 def bounded_afterwards(removed: ExitStack) -> None:

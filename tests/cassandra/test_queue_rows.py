@@ -16,6 +16,7 @@ from queuey.storage.cassandra.cas import Cas
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.placement import CLASSES, class_of
 from queuey.storage.cassandra.queue_rows import QueueRows, Row, fields_of, next_reach, row_of
+from queuey.storage.deadlines import Deadline
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.scripted import REFUSED, ScriptedDriver
 
@@ -27,7 +28,7 @@ C = CassandraOptions().row_age
 def rows_of(driver: ScriptedDriver, **options: Any) -> QueueRows:  # noqa: ANN401 - options of any type
     """Rows that are read from a script."""
     chosen = CassandraOptions(**options)
-    cas = Cas(driver.driver(), chosen, driver.clock(), threading.Event())
+    cas = Cas(driver.driver(), chosen, driver.clock(), threading.Event(), Deadline(15, driver.clock().boottime))
     return QueueRows(driver.driver(), chosen, driver.clock(), cas)
 
 

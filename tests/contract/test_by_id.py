@@ -131,6 +131,7 @@ class TestPut:
             store.put(queue, [(1, (PAST, low))], new(str(low)))
         assert shown_bodies(store, queue) == [str(low) for low in sorted(lows)]
 
+    @pytest.mark.needs("whole_puts")
     def test_simultaneous_puts_leave_one_of_them(self, store: Store, other: Store) -> None:
         """Of bodies put at the same two ids at once, one is at both in the end."""
         queue = make_queue(store)

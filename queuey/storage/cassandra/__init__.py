@@ -42,6 +42,7 @@ from queuey.storage.cassandra.segments import Segments
 from queuey.storage.cassandra.skew import Skew, Watch
 from queuey.storage.cassandra.vacancies import Vacancies
 from queuey.storage.cassandra.writer import Writer
+from queuey.storage.deadlines import Deadline, bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
@@ -59,6 +60,7 @@ _BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?)")
 _BEATS = Statement("SELECT at FROM heartbeats WHERE process = ?")
 
 
+@bounded
 class CassandraStore(
     CassandraCatalogue, CassandraBulk, CassandraApplications, CassandraOffsets, CassandraLedger, Store
 ):
@@ -73,8 +75,9 @@ class CassandraStore(
         self._clock = clock
         self._closing = threading.Event()
         self._process = uuid4().hex
-        self._driver = driver(parse_url(url), options, verify=_problem)
-        self._cas = Cas(self._driver, options, clock, self._closing)
+        self._deadline = Deadline(options.deadline, clock.boottime)
+        self._driver = driver(parse_url(url), options, verify=_problem, deadline=self._deadline)
+        self._cas = Cas(self._driver, options, clock, self._closing, self._deadline)
         self._rows = QueueRows(self._driver, options, clock, self._cas)
         self._index = QueueIndex(self._driver, options)
         self._graves = Graves(self._driver, options)
@@ -98,6 +101,7 @@ class CassandraStore(
             watch=self._watch,
             levels=self._levels,
             pool=self._pool,
+            deadline=self._deadline,
         )
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._reaper = Reaper(self._driver, options, clock, self._graves, self._offsets, self._closing)

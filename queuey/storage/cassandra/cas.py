@@ -21,6 +21,7 @@ that one say "applied" and change nothing.
 from __future__ import annotations
 
 import enum
+import math
 import random
 import secrets
 import threading
@@ -32,12 +33,15 @@ from queuey.errors import StoreBusy, StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.deadlines import Deadline
 
 Call = tuple[Statement, Sequence[Any]]
 
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
-_TURNS = 64
+STUCK = 5.0
+"""Seconds after which nobody waits for a change any more: it is in doubt, and who waited would hold up his thread."""
+_LOOK_EVERY = 0.1
 
 
 class Conclusion(enum.Enum):
@@ -108,14 +112,19 @@ class Cas:
         options: ``catalogue_write``, ``catalogue_serial``, ``catalogue_deadline``, ``timeout``.
         clock: For the deadline.
         closing: Set when the store is being closed; ends all waiting here.
+        deadline: Of the calls that change something.
     """
 
-    def __init__(self, driver: Driver, options: CassandraOptions, clock: Clock, closing: threading.Event) -> None:
+    def __init__(
+        self, driver: Driver, options: CassandraOptions, clock: Clock, closing: threading.Event, deadline: Deadline
+    ) -> None:
         self._driver = driver
         self._options = options
         self._clock = clock
         self._closing = closing
-        self._turns = tuple(threading.Lock() for _ in range(_TURNS))
+        self._deadline = deadline
+        self._turns: dict[Hashable, _Turn] = {}
+        self._lock = threading.Lock()
         self.doubts = 0
         """How many answers were in doubt; for metrics, roughly right under threads."""
 
@@ -155,7 +164,7 @@ class Cas:
             send: Sends it, waits so many seconds for the answer, and gives that. What it sends must do no harm when it
                 is applied more than once.
         """
-        until = self._clock.boottime() + self._options.catalogue_deadline
+        until = self._clock.boottime() + self._deadline.left(self._options.catalogue_deadline)
         pause = FIRST_PAUSE
         doubted = False
         while True:
@@ -177,15 +186,38 @@ class Cas:
         """Lets callers of this process change one thing after another: transactions that meet hinder each other.
 
         Raises:
-            StoreBusy: The others take too long.
+            StoreBusy: The change that is being made does not come to its end.
+            StoreUnavailable: The call has no time left.
         """
-        lock = self._turns[hash(key) % _TURNS]
-        if not lock.acquire(timeout=self._options.catalogue_deadline):
-            raise StoreBusy("other changes of this are waiting for Cassandra")
+        with self._lock:
+            turn = self._turns.setdefault(key, _Turn())
+            turn.users += 1
         try:
-            yield
+            while not turn.lock.acquire(timeout=self._deadline.left(_LOOK_EVERY)):
+                if self._clock.boottime() - turn.began > STUCK:
+                    raise StoreBusy("another change of this is waiting for Cassandra")
+            turn.began = self._clock.boottime()
+            try:
+                yield
+            finally:
+                turn.began = math.inf
+                turn.lock.release()
         finally:
-            lock.release()
+            with self._lock:
+                turn.users -= 1
+                if not turn.users:
+                    del self._turns[key]
+
+
+class _Turn:
+    """Whose turn it is to change one thing: ``users`` want to, and one of them may since ``began``."""
+
+    __slots__ = ("began", "lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.began = math.inf
 
 
 def unclear(what: str) -> StoreUnavailable:

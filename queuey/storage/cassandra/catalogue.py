@@ -19,6 +19,7 @@ from queuey.storage.cassandra.graves import Graves
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.queue_index import Entry, QueueIndex
 from queuey.storage.cassandra.queue_rows import COLUMNS, QueueRows, Row, fields_of, row_of
+from queuey.storage.deadlines import Deadline
 
 _INSERT = Statement(
     f"INSERT INTO queues (application, name, {COLUMNS}) "
@@ -54,6 +55,7 @@ class CassandraCatalogue(Catalogue, Applications):
     _driver: Driver
     _options: CassandraOptions
     _clock: Clock
+    _deadline: Deadline
     _closing: threading.Event
     """Set when the store is being closed: waiting ends, and nothing is answered from memory."""
     _cas: Cas
@@ -190,7 +192,7 @@ class CassandraCatalogue(Catalogue, Applications):
         """Waits until no process can be using a row that was read before now."""
         until = self._clock.boottime() + self._options.row_age
         while (left := until - self._clock.boottime()) > 0:
-            if self._closing.wait(left):
+            if self._closing.wait(self._deadline.left(left)):
                 raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
 
     def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:

@@ -26,7 +26,11 @@ from queuey.storage.cassandra.segments import MARGIN, Known, Segments
 from queuey.storage.cassandra.skew import Watch
 from queuey.storage.cassandra.vacancies import Vacancies
 from queuey.storage.cassandra.writer import Writer
+from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
+
+PUT_BYTES = 4 << 20
+"""Bytes of bodies that one ``put`` has on the way at a time, or one body."""
 
 POLL = 0.25
 """Seconds between looks of a reader that waits: nobody tells a process of what others write."""
@@ -51,8 +55,8 @@ class CassandraMessages(Scanning):
     _watch: Watch
     _writer: Writer
     _closing: threading.Event
-
     _levels: Levels
+    _deadline: Deadline
 
     # Writing
 
@@ -69,8 +73,11 @@ class CassandraMessages(Scanning):
             answered.set()
 
         operation = self._writer.begin(queue, items_of.checked(queue, items), done, after)
-        if not answered.wait(self._options.deadline):
-            raise StoreUnavailable("Cassandra did not finish the write in time", outcome=operation.withdraw())
+        try:
+            self._deadline.wait(answered.wait)
+        except StoreUnavailable as late:
+            message = "Cassandra did not finish the write in time"
+            raise StoreUnavailable(message, outcome=operation.withdraw()) from late
         positions, error = end
         if error is not None:
             raise error
@@ -89,7 +96,7 @@ class CassandraMessages(Scanning):
         return self._writer.begin(queue, items_of.checked(queue, items), done, after).withdraw
 
     def put(self, queue: Queue, places: _Places, item: NewMessage) -> None:
-        """See the contract. Not all or none: after an error some may be written, and outcome is then ``unknown``."""
+        """See the contract. Each id by itself: after an error some may be written, and outcome is then ``unknown``."""
         for partition, _ in places:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
@@ -126,7 +133,7 @@ class CassandraMessages(Scanning):
                 for other in others
                 if other != place
             ]
-        self._driver.run_all(inserts, consistency=level.writes)
+        self._driver.run_all(inserts, consistency=level.writes, most=max(1, PUT_BYTES // max(1, len(body))))
         try:
             # Only now: somebody may read meanwhile, and what cannot be written over must stay as it was.
             self._driver.run_all(deletes, consistency=level.writes)
@@ -246,7 +253,8 @@ class CassandraMessages(Scanning):
             done(reading.page_of(part, extent, gathered, horizon), None)
 
         reader = self._reader(part, extent, now, reading.room_for([part], self._options.longest_body))
-        reading.Going(self._driver, reader, key, level.reads, self._noting(queue, now), ended).start()
+        note = self._noting(queue, now)
+        reading.Going(self._driver, reader, key, level.reads, note, ended, self._deadline).start()
         return True
 
     def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:

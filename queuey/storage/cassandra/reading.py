@@ -26,6 +26,7 @@ from queuey.messages import Message, Page, Slice
 from queuey.storage.cassandra import rows
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, Statement, TooManyDead, worst
 from queuey.storage.cassandra.placement import Place
+from queuey.storage.deadlines import Deadline
 
 TIMES = 4
 """A round asks for at most so many times the bytes that its page may have, were all its rows as long as any can be.
@@ -369,13 +370,16 @@ class Going:
         consistency: The queue's read level.
         note: Told of each probe that found no row at all, with the key.
         done: Told of the end, once, in any thread.
+        deadline: All its rounds together have as long as a call.
     """
 
     __slots__ = (
         "_answers",
         "_consistency",
+        "_deadline",
         "_done",
         "_driver",
+        "_ends",
         "_key",
         "_left",
         "_lock",
@@ -392,6 +396,7 @@ class Going:
         consistency: str,
         note: Callable[[tuple[int, int], Probe], None] | None,
         done: Callable[[Gathered | None, Exception | None], None],
+        deadline: Deadline,
     ) -> None:
         self._driver = driver
         self._reader = reader
@@ -399,6 +404,8 @@ class Going:
         self._consistency = consistency
         self._note = note
         self._done = done
+        self._deadline = deadline
+        self._ends = deadline.next_end()
         self._lock = threading.Lock()
         self._probes: list[Probe] = []
         self._answers: list[Rows | StoreUnavailable | None] = []
@@ -413,11 +420,13 @@ class Going:
             self._probes = probes = step()
             self._answers = [None] * len(probes)
             self._left = len(probes)
-            for number, probe in enumerate(probes):
-                call, decode = query(self._key, probe)
-                self._driver.begin_encoded(
-                    call, decode, consistency=self._consistency, done=partial(self._took, number)
-                )
+            with self._deadline.running(self._ends):
+                self._deadline.left()
+                for number, probe in enumerate(probes):
+                    call, decode = query(self._key, probe)
+                    self._driver.begin_encoded(
+                        call, decode, consistency=self._consistency, done=partial(self._took, number)
+                    )
         except StopIteration as ended:
             self._done(ended.value, None)
         except Exception as error:  # noqa: BLE001 - whoever waits for the end is told of it

@@ -39,6 +39,7 @@ from queuey.storage.cassandra.placement import Place
 from queuey.storage.cassandra.queue_rows import QueueRows, Row
 from queuey.storage.cassandra.segments import Segments
 from queuey.storage.cassandra.skew import Watch
+from queuey.storage.deadlines import Deadline
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Writer:
         watch: Whether the clock may be trusted.
         levels: What a queue's consistency level means.
         pool: Runs what has to wait.
+        deadline: What has to wait is bounded by.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a store, named
@@ -82,6 +84,7 @@ class Writer:
         watch: Watch,
         levels: Levels,
         pool: Executor,
+        deadline: Deadline,
     ) -> None:
         self._driver = driver
         self._options = options
@@ -92,6 +95,7 @@ class Writer:
         self._watch = watch
         self._levels = levels
         self._pool = pool
+        self._deadline = deadline
         self.fencer = Fencer(driver, clock)
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._lock = threading.Lock()
@@ -157,7 +161,7 @@ class Writer:
     def _submit(self, work: Callable[..., object], *arguments: object) -> bool:
         """Has something done that may have to wait; returns False if the store was closed meanwhile."""
         try:
-            self._pool.submit(work, *arguments)
+            self._pool.submit(self._deadline.run, work, *arguments)
         except RuntimeError:
             return False
         return True

@@ -12,6 +12,7 @@ from pathlib import Path
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
+from queuey.storage.deadlines import Deadline, bounded
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
 from queuey.storage.sqlite.applications import SqliteApplications
@@ -27,13 +28,15 @@ from queuey.storage.sqlite.transaction import Transaction
 __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 
 
+@bounded
 class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteApplications, SqliteOffsets, SqliteLedger, Store):
     """The store contract on SQLite."""
 
     name = "sqlite"
 
     def __init__(self, directory: Path, options: SqliteOptions) -> None:
-        self._db = Database(directory, options)
+        self._deadline = Deadline(options.deadline)
+        self._db = Database(directory, options, self._deadline)
         self._known = {}
         self._sweep = Sweep(self._db)
 

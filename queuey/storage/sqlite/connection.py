@@ -20,6 +20,7 @@ from queuey.errors import (
     StoreIncompatible,
     StoreUnavailable,
 )
+from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite.options import SqliteOptions
 
 Connection = apsw.Connection
@@ -139,9 +140,10 @@ def _patience(seconds: float) -> Callable[[int], bool]:
 class Readers:
     """A fixed number of reading connections, opened when first needed and opened anew after a failure."""
 
-    def __init__(self, path: Path, options: SqliteOptions) -> None:
+    def __init__(self, path: Path, options: SqliteOptions, deadline: Deadline) -> None:
         self._path = path
         self._options = options
+        self._deadline = deadline
         self._free: SimpleQueue[Connection | None] = SimpleQueue()
         self._closed = False
         for _ in range(options.readers):
@@ -156,7 +158,7 @@ class Readers:
             StoreClosed: The store is closed.
         """
         try:
-            connection = self._free.get(timeout=self._options.deadline)
+            connection = self._free.get(timeout=self._deadline.left(self._options.deadline))
         except Empty as error:
             message = "all reading connections are busy"
             raise StoreBusy(message) from error

@@ -12,6 +12,7 @@ from typing import Any
 from queuey import ids
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.messages import Queue
+from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import rows, schema
 from queuey.storage.sqlite.connection import Connection, Readers
@@ -62,8 +63,8 @@ class Database:
         appended: Messages appended by this process.
     """
 
-    def __init__(self, directory: Path, options: SqliteOptions) -> None:
-        """Opens or creates the file.
+    def __init__(self, directory: Path, options: SqliteOptions, deadline: Deadline) -> None:
+        """Opens or creates the file; ``deadline``: of the calls that read and write.
 
         Raises:
             StoreUnavailable: The directory or the file cannot be used.
@@ -92,8 +93,8 @@ class Database:
         self._identity = self._inode()
         self.appended = 0
         self.catalogue = 0
-        self.readers = Readers(self.path, options)
-        self.writer = Writer(self.path, options, ids.random_low(), self.verify_place, self._committed)
+        self.readers = Readers(self.path, options, deadline)
+        self.writer = Writer(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
 
     def read_catalogue(self, connection: Connection) -> int:
         """Returns the version of the catalogue."""

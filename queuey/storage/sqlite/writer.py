@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
 from queuey.ids import Position
+from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError
 from queuey.storage.sqlite.options import SqliteOptions
@@ -71,6 +72,7 @@ class Writer:
         self,
         path: Path,
         options: SqliteOptions,
+        deadline: Deadline,
         low: int,
         verify: Callable[[], None],
         committed: Callable[[Transaction], None],
@@ -80,12 +82,14 @@ class Writer:
         Args:
             path: The store's file.
             options: Timeouts and the clock.
+            deadline: Of the calls that write.
             low: The ``low`` of all ids minted here.
             verify: Called before each transaction; raises what is wrong with the file.
             committed: Called in the writer's thread after each commit.
         """
         self._path = path
         self._options = options
+        self._deadline = deadline
         self._low = low
         self._verify = verify
         self._committed = committed
@@ -127,11 +131,12 @@ class Writer:
         return result
 
     def _wait(self, work: Append | Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the operation gives
+        left = self._deadline.left(self._options.deadline)
         answered = threading.Lock()
         answered.acquire()
         operation = _Operation(work, lambda _: answered.release())
         self._submit(operation)
-        if not answered.acquire(timeout=self._options.deadline):
+        if not answered.acquire(timeout=left):
             outcome = operation.withdraw()
             message = "the store did not finish the write in time"
             raise StoreUnavailable(message, outcome=outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,7 @@ from queuey.storage.cassandra import placement, reading, rows
 from queuey.storage.cassandra.driver import Done, Encoded, Statement, TooManyDead, wire
 from queuey.storage.cassandra.placement import DENSE_LOAD, HOME, LEVELS, LOAD, PUT, Place
 from queuey.storage.cassandra.reading import Extent, Gathered, Probe, Rounds, Source
+from queuey.storage.deadlines import Deadline
 
 START = ids.seconds_to_ticks(1_750_000_000)
 SECOND = TICKS_PER_SECOND
@@ -474,7 +476,7 @@ def test_too_many_dead_rows_at_one_instant_are_an_error() -> None:
 def begun(driver: Any, reader: Rounds, note: Any = None) -> tuple[Gathered | None, Exception | None]:  # noqa: ANN401
     """Lets a reader run by itself; it must say once how that ended."""
     ends: list[tuple[Gathered | None, Exception | None]] = []
-    going = reading.Going(driver, reader, (7, 1), "QUORUM", note, lambda *end: ends.append(end))
+    going = reading.Going(driver, reader, (7, 1), "QUORUM", note, lambda *end: ends.append(end), Deadline(math.inf))
     going.start()
     [end] = ends
     return end

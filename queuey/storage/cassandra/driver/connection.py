@@ -12,6 +12,7 @@ Once ready, nodes may come and go: the driver reconnects by itself.
 from __future__ import annotations
 
 import logging
+import math
 import socket
 import ssl
 import threading
@@ -28,10 +29,11 @@ from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.storage.cassandra.driver import policies, requests, wire
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
 from queuey.storage.cassandra.driver.express import Decode, Express, Roomy
-from queuey.storage.cassandra.driver.gathering import Gathering
+from queuey.storage.cassandra.driver.gathering import MOST, Gathering
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
 from queuey.storage.cassandra.driver.wire import Encoded
 from queuey.storage.cassandra.options import CassandraOptions, Target
+from queuey.storage.deadlines import Deadline
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class Driver:
         options: Timeouts, credentials and certificates.
         verify: Called with the driver once connected; returns what is wrong with the schema, or None.
         keyspace: False: connect without it (for making it).
+        deadline: That of the calls on whose behalf requests are made; None: they have none.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class Driver:
         *,
         verify: Callable[[Driver], str | None] = lambda _: None,
         keyspace: bool = True,
+        deadline: Deadline | None = None,
     ) -> None:
         self.target = target
+        self._deadline = deadline or Deadline(math.inf)
         self._options = options
         self._verify = verify
         self._keyspace = keyspace
@@ -285,10 +290,10 @@ class Driver:
             request = requests.bound(self._prepare(session, statement), values, consistency, serial, pages=True)
             future = session.execute_async(
                 request,
-                timeout=self._options.timeout if timeout is None else timeout,
+                timeout=self._patience(timeout, reads=statement.reads),
                 host=self._host(host),
             )
-            return _all_pages(future)
+            return self._all_pages(future)
         except DRIVER_ERRORS as error:
             raise translate(error, reads=statement.reads, attempts=_attempts(future)) from error
 
@@ -296,23 +301,28 @@ class Driver:
         """Runs a statement that cannot be prepared (schema changes), or whose table may not be there, like ``run``."""
         session = self._open_session()
         try:
-            return _all_pages(
-                session.execute_async(cql, timeout=timeout or self._options.timeout, host=self._host(host))
-            )
+            seconds = self._patience(timeout, reads=False)
+            return self._all_pages(session.execute_async(cql, timeout=seconds, host=self._host(host)))
         except DRIVER_ERRORS as error:
             raise translate(error, reads=False) from error
 
     def run_all(
-        self, calls: Sequence[Call], *, consistency: str = "QUORUM", timeout: float | None = None
+        self, calls: Sequence[Call], *, consistency: str = "QUORUM", timeout: float | None = None, most: int = MOST
     ) -> list[Rows]:
         """Runs statements side by side; returns the rows of each, in order (for small answers: one page each).
+
+        Args:
+            calls: The statements, with their values.
+            consistency: Of the reads or writes.
+            timeout: Seconds for each; the options' if None.
+            most: How many may be on the way at a time.
 
         Raises:
             StoreUnavailable: Any of them failed; ``InDoubt`` if any write is in doubt, or some were made and some not.
         """
         if not calls:
             return []
-        gathering = Gathering(len(calls))
+        gathering = Gathering(len(calls), self._deadline, most)
         for number, (statement, values) in enumerate(calls):
             done = gathering.taker(number)
             self.begin(statement, values, consistency=consistency, timeout=timeout, done=done)
@@ -342,8 +352,8 @@ class Driver:
             prepared = [(self._prepare(session, statement), values) for statement, values in calls]
             idempotent = all(statement.idempotent for statement, _ in calls)
             request = requests.batch(prepared, consistency, serial, idempotent=idempotent)
-            future = session.execute_async(request, timeout=self._options.timeout if timeout is None else timeout)
-            return _all_pages(future)
+            future = session.execute_async(request, timeout=self._patience(timeout, reads=False))
+            return self._all_pages(future)
         except DRIVER_ERRORS as error:
             raise translate(error, reads=False, attempts=_attempts(future)) from error
 
@@ -362,7 +372,7 @@ class Driver:
             session = self._open_session()
             self.requests += 1
             request = requests.bound(self._prepare(session, statement), values, consistency, None, pages=False)
-            seconds = self._options.timeout if timeout is None else timeout
+            seconds = self._patience(timeout, reads=statement.reads)
             self._send(session, request, seconds, done, reads=statement.reads, host=host)
         except DRIVER_ERRORS as error:
             done(None, translate(error, reads=statement.reads, attempts=0))
@@ -410,7 +420,7 @@ class Driver:
                 body,
                 routing_key,
                 None,
-                timeout=timeout,
+                timeout=self._patience(timeout, reads=False),
                 decode=_nothing,
                 done=done,
                 own_way=own_way,
@@ -433,7 +443,7 @@ class Driver:
         """
         if not calls:
             return []
-        gathering = Gathering(len(calls))
+        gathering = Gathering(len(calls), self._deadline)
         for number, (call, decode) in enumerate(calls):
             self.begin_encoded(call, decode, consistency=consistency, done=gathering.taker(number))
         rows, errors = gathering.wait()
@@ -458,7 +468,7 @@ class Driver:
                 wire.execute(prepared.query_id, call.markers, call.values, level),
                 call.routing_key,
                 prepared.result_metadata,
-                timeout=self._options.timeout,
+                timeout=self._patience(None, reads=True),
                 decode=decode,
                 done=done,
                 own_way=own_way,
@@ -517,6 +527,28 @@ class Driver:
 
         future.add_callbacks(lambda rows: tell(rows, None), failed)
 
+    def _patience(self, timeout: float | None, *, reads: bool) -> float:
+        """Returns the seconds to wait for a request that is sent now: no longer than the call has that needs it.
+
+        Raises:
+            StoreUnavailable: It has none left.
+        """
+        seconds = self._deadline.left(self._options.timeout if timeout is None else timeout)
+        if not reads:
+            self._deadline.sent()
+        return seconds
+
+    def _all_pages(self, future: ResponseFuture) -> Rows:
+        result = future.result()
+        if not result.column_names:
+            return []
+        found = list(result.current_rows)
+        while result.has_more_pages:
+            self._deadline.left()
+            result.fetch_next_page()
+            found += result.current_rows
+        return found
+
     def _open_session(self) -> Session:
         session = self._session
         if session is None or not self._usable:
@@ -572,13 +604,6 @@ def _copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver
     if factors is None:
         return {"": int(strategy.replication_factor)}
     return {str(dc): int(info.all_replicas) for dc, info in factors.items()}
-
-
-def _all_pages(future: ResponseFuture) -> Rows:
-    result = future.result()
-    if not result.column_names:
-        return []
-    return list(result)
 
 
 def _tls(options: CassandraOptions) -> ssl.SSLContext | None:

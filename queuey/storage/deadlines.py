@@ -1,0 +1,129 @@
+"""One deadline for each call of a store, however many steps the call takes and whatever it waits for.
+
+:func:`bounded` lets every call of a store's class run under the store's :class:`Deadline`. Whatever waits in the same
+thread asks it how long it may::
+
+    answered.wait(deadline.left())
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from queuey.errors import StoreUnavailable
+from queuey.storage import Bulk, Store
+
+_SECOND = 1.0
+_PROMPT = frozenset({"begin_append", "cached_queue", "guarantee", "read_delay"})
+"""Calls that wait for nothing."""
+
+S = TypeVar("S", bound=type[Store])
+T = TypeVar("T")
+
+
+class Deadline(threading.local):
+    """When the call that runs in this thread must have ended; never, if none does.
+
+    Args:
+        seconds: What each call has.
+        clock: Seconds, for durations.
+    """
+
+    _ends = math.inf
+    _wrote = False
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+
+    def next_end(self) -> float:
+        """Returns by when, by the clock, a call that begins now must have ended."""
+        return self._clock() + self._seconds
+
+    def begin(self, ends: float | None = None) -> tuple[float, bool]:
+        """Has a call run in this thread until ``ends`` at most; None: as long as any. One within it has no more.
+
+        Returns:
+            What :meth:`end` is to be given.
+        """
+        before = ends_before, wrote = self._ends, self._wrote
+        self._ends = min(ends_before, self._clock() + self._seconds if ends is None else ends)
+        self._wrote = wrote and ends_before < math.inf
+        return before
+
+    def end(self, before: tuple[float, bool]) -> None:
+        """Notes that the call has ended that began last."""
+        self._ends, self._wrote = before
+
+    @contextmanager
+    def running(self, ends: float | None = None) -> Iterator[None]:
+        """Does both: for what is done seldom."""
+        before = self.begin(ends)
+        try:
+            yield
+        finally:
+            self.end(before)
+
+    def run(self, work: Callable[..., T], *arguments: object) -> T:
+        """Does some work as a call of its own."""
+        with self.running():
+            return work(*arguments)
+
+    def left(self, most: float = threading.TIMEOUT_MAX) -> float:
+        """Returns how many seconds the call may still wait, ``most`` at most.
+
+        Raises:
+            StoreUnavailable: None; outcome ``unknown`` if it has :meth:`sent` a change.
+        """
+        if self._ends == math.inf:
+            return most
+        left = self._ends - self._clock()
+        if left <= 0:
+            message = f"the call took longer than {self._seconds:g} s, which is all that it may"
+            raise StoreUnavailable(message, outcome="unknown" if self._wrote else "none")
+        return min(left, most)
+
+    def sent(self) -> None:
+        """Notes that the call is about to send a change: from now on nobody knows what its end leaves."""
+        self._wrote = True
+
+    def wait(self, acquire: Callable[..., bool]) -> None:
+        """Waits for a lock, an event or a semaphore.
+
+        Args:
+            acquire: Its method that takes ``timeout``.
+
+        Raises:
+            StoreUnavailable: As :meth:`left`.
+        """
+        while not acquire(timeout=self.left(_SECOND)):
+            pass
+
+
+def bounded(store: S) -> S:
+    """Lets the calls of a store that may have to wait run under its ``_deadline``.
+
+    Those of the bulk contract may take as long as there is something to be done; each call that they make ends in time.
+    """
+    for name in Store.__abstractmethods__ - Bulk.__abstractmethods__ - _PROMPT - {"close"}:
+        setattr(store, name, _bounded(getattr(store, name)))
+    return store
+
+
+def _bounded(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def call(self: Any, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - whatever the method takes and gives
+        deadline = self._deadline
+        before = deadline.begin()
+        try:
+            return method(self, *arguments, **named)
+        finally:
+            deadline.end(before)
+
+    return call

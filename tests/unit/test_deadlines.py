@@ -1,0 +1,91 @@
+"""One deadline for all that a call waits for."""
+
+from __future__ import annotations
+
+import math
+import threading
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.deadlines import Deadline
+
+
+class Hand:
+    """A clock that is moved by hand."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        """Gives the time."""
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Hand:
+    """A clock."""
+    return Hand()
+
+
+@pytest.fixture
+def deadline(clock: Hand) -> Deadline:
+    """Fifteen seconds for each call."""
+    return Deadline(15, clock)
+
+
+def test_a_call_has_what_is_left(clock: Hand, deadline: Deadline) -> None:
+    """Whatever waits is given the rest of the call's time, or less if it wants less."""
+    with deadline.running():
+        assert deadline.left() == 15
+        clock.seconds += 10
+        assert (deadline.left(), deadline.left(4)) == (5, 4)
+        clock.seconds += 5
+        with pytest.raises(StoreUnavailable, match="longer than 15 s") as raised:
+            deadline.left(4)
+        assert raised.value.outcome == "none"
+
+
+def test_a_call_that_has_sent_a_change_ends_in_doubt(clock: Hand, deadline: Deadline) -> None:
+    """What becomes of a change is unknown when the call's time is over; the next call knows nothing of it."""
+    for sent in (True, False):
+        with deadline.running():
+            if sent:
+                deadline.sent()
+            clock.seconds += 16
+            with pytest.raises(StoreUnavailable) as raised:
+                deadline.left()
+        assert raised.value.outcome == ("unknown" if sent else "none")
+        deadline.sent()
+
+
+def test_a_call_within_another_has_no_more_time(clock: Hand, deadline: Deadline) -> None:
+    """A call that another makes ends with it, whatever it may have by itself."""
+    with deadline.running():
+        clock.seconds += 10
+        with deadline.running():
+            assert deadline.left() == 5
+        with deadline.running(clock.seconds + 1):
+            assert deadline.left() == 1
+        assert deadline.left() == 5
+
+
+def test_outside_of_calls_nothing_ends(deadline: Deadline) -> None:
+    """What no call waits for, and what other threads do meanwhile, has no deadline."""
+    assert deadline.left(7) == 7
+    found: list[float] = []
+    with deadline.running():
+        thread = threading.Thread(target=lambda: found.append(deadline.left(99)))
+        thread.start()
+        thread.join()
+    assert found == [99]
+
+
+def test_waiting_ends_with_the_call() -> None:
+    """Who waits for something that never comes is told when the call's time is over."""
+    lock = threading.Lock()
+    lock.acquire()
+    deadline = Deadline(0.05)
+    with deadline.running(), pytest.raises(StoreUnavailable):
+        deadline.wait(lock.acquire)
+    Deadline(math.inf).wait(threading.Semaphore(1).acquire)
