@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -31,8 +31,10 @@ MOST_BYTES = 256 << 10
 """A request to Cassandra holds no more, unless a single body is larger."""
 TTL_MARGIN = 2
 """Seconds that Cassandra keeps a row beyond its end: its clock ticks in seconds, and ours decides."""
+MOST_LANES = 20_000
 FLUSH_ROWS = 2000
-"""Rows that one flush of a lane takes at most."""
+FLUSH_BYTES = 4 << 20
+"""Rows and bytes after which one flush of a lane takes no further part: the other lanes wait meanwhile."""
 
 Done = Callable[[list[Position] | None, Exception | None], None]
 
@@ -190,16 +192,47 @@ class Lane:
             self.size += part.size
 
     def take(self) -> list[Part]:
-        """Takes what waits, up to a bound."""
+        """Takes what waits, up to two bounds: the last part that is taken may pass them."""
         taken: list[Part] = []
-        count = 0
-        while self.parts and count < FLUSH_ROWS:
+        count = size = 0
+        while self.parts and count < FLUSH_ROWS and size < FLUSH_BYTES:
             part = self.parts.popleft()
             taken.append(part)
             count += len(part.items)
-            self.size -= part.size
+            size += part.size
         self.rows -= count
+        self.size -= size
         return taken
+
+
+class Lanes(dict[tuple[int, int], Lane]):
+    """The lanes by qid and partition. An empty one is kept for its heat, until there are too many.
+
+    Args:
+        most: Lanes at most, unless more of them hold something.
+    """
+
+    def __init__(self, most: int = MOST_LANES) -> None:
+        super().__init__()
+        self._most = most
+        self._empty: OrderedDict[tuple[int, int], Lane] = OrderedDict()
+        """In the order in which they were left, so that nobody has to look for one that can go."""
+
+    def take(self, qid: int, partition: int) -> Lane:
+        """Returns a lane into which something is about to be put."""
+        key = qid, partition
+        self._empty.pop(key, None)
+        lane = self.get(key)
+        if lane is None:
+            lane = self[key] = Lane(qid, partition)
+        return lane
+
+    def leave(self, lane: Lane) -> None:
+        """Notes that nothing is in a lane or on its way from it."""
+        self._empty[lane.qid, lane.partition] = lane
+        while self._empty and len(self) > self._most:
+            key, _ = self._empty.popitem(last=False)
+            del self[key]
 
 
 class Run(NamedTuple):

@@ -31,7 +31,7 @@ from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, InDoubt
 from queuey.storage.cassandra.fences import Fence, Fencer
 from queuey.storage.cassandra.heat import Heat
-from queuey.storage.cassandra.lanes import Done, Flight, Lane, Operation, Part, Run, flights_of, parts_of
+from queuey.storage.cassandra.lanes import Done, Flight, Lane, Lanes, Operation, Part, Run, flights_of, parts_of
 from queuey.storage.cassandra.levels import InForce, Levels
 from queuey.storage.cassandra.minting import Delayed, Generator
 from queuey.storage.cassandra.options import CassandraOptions
@@ -43,8 +43,6 @@ from queuey.storage.deadlines import Deadline
 
 log = logging.getLogger(__name__)
 
-LANES = 20_000
-"""Lanes that are kept for their heat when nothing is in them."""
 GIVEN_UP = "the caller has given up"
 
 
@@ -97,7 +95,7 @@ class Writer:
         self._pool = pool
         self._deadline = deadline
         self.fencer = Fencer(driver, clock)
-        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._lanes = Lanes()
         self._lock = threading.Lock()
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._closed = False
@@ -184,19 +182,9 @@ class Writer:
     def _enqueue(self, parts: dict[int, Part]) -> None:
         with self._lock:
             for partition, part in parts.items():
-                lane = self._lane(part.operation.queue.qid, partition)
+                lane = self._lanes.take(part.operation.queue.qid, partition)
                 lane.put([part])
                 self._schedule(lane)
-
-    def _lane(self, qid: int, partition: int) -> Lane:
-        lane = self._lanes.get((qid, partition))
-        if lane is None:
-            if len(self._lanes) >= LANES:
-                idle = [key for key, one in self._lanes.items() if not one.parts and not one.flying]
-                for key in idle[: LANES // 2]:
-                    del self._lanes[key]
-            lane = self._lanes[qid, partition] = Lane(qid, partition)
-        return lane
 
     def _schedule(self, lane: Lane) -> None:
         if not lane.scheduled and lane.due:
@@ -384,7 +372,10 @@ class Writer:
     def _landed(self, lane: Lane) -> None:
         with self._lock:
             lane.flying -= 1
-            self._schedule(lane)
+            if lane.parts:
+                self._schedule(lane)
+            elif not lane.flying:
+                self._lanes.leave(lane)
 
     # Ends
 
