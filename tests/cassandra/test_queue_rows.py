@@ -166,6 +166,16 @@ def test_bounded(driver: ScriptedDriver) -> None:
     assert [n for n in range(100) if rows.get("app", str(n))] == list(range(90, 100))
 
 
+def test_old_rows_are_forgotten(driver: ScriptedDriver) -> None:
+    """A row that is too old to be used takes no memory once another is read."""
+    rows = rows_of(driver)
+    for n in range(10):
+        rows.read("app", str(n))
+    driver.boottime += C * 1.1
+    rows.read("app", "another")
+    assert len(rows) == 1
+
+
 def test_closed(driver: ScriptedDriver) -> None:
     """A closed store answers nothing from memory, not even what comes late."""
     rows = rows_of(driver)

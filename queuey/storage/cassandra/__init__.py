@@ -83,7 +83,7 @@ class CassandraStore(
         self._graves = Graves(self._driver, options)
         self._offsets = OffsetTable(self._driver, options, clock, self._cas)
         self._known = {}
-        self._segments = Segments(self._driver, clock, options.cached_queues)
+        self._segments = Segments(self._driver, clock, options.cached_queues, options.row_age)
         self._vacancies = Vacancies(options.cached_queues)
         self._generator = Generator(clock)
         self._stamps = Stamps(clock, options.clock_difference)

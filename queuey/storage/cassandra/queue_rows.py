@@ -19,6 +19,7 @@ from queuey.storage.cassandra.cas import Cas
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.recent import Recent
 
 COLUMNS = "uid, qid, home, reach, partitions, type, consistency, principals, ttl, read_delay, created, ver"
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
@@ -101,11 +102,10 @@ class QueueRows:
         self._options = options
         self._clock = clock
         self._cas = cas
-        # In the order in which they were put, which is nearly that of their reads: the first are of no more use.
-        self._rows: dict[tuple[str, str], Row] = {}
+        self._rows: Recent[tuple[str, str], Row] = Recent(clock.boottime, options.row_age, options.cached_queues)
         self._refreshing: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
-        self._closed = False
+        self._closing = threading.Event()
 
     def __len__(self) -> int:
         """How many rows are kept."""
@@ -114,7 +114,7 @@ class QueueRows:
     def get(self, application: str, name: str) -> Row | None:
         """Returns the row if it was read within C; never blocks."""
         row = self._rows.get((application, name))
-        if row is None or self._closed:
+        if row is None or self._closing.is_set():
             return None
         age = self._clock.boottime() - row.read_at
         if age > self._options.row_age:
@@ -169,22 +169,19 @@ class QueueRows:
         """Keeps a row, unless one that was read later is there."""
         key = row.queue.application, row.queue.name
         with self._lock:
-            present = self._rows.pop(key, None)
-            if self._closed:
-                return
-            self._rows[key] = row if present is None or present.read_at <= row.read_at else present
-            while len(self._rows) > self._options.cached_queues:
-                del self._rows[next(iter(self._rows))]
+            present = self._rows.get(key)
+            if not self._closing.is_set() and (present is None or present.read_at <= row.read_at):
+                self._rows.put(key, row, row.read_at)
 
     def forget(self, application: str, name: str) -> None:
         """Drops a row."""
         with self._lock:
-            self._rows.pop((application, name), None)
+            self._rows.pop((application, name))
 
     def close(self) -> None:
         """Forgets all; later calls raise ``StoreClosed``."""
         with self._lock:
-            self._closed = True
+            self._closing.set()
             self._rows.clear()
 
     def raise_reach(self, row: Row, seconds: int) -> Row:
@@ -209,7 +206,7 @@ class QueueRows:
         return row
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._closing.is_set():
             raise StoreClosed("the store is closed")
 
     def _take(self, key: tuple[str, str], found: Sequence[Any], began: float) -> Row:
@@ -225,12 +222,12 @@ class QueueRows:
         with self._lock:
             present = self._rows.get(key)
             if present is not None and present.read_at <= began:
-                del self._rows[key]
+                self._rows.pop(key)
 
     def _refresh(self, key: tuple[str, str]) -> None:
         """Reads a row again without waiting, so that calls to a busy queue never do."""
         with self._lock:
-            if key in self._refreshing or self._closed:
+            if key in self._refreshing or self._closing.is_set():
                 return
             self._refreshing.add(key)
         began = self._clock.boottime()

@@ -26,6 +26,7 @@ from queuey.storage.cassandra import placement
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.placement import CLASSES, Place, Recorded
+from queuey.storage.cassandra.recent import Recent
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,8 @@ FIRST_LOOK = 64
 """Rows of the first look: nearly every partition has fewer."""
 MORE = 500
 """Rows of each further look, per level."""
+PLACES = 16
+"""So many places take as much memory as the rest of a look."""
 MARGIN = 7200
 """Seconds for which a record outlives what it names: longer than it is used without being renewed."""
 REFRESH_PUT = 3600.0
@@ -85,16 +88,17 @@ class Segments:
         driver: The way to Cassandra.
         clock: For ages.
         size: Partitions to remember at most, of each kind.
+        age: Seconds for which a look may be used (C).
     """
 
-    def __init__(self, driver: Driver, clock: Clock, size: int) -> None:
+    def __init__(self, driver: Driver, clock: Clock, size: int, age: float) -> None:
         self._driver = driver
         self._clock = clock
         self._size = size
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[int, int, bool], Known] = OrderedDict()
+        self._known: Recent[tuple[int, int, bool], Known] = Recent(clock.boottime, age, size)
         self._recorded: OrderedDict[tuple[int, int, Place], float] = OrderedDict()
-        self._raised: OrderedDict[Key, float] = OrderedDict()
+        self._raised: Recent[Key, float] = Recent(clock.boottime, FLOOR_EVERY, size)
 
     # Writing
 
@@ -124,8 +128,8 @@ class Segments:
         with self._lock:
             for place in missing:
                 _remember(self._recorded, (qid, part, place), now, self._size)
-            self._known.pop((qid, part, False), None)
-            self._known.pop((qid, part, True), None)
+            self._known.pop((qid, part, False))
+            self._known.pop((qid, part, True))
 
     def _lifetime(self, place: Place) -> int:
         """Seconds for which a record must be kept: whatever comes to the place has expired by then."""
@@ -167,7 +171,8 @@ class Segments:
                 floor = _floor(rows) if floors else None
                 known = self._look_further(began, (qid, part), at, floor, consistency, descending=descending)
             with self._lock:
-                _remember(self._known, (qid, part, descending), known, self._size)
+                weight = 1 + len(known.recorded.places) // PLACES
+                self._known.put((qid, part, descending), known, began, weight)
             found.append(known)
         return found
 
@@ -210,9 +215,10 @@ class Segments:
             return
         now = self._clock.boottime()
         with self._lock:
-            if now - self._raised.get(key, -FLOOR_EVERY) < FLOOR_EVERY:
+            raised = self._raised.get(key)
+            if raised is not None and now - raised < FLOOR_EVERY:
                 return
-            _remember(self._raised, key, now, self._size)
+            self._raised.put(key, now, now)
         value = UUID(hex=ids.to_hex(floor))
         self._driver.begin(FLOOR, (lifetime, value, *key), consistency=consistency, done=_noted)
 

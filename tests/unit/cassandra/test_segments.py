@@ -22,6 +22,8 @@ from tests import strategies
 START = ids.seconds_to_ticks(1_750_000_000)
 END = ids.TICKS_MAX + 1
 QID, PART = 7, 1
+AGE = 3600.0
+"""Seconds for which a look may be used."""
 
 
 def in_order(rows: Iterable[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
@@ -40,7 +42,7 @@ class Record:
         self.asked: list[int] = []
         self.seconds = 1000.0
         clock = Clock(boottime=lambda: round(self.seconds * 1e9), wall=lambda: 1_750_000_000_000_000_000)
-        self.segments = Segments(self, clock, 1000)  # type: ignore[arg-type]
+        self.segments = Segments(self, clock, 1000, age=AGE)  # type: ignore[arg-type]
 
     def run(self, statement: object, values: Sequence[Any], *, consistency: str) -> list[Any]:
         """Takes one record."""
@@ -347,7 +349,7 @@ def test_readers_at_the_tail_of_a_hot_partition_share_a_look(descending: bool) -
 def test_memory_is_bounded() -> None:
     """No more partitions are remembered than was said."""
     record = Record()
-    small = Segments(record, Clock(), 3)  # type: ignore[arg-type]
+    small = Segments(record, Clock(), 3, age=AGE)  # type: ignore[arg-type]
     record.run_all = lambda calls, *, consistency: [[] for _ in calls]  # type: ignore[method-assign]
     for part in range(10):
         small.look([(QID, part, 0)], consistency="QUORUM", floors=True)
@@ -355,6 +357,28 @@ def test_memory_is_bounded() -> None:
         small.look([(QID, part, 0)], consistency="QUORUM", floors=True)
     assert [part for part in range(10) if small.cached(QID, part, 0, 1, since=0.0, descending=False)] == [7, 8, 9]
     assert [part for part in range(10) if small.is_recorded(QID, part, row_of(3, 0))] == [7, 8, 9]
+
+
+def test_looks_that_are_too_old_are_forgotten() -> None:
+    """What may not be used any more takes no memory as soon as something else is looked up."""
+    record = Record()
+    record.run_all = lambda calls, *, consistency: [[] for _ in calls]  # type: ignore[method-assign]
+    for part in range(10):
+        record.segments.look([(QID, part, 0)], consistency="QUORUM", floors=True)
+    record.seconds += AGE + 1
+    record.segments.look([(QID, 10, 0)], consistency="QUORUM", floors=True)
+    assert len(record.segments._known) == 1
+
+
+def test_a_look_weighs_as_much_as_its_places() -> None:
+    """Of looks with many places fewer are remembered."""
+    record = Record()
+    rows = [(None, *row) for row in in_order((3, row_of(3, n).start, 1) for n in range(FIRST_LOOK - 1))]
+    record.run_all = lambda calls, *, consistency: [rows for _ in calls]  # type: ignore[method-assign]
+    small = Segments(record, Clock(), 4, age=AGE)  # type: ignore[arg-type]
+    for part in range(4):
+        small.look([(QID, part, 0)], consistency="QUORUM", floors=True)
+    assert len(small._known) == 1
 
 
 # The floor
