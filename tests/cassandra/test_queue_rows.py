@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from queuey.errors import QueueChanged, QueueNotFound, StoreClosed
+from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import MAX_TTL, Principal, Queue, QueueSpec
 from queuey.storage.cassandra.cas import Cas
 from queuey.storage.cassandra.options import CassandraOptions
@@ -174,6 +174,31 @@ def test_old_rows_are_forgotten(driver: ScriptedDriver) -> None:
     driver.boottime += C * 1.1
     rows.read("app", "another")
     assert len(rows) == 1
+
+
+def test_a_row_that_takes_too_long_to_read_is_asked_for_a_few_times() -> None:
+    """Who wants to write while rows take longer to read than they may be used is told so, after a few attempts."""
+    driver = ScriptedDriver([ROW], seconds=C * 1.1)
+    with pytest.raises(StoreUnavailable, match=r"takes 1\.10 s to read the row of queue 'queue'") as refused:
+        rows_of(driver).young("app", "queue")
+    assert refused.value.outcome == "none"
+    assert len(driver.sent) == 5
+
+
+def test_a_row_that_took_too_long_is_read_again() -> None:
+    """One slow read is made up for by the next, which is young enough to write by."""
+
+    class Once(ScriptedDriver):
+        """Is slow the first time."""
+
+        def run(self, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - the driver's
+            """Answers."""
+            self.seconds = 0.0 if self.sent else C * 1.1
+            return super().run(*arguments, **named)
+
+    driver = Once([ROW])
+    assert rows_of(driver).young("app", "queue").read_at == driver.boottime
+    assert len(driver.sent) == 2
 
 
 def test_closed(driver: ScriptedDriver) -> None:

@@ -11,7 +11,7 @@ from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
 from queuey.messages import Queue, QueueSpec
 from queuey.storage.cassandra import Level
 from tests.cassandra.interposed import ALWAYS, CLOCKS, DELETES, INSERTS, PATIENCE, QUEUES, RECORDS, Gate
-from tests.cassandra.scene import TTL, Attempt, D, Process, Reader, S, Scene, W, end_of, message
+from tests.cassandra.scene import TTL, Attempt, C, D, Process, Reader, S, Scene, W, end_of, message
 
 LONG = 5 * 86_400
 
@@ -249,6 +249,21 @@ def test_refusing_does_not_block(scene: Scene) -> None:
     gate.open()
     process.machine.fall_behind(-10 * S)
     process.store._watch.check()
+    assert end_of(process.post(queue)) == "acknowledged"
+
+
+def test_a_row_that_is_always_too_old(scene: Scene) -> None:
+    """While a queue's row takes longer to read than it may be used, an append ends with an error after a few reads."""
+    process = scene.start()
+    queue = scene.queue(process)
+    process.store._rows.forget(queue.application, queue.name)
+    read = process.wire.log.count(QUEUES)
+    process.wire.meanwhile(QUEUES, lambda: scene.world.advance(1.1 * C), ALWAYS)
+    attempt = process.post(queue)
+    assert end_of(attempt) == "none"
+    assert "to read the row of queue" in str(attempt.exception())
+    assert process.wire.log.count(QUEUES) - read <= 6
+    process.wire.clear()
     assert end_of(process.post(queue)) == "acknowledged"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.errors import QueueChanged, QueueNotFound, StoreClosed
+from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
 from queuey.messages import Principal, Queue
 from queuey.storage.cassandra import placement
 from queuey.storage.cassandra.cas import Cas
@@ -25,6 +25,12 @@ COLUMNS = "uid, qid, home, reach, partitions, type, consistency, principals, ttl
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 LONGEST_NAME = 10_000
 """Characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
+YOUNG = 0.75
+"""Part of C that a row's read may take if ids are to be made by it; the rest is for making and sending them."""
+SLOW = 5.0
+"""Seconds for which a row is read again and again for a writer."""
+FIRST_PAUSE = 0.05
+"""Seconds after the first of these reads; each further pause is twice as long."""
 _REACH = Statement(
     "UPDATE queues SET reach = ? WHERE application = ? AND name = ? IF ver = ? AND reach = ?", idempotent=False
 )
@@ -135,6 +141,29 @@ class QueueRows:
         began = self._clock.boottime()
         found = self._driver.run(FIND, (application, name), consistency=self._options.catalogue_read)
         return self._take((application, name), found, began)
+
+    def young(self, application: str, name: str) -> Row:
+        """Reads a row that is young enough to write by; again, after pauses, where that takes too long.
+
+        Its age counts from the beginning of its read, because it may show what was there then.
+
+        Raises:
+            QueueNotFound: There is none.
+            StoreUnavailable: Cassandra is too slow: no row would be of use.
+        """
+        until, pause = self._clock.boottime() + SLOW, FIRST_PAUSE
+        while True:
+            row = self.read(application, name)
+            now = self._clock.boottime()
+            if now - row.read_at <= self._options.row_age * YOUNG:
+                return row
+            if now > until:
+                raise StoreUnavailable(
+                    f"Cassandra takes {now - row.read_at:.2f} s to read the row of queue {name!r}, which may be used "
+                    f"for {self._options.row_age:g} s only: nothing can be written to it until Cassandra is faster"
+                )
+            self._closing.wait(pause)
+            pause *= 2
 
     def current(self, queue: Queue, *, since: float | None = None) -> Row:
         """Returns the row of a queue that has not changed.

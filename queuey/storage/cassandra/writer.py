@@ -242,7 +242,7 @@ class Writer:
         runs = [run for part in ready for run in self._mint(part, row, level, now)]
         self._check_places(lane, row, {run.place for run in runs})
         if self._clock.boottime() - row.read_at > self._options.row_age:
-            raise _NotYet(lambda: self._rows.read(row.queue.application, row.queue.name))
+            raise _NotYet(lambda: self._rows.young(row.queue.application, row.queue.name))
         late = [part for part in ready if not part.operation.begin()]
         if late:
             ready = [part for part in ready if part not in late]
@@ -263,7 +263,7 @@ class Writer:
     def _fresh_row(self, queue: Queue) -> Row:
         row = self._rows.get(queue.application, queue.name)
         if row is None:
-            raise _NotYet(lambda: self._rows.read(queue.application, queue.name))
+            raise _NotYet(lambda: self._rows.young(queue.application, queue.name))
         return row
 
     def _wanted(self, parts: list[Part], row: Row) -> list[Part]:
