@@ -14,11 +14,10 @@ from __future__ import annotations
 import logging
 import math
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
-from typing import Any, NamedTuple
+from typing import Any
 
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, NoHostAvailable, ResponseFuture, Session
@@ -31,6 +30,7 @@ from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, trans
 from queuey.storage.cassandra.driver.express import Decode, Express, Roomy
 from queuey.storage.cassandra.driver.gathering import MOST, Gathering
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
+from queuey.storage.cassandra.driver.topology import Host, copies_of, tls
 from queuey.storage.cassandra.driver.wire import Encoded
 from queuey.storage.cassandra.options import CassandraOptions, Target
 from queuey.storage.deadlines import Deadline
@@ -42,14 +42,6 @@ RETRY_EVERY = 1.0
 CONNECT_TIMEOUT = 3.0
 _EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
 """What the driver calls the thread that receives all answers; it would wait for one of them in vain."""
-
-
-class Host(NamedTuple):
-    """A node as the driver knows it."""
-
-    address: str
-    dc: str
-    up: bool
 
 
 class Driver:
@@ -178,7 +170,7 @@ class Driver:
             protocol_version=wire.PROTOCOL,
             connection_class=Roomy,
             auth_provider=auth,
-            ssl_context=_tls(options),
+            ssl_context=tls(options),
             # Without it a batch of 100 messages waits for a delayed acknowledgement of TCP: 48 times slower.
             sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
             execution_profiles={EXEC_PROFILE_DEFAULT: policies.profile(options)},
@@ -237,7 +229,7 @@ class Driver:
         known, copies = self._copies
         strategy = keyspace.replication_strategy
         if strategy is not known:  # A new object with each change; every read asks.
-            copies = _copies_of(strategy)
+            copies = copies_of(strategy)
             self._copies = strategy, copies
         return copies
 
@@ -597,20 +589,3 @@ def _nothing(_body: bytes) -> Rows:
 
 def _attempts(future: ResponseFuture | None) -> int:
     return 0 if future is None else len(future.attempted_hosts)
-
-
-def _copies_of(strategy: Any) -> Mapping[str, int]:  # noqa: ANN401 - the driver's
-    factors = getattr(strategy, "dc_replication_factors_info", None)
-    if factors is None:
-        return {"": int(strategy.replication_factor)}
-    return {str(dc): int(info.all_replicas) for dc, info in factors.items()}
-
-
-def _tls(options: CassandraOptions) -> ssl.SSLContext | None:
-    if not (options.tls or options.tls_ca or options.tls_cert):
-        return None
-    context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
-    context.check_hostname = options.tls_hostname  # The name is the node's address: the driver connects by it.
-    if options.tls_cert is not None and options.tls_key is not None:
-        context.load_cert_chain(options.tls_cert, options.tls_key)
-    return context
