@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 from dataclasses import dataclass
 
@@ -105,4 +106,6 @@ async def main(port: int, name: str) -> None:
 
 
 if __name__ == "__main__":
+    # It stands for another machine, so it has what the service and the other application leave of this one.
+    os.nice(15)
     asyncio.run(main(int(sys.argv[1]), sys.argv[2]))

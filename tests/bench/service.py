@@ -86,14 +86,25 @@ def fill_queues(directory: Path, count: int) -> None:
 
 
 def serve(
-    directory: Path, *, threads: int = THREADS, workers: int = 1, sync: str = "full"
+    directory: Path,
+    *,
+    threads: int = THREADS,
+    workers: int = 1,
+    sync: str = "full",
+    environment: Mapping[str, str] | None = None,
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs ``queuey serve`` on prepared data."""
-    return run(directory, {"--data": str(directory), "--sync": sync}, threads=threads, workers=workers)
+    store = {"--data": str(directory), "--sync": sync}
+    return run(directory, store, threads=threads, workers=workers, environment=environment)
 
 
 def run(
-    directory: Path, store: Mapping[str, str], *, threads: int, workers: int
+    directory: Path,
+    store: Mapping[str, str],
+    *,
+    threads: int,
+    workers: int,
+    environment: Mapping[str, str] | None = None,
 ) -> contextlib.AbstractContextManager[Process]:
     """Runs ``queuey serve``.
 
@@ -102,6 +113,7 @@ def run(
         store: Options that say which store it has.
         threads: Per worker.
         workers: How many.
+        environment: Variables to set.
     """
     port = free_port()
     options = {
@@ -114,4 +126,4 @@ def run(
     }
     command = [str(Path(sys.executable).parent / "queuey"), "serve"]
     command += [text for pair in options.items() for text in pair]
-    return start("queuey", command, port, directory)
+    return start("queuey", command, port, directory, environment)

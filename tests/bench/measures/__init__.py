@@ -2,6 +2,7 @@
 
 from tests.bench.measures import (
     assignment,
+    before,
     cpu,
     fairness,
     over_cassandra,
@@ -20,6 +21,7 @@ from tests.bench.measures import (
 
 __all__ = [
     "assignment",
+    "before",
     "cpu",
     "fairness",
     "over_cassandra",

@@ -157,6 +157,9 @@ class OneTurn:
         """Remembers what to call in the next turn."""
         self.ready.append(callback)
 
+    def call_later(self, seconds: float, callback: Callable[[], object]) -> None:
+        """Calls nothing: no time passes."""
+
     def get_debug(self) -> bool:
         """Is asked by futures."""
         return False
@@ -182,7 +185,8 @@ def through_gateway(app: Callable[..., Any]) -> Callable[[bytes], int]:
     """Returns a function that does one request as the server has the gateway do it, and returns the status."""
     loop = OneTurn()
     gateway = Gateway(app, threads=1, waiters=1, max_body=1 << 20)
-    gateway._loop = loop  # type: ignore[assignment]
+    gateway.start(loop)  # type: ignore[arg-type]
+    gateway._thread = 0  # as if the store answered from a thread of its own
     headers = {
         "host": "127.0.0.1",
         "authorization": f"Application {traffic.KEY}",
