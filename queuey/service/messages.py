@@ -110,7 +110,13 @@ class MessageUseCases:
 
         Raises:
             InvalidRequest: A partition is beyond the queue's.
+            TooLarge: All the copies together are longer than a batch may be.
         """
+        places = list(dict.fromkeys(places))
+        most = self._limits.max_batch_bytes
+        if len(places) > 1 and len(draft.body) * len(places) > most:
+            text = f"{len(places)} copies of {len(draft.body)} bytes are more than {most} bytes together"
+            raise TooLarge({"body": text})
 
         def write(queue: Queue) -> None:
             for partition, _ in places:

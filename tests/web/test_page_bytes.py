@@ -1,4 +1,4 @@
-"""``page_bytes`` is a limit: over partitions, over queues named again and again, and over ids named again and again."""
+"""``page_bytes`` is a limit over partitions, and over queues and ids named again; so is that of a batch over copies."""
 
 from __future__ import annotations
 
@@ -93,3 +93,15 @@ def test_over_ids(owner: Caller) -> None:
     reply = owner.get("q/" + ",".join(stored * 2))
     assert (reply.status, list(reply.errors)) == (413, ["InvalidMessageID"])
     assert json.dumps(PAGE) in reply.text
+
+
+def test_over_copies(owner: Caller) -> None:
+    """One body at many ids is refused as soon as its copies are longer than a batch may be; nothing is stored."""
+    [(_, first), *_] = fill(owner, "q", 1, 1)
+    ids = [f"{first[:4]}{number:04x}{first[8:]}" for number in range(500)]
+    reply = owner("PUT", "q/" + ",".join(ids), b"y" * BODY)
+    assert (reply.status, list(reply.errors)) == (413, ["body"])
+    assert "500 copies of 10000 bytes" in reply.errors["body"]
+    assert owner.get("q/" + ",".join(ids[1:])).bodies == []
+    assert owner("PUT", "q/" + ",".join(ids[:400]), b"y" * BODY).status == 200
+    assert owner("PUT", "q/" + ",".join([ids[0]] * 1000), b"y" * BODY).status == 200

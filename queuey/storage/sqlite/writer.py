@@ -37,7 +37,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _GROUP_MESSAGES = 4000
-"""A group takes no further operation once it holds this many messages, to bound its latency."""
+_GROUP_BYTES = 4 << 20
+"""A group takes no further operation once it holds so many messages, or bytes of bodies, to bound its latency."""
 
 
 class _Operation:
@@ -183,14 +184,17 @@ class Writer:
         """Waits for operations, runs all that have come as one group; returns False when the writer is to end."""
         inbox = self._inbox
         group: list[_Operation] = []
-        size = 0
+        size = weight = 0
         operation = inbox.get()
         waiting = inbox.qsize()
         while operation is not None:
             if operation.claim.acquire(blocking=False):
                 group.append(operation)
-                size += _size(operation)
-            if not waiting or size >= _GROUP_MESSAGES:
+                if isinstance(operation.work, Append):
+                    items = operation.work.items
+                    size += len(items)
+                    weight += len(items[0].body) if len(items) == 1 else sum(len(item.body) for item in items)
+            if not waiting or size >= _GROUP_MESSAGES or weight >= _GROUP_BYTES:
                 break
             waiting -= 1
             operation = inbox.get()
@@ -274,10 +278,6 @@ class Writer:
             connection.close(True)  # noqa: FBT003 - apsw takes it by position only
         except DatabaseError:
             return
-
-
-def _size(operation: _Operation) -> int:
-    return len(operation.work.items) if isinstance(operation.work, Append) else 1
 
 
 def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
