@@ -15,11 +15,11 @@ class InterposedStore:
         store: The real one.
 
     Attributes:
-        begins_reads: What the service is told instead of the store's own word.
+        waits_for_network: What the service is told instead of the store's own word.
     """
 
     def __init__(self, store: Store) -> None:
-        self.begins_reads = store.begins_reads
+        self.waits_for_network = store.waits_for_network
         self._store = store
         self._instead: dict[str, Callable[..., Any]] = {}
 

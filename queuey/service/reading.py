@@ -24,6 +24,11 @@ TICK = 0.5
 TICK_OF_MANY = 0.25
 """The same when waiting on several queues, of which only the first wakes the reader."""
 
+SHORT = 256
+"""Messages of a short read, at most."""
+SHORT_BYTES = 256 * 1024
+"""Bytes of bodies of a short read, but for its last message."""
+
 Waiter = Callable[[float], bool]
 
 
@@ -66,26 +71,27 @@ class Reader:
         return reading
 
     def begin_read(self, queue: Queue, wanted: Range, done: Callable[[Reading | None, Exception | None], None]) -> bool:
-        """Starts a read of one partition that blocks nobody, for a caller who was let in to just this row.
+        """Starts a short read of one partition that blocks nobody, for a caller who was let in to just this row.
 
         Args:
             queue: The row.
             wanted: What to read.
-            done: Told of the end (see ``Messages.begin_read``). That may be ``QueueChanged``: the caller reads in the
-                ordinary way then.
+            done: Told of the end (see ``Messages.begin_read``), with no reading and no error if it is not short: the
+                caller reads in the ordinary way then, as after ``QueueChanged``.
 
         Returns:
             False: it cannot be done so; nothing was begun.
         """
         numbers = _numbers(queue, wanted)
-        if len(numbers) != 1:
+        if len(numbers) != 1 or wanted.limit > SHORT:
             return False
-        asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=self._limits.page_bytes)
+        max_bytes = min(SHORT_BYTES, self._limits.page_bytes)
+        asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max_bytes)
         if not asked:
             return False
 
         def ended(page: Page | None, error: Exception | None) -> None:
-            if page is None:
+            if page is None or (page.more and len(page.messages) < wanted.limit and max_bytes == SHORT_BYTES):
                 done(None, error)
                 return
             reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)

@@ -196,17 +196,17 @@ class Messages(ABC):
         after the limit. Partitions beyond the queue's give empty pages.
         """
 
-    begins_reads = False
-    """Whether :meth:`begin_read` ever begins anything: where reading waits for a network."""
+    waits_for_network = False
+    """Whether a read is mostly waiting, so that many of them at once are faster than one after the other."""
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:  # noqa: ARG002
-        """Starts a read of one slice if nothing has to be waited for before it can be sent off.
+        """Starts a read of one slice if the caller need not wait for that: for a thread that must not be held up.
 
         Args:
             queue: The queue.
             part: What to read.
-            done: Called once, from a thread of the store, with what ``read`` would return or raise; it must be quick
-                and must not raise.
+            done: Called once, with what ``read`` would return or raise: from a thread of the store, or from this one
+                before this call returns. It must be quick and must not raise.
 
         Returns:
             False: nothing was begun, and ``done`` is not called; ``read`` can do it.

@@ -15,6 +15,7 @@ from zope.interface import implementer
 
 Environ = dict[str, Any]
 Header = tuple[str, str]
+Body = bytes | list[bytes]
 StartResponse = Callable[[str, list[Header]], object]
 
 OWN_HEADER = "HTTP_X_HEADER_"
@@ -29,25 +30,38 @@ JSON: Header = ("Content-Type", "application/json; charset=utf-8")
 PROBLEM: Header = ("Content-Type", "application/problem+json")
 TEXT: Header = ("Content-Type", "text/plain; charset=utf-8")
 
+PIECE = 64 * 1024
+"""Bytes of a long body that are made, and sent, together."""
+
 encode = msgspec.json.Encoder().encode
 
 
 @implementer(IResponse)
 class Answer:
-    """An answer, ready to be sent. ``headers`` has no Content-Length."""
+    """An answer, ready to be sent. ``headers`` has no Content-Length.
 
-    __slots__ = ("body", "headers", "status")
+    A long body is a list of pieces: to join them would keep all other threads of the process waiting.
+    """
 
-    def __init__(self, status: int, body: bytes, *headers: Header) -> None:
+    __slots__ = ("body", "headers", "size", "status")
+
+    def __init__(self, status: int, body: Body, *headers: Header) -> None:
         self.status = status
         self.body = body
+        self.size = sum(map(len, body)) if isinstance(body, list) else len(body)
         self.headers = headers
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answers the server, as WSGI wants it."""
-        body = self.body
-        start_response(STATUS_LINES[self.status], [*self.headers, ("Content-Length", str(len(body)))])
-        return () if environ["REQUEST_METHOD"] == "HEAD" else (body,)
+        start_response(STATUS_LINES[self.status], [*self.headers, ("Content-Length", str(self.size))])
+        if environ["REQUEST_METHOD"] == "HEAD":
+            return ()
+        return self.body if isinstance(self.body, list) else (self.body,)
+
+
+def body_of(pieces: list[bytes]) -> Body:
+    """Returns the body that pieces make up: as one if it is short."""
+    return b"".join(pieces) if sum(map(len, pieces)) <= PIECE else pieces
 
 
 def json_answer(content: object, status: int = 200) -> Answer:

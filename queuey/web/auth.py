@@ -46,7 +46,7 @@ class Authenticator:
         self._applications = applications
         self._clock = clock
         self._most = most
-        self._cache: dict[str, tuple[Names, float]] = {}
+        self._cache: dict[str, tuple[Names, float, str]] = {}
 
     def __call__(self, header: str | None) -> Names:
         """Returns the names of whoever sent this header; none at all for no credential.
@@ -64,12 +64,10 @@ class Authenticator:
         known = self._cache.get(header)
         return known[0] if known is not None and known[1] > self._clock() else None
 
-    def seen(self, header: str | None) -> Names | None:
-        """Returns the names as they were last known: not to let anybody in, but to know whom a request counts for."""
-        if header is None:
-            return ANONYMOUS
+    def seen(self, header: str) -> str | None:
+        """Returns the first name as it was last known: for whom a request counts, not whether it is let in."""
         known = self._cache.get(header)
-        return None if known is None else known[0]
+        return None if known is None else known[2]
 
     def _look_up(self, header: str) -> Names:
         parts = [part.strip() for part in header.split(";")]
@@ -89,7 +87,7 @@ class Authenticator:
             names.add(owner_name(found.application))
         if not names:
             return ANONYMOUS
-        known = (frozenset(names), self._clock() + seconds)
+        known = (frozenset(names), self._clock() + seconds, min(names))
         if len(self._cache) >= self._most:
             self._cache.clear()
         self._cache[header] = known

@@ -65,10 +65,6 @@ class Endpoint:
         self._metrics.observe(self._name, answer.status, perf_counter() - start)
         return answer
 
-    def begins(self, method: str) -> bool:
-        """Tells whether :meth:`begin` is worth an attempt."""
-        return method in self._at_once
-
     def begin(self, environ: Environ, match: Match) -> Answer | Later:
         """Answers without blocking, at once or later.
 
@@ -89,7 +85,7 @@ class Endpoint:
             return answer
 
         def finish(value: object, error: Exception | None) -> Answer:
-            if isinstance(error, QueueChanged):
+            if isinstance(error, QueueChanged) or (value is None and error is None):
                 raise WouldBlock
             answer = answer_with(value) if error is None else error_answer(error, environ)
             self._metrics.observe(self._name, answer.status, perf_counter() - start)

@@ -36,10 +36,8 @@ class Gate:
 
         It is one name for all callers without a credential, and None for a credential that has not been looked at.
         """
-        names = self._authenticate.seen(environ.get("HTTP_AUTHORIZATION"))
-        if names is None:
-            return None
-        return min(names) if names else NOBODY
+        header = environ.get("HTTP_AUTHORIZATION")
+        return NOBODY if header is None else self._authenticate.seen(header)
 
     def find(self, match: dict[str, str]) -> Queue:
         """Looks up the queue that the path names; it comes before everything else."""

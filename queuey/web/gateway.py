@@ -4,8 +4,8 @@ A thread per waiting request costs several times what a small write costs: with 
 handing the interpreter lock around. So there are two ways through:
 
 * **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
-  and, where the store waits for a network, reads that need nothing else than it has in memory. The endpoint starts the
-  work and gives back a :class:`~queuey.web.later.Later`; the store tells of a whole group of them with one wake.
+  and short reads that the store can begin or do without waiting. The endpoint starts the work and gives back a
+  :class:`~queuey.web.later.Later`; the store tells of a whole group of them with one wake.
 * **in a thread**: everything else goes through the WSGI application in a small pool; long polls in a pool of their own,
   so that they hold nobody up.
 
@@ -29,17 +29,18 @@ from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
-from queuey.web.answers import Answer, Environ, Header
+from queuey.service.reading import SHORT_BYTES
+from queuey.web.answers import PIECE, Answer, Environ, Header, body_of
 from queuey.web.bodies import BodyWanted, Unread
 from queuey.web.endpoint import Endpoint
 from queuey.web.errors import error_answer
 from queuey.web.gate import Gate
 from queuey.web.incoming import ARRIVAL, HELD, Intake, Receive, Scope, announced_length, make_environ, unreadable
 from queuey.web.later import PLACE, Later, WouldBlock
-from queuey.web.outgoing import PIECE, STALL, Outlet, Send
+from queuey.web.outgoing import STALL, Outlet, Send
 from queuey.web.paths import decode_path
 from queuey.web.shares import NOBODY, Room
-from queuey.web.threads import Calls, Memory, Pool
+from queuey.web.threads import Calls, Crowd, LoopTime, Pool
 
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""
@@ -95,27 +96,32 @@ class Gateway:
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
         self._gate: Gate = application.registry.gate
-        self._reads_at_once = self._hot.begins("GET")
-        self._metrics: Metrics = application.registry.service.metrics
+        service = application.registry.service
+        self._metrics: Metrics = service.metrics
+        self._reads_wait = service.store.waits_for_network
         # One alone gets two thirds. What it leaves has room for the largest request, whatever the setting says.
         self._page_bytes = page_bytes
-        room = Room(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
+        self._memory = room = Room(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._intake = Intake(max_body, room, arrival=arrival)
-        self._work = Pool("queuey-request", threads, room)
-        self._memory = Memory(room, self._work.dispatch)
+        self._crowd = Crowd()
+        self._work = Pool("queuey-request", threads, room, None if self._reads_wait else self._crowd)
         # One application alone gets two thirds of the places, so that there are some for whoever comes then.
         self._places = Room(waiters + (waiters + 1) // 2, alpha=2)
         self._waits = Pool("queuey-wait", self._places.total, room)
-        self._outlet = Outlet(self._memory.change, stall=stall)
+        self._outlet = Outlet(self._hold, self._pause, stall=stall)
         self._turn = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
+        self._thread = 0
         self._tell: Calls
+        self._time: LoopTime
         self._begun: dict[asyncio.Future[Answer], tuple[float, Callable[[], Outcome], Later]] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Is called before the first request."""
+        """Is called before the first request, in the loop's thread."""
         self._loop = loop
+        self._thread = threading.get_ident()
         self._tell = Calls(loop)
+        self._time = LoopTime(loop)
         for pool in (self._work, self._waits):
             pool.start(loop, self._tell)
         loop.call_later(1.0, self._look_for_late)
@@ -137,31 +143,43 @@ class Gateway:
         finally:
             if HELD in environ:
                 environ.pop("wsgi.input", None)
-                self._memory.change(environ[HOLDER], -environ.pop(HELD))
+                self._hold(environ[HOLDER], -environ.pop(HELD))
         kept = environ.get(KEPT, 0)
         await self._outlet.send(answer, send, environ.get(HOLDER, NOBODY), kept, head=scope["method"] == "HEAD")
 
     async def _answer(self, environ: Environ, receive: Receive, foreign: list[str]) -> Answer:
         if foreign:
             raise unreadable(foreign)
-        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
-        holder = self._gate.holder(environ)
+        method = environ["REQUEST_METHOD"]
+        holder = self._count(environ)
         if not holder and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
-            environ[HOLDER] = NOBODY
             if method in {"POST", "PUT"}:
                 answer = await self._work.run(NOBODY, partial(self._run_unread, environ))
                 if answer is not None:
                     return answer
-                holder = self._gate.holder(environ)
+                holder = self._count(environ)
             else:
                 receive = _no_body
-        environ[HOLDER] = holder = holder or NOBODY
         size = await self._intake.take(environ, receive, self._loop, holder)
-        if method == "POST" and size <= SMALL and (match := hot_match(path)):
-            answer = await self._post(environ, match)
+        if method == "POST" and size <= SMALL and (match := hot_match(environ["PATH_INFO"])):
+            answer = await self._at_once(environ, match, size)
+            if answer is None and self._hot.look_up is not None:
+                await self._work.run(holder, partial(self._hot.look_up, environ, match))
+                answer = await self._at_once(environ, match, size)
             if answer is not None:
                 return answer
+        return await self._wait_or_work(environ, holder)
+
+    def _count(self, environ: Environ) -> str:
+        """Returns whom a request counts for."""
+        environ[HOLDER] = holder = self._gate.holder(environ) or NOBODY
+        if holder != self._crowd.last:
+            self._crowd.saw(holder)
+        return holder
+
+    async def _wait_or_work(self, environ: Environ, holder: str) -> Answer:
+        """Answers in a thread, for reads if it has to be one."""
         if _may_wait(environ):
             if self._places.take(holder, 1):
                 environ[PLACE] = True
@@ -170,68 +188,87 @@ class Gateway:
                 finally:
                     self._places.change(holder, -1)
             environ[PLACE] = False
-        return await self._read(environ, holder) if _reads(method, path) else await self._in_thread(environ, holder)
-
-    async def _in_thread(self, environ: Environ, holder: str) -> Answer:
+        if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"]):
+            return await self._read(environ, holder)
         return await self._work.run(holder, partial(self._run, environ))
 
     async def _read(self, environ: Environ, holder: str) -> Answer:
         """Answers a read, whose answer may have a page of bodies."""
-        if self._reads_at_once and (match := hot_match(environ["PATH_INFO"])):
+        if environ["REQUEST_METHOD"] == "GET" and (match := hot_match(environ["PATH_INFO"])):
             answer = await self._read_at_once(environ, match, holder)
             if answer is not None:
                 return answer
         # Threads that wait for a network do not disturb each other.
-        run = self._run if self._reads_at_once or PLACE in environ else self._run_in_turn
+        run = self._run if self._reads_wait or PLACE in environ else self._run_in_turn
         answer = await self._work.run(holder, partial(run, environ), self._page_bytes)
-        self._keep(environ, holder, answer)
+        self._keep(environ, holder, answer, self._page_bytes)
         return answer
 
-    def _keep(self, environ: Environ, holder: str, answer: Answer | None) -> None:
+    def _keep(self, environ: Environ, holder: str, answer: Answer | None, reserved: int) -> None:
         """Gives back what a read has reserved, but for the answer itself."""
-        size = len(answer.body) if answer is not None and len(answer.body) > PIECE else 0
+        size = answer.size if answer is not None and answer.size > PIECE else 0
         environ[KEPT] = size
-        self._memory.change(holder, size - self._page_bytes)
+        self._hold(holder, size - reserved)
+
+    def _hold(self, holder: str, difference: int) -> None:
+        """Notes that a holder has more or less memory than before; whoever waits gets what has become free."""
+        self._memory.change(holder, difference)
+        if difference < 0:
+            self._work.dispatch()
+
+    async def _pause(self, holder: str, seconds: float) -> None:
+        """Lets others have their turn between two pieces of an answer."""
+        if self._crowd.several:
+            await self._time.pause(holder, seconds)
 
     async def _read_at_once(self, environ: Environ, match: dict[str, str], holder: str) -> Answer | None:
         """Answers a read in the loop's thread, or returns None with the request as it was."""
+        if not self._memory.take(holder, SHORT_BYTES):
+            return None
         answer = None
-        await self._memory.admit(holder, self._page_bytes, self._loop)
         try:
-            answer = await self._at_once(environ, match)
+            answer = await self._at_once(environ, match, 0)
         finally:
-            self._keep(environ, holder, answer)
+            self._keep(environ, holder, answer, SHORT_BYTES)
         return answer
 
     # At once
 
-    async def _post(self, environ: Environ, match: dict[str, str]) -> Answer | None:
-        """Answers a post in the loop's thread if at all possible; returns None with the request as it was."""
-        answer = await self._at_once(environ, match)
-        if answer is None and self._hot.look_up is not None:
-            await self._work.run(environ[HOLDER], partial(self._hot.look_up, environ, match))
-            answer = await self._at_once(environ, match)
-        return answer
-
-    async def _at_once(self, environ: Environ, match: dict[str, str]) -> Answer | None:
+    async def _at_once(self, environ: Environ, match: dict[str, str], size: int) -> Answer | None:
         """Answers in the loop's thread, or returns None with the request as it was."""
+        holder = environ[HOLDER]
+        weight = await self._time.enter(holder, size) if self._crowd.several else 0
+        began = time.monotonic()
+        used = 0.0
         try:
             result = self._hot.begin(environ, match)
             if not isinstance(result, Later):
                 return result
+            ended: list[tuple[Any, Exception | None]] = []
             future: asyncio.Future[Answer] = self._loop.create_future()
 
             def done(value: object, error: Exception | None) -> None:
-                self._tell(self._finish, future, result, value, error)
+                if threading.get_ident() == self._thread:
+                    ended.append((value, error))
+                else:
+                    self._tell(self._finish, future, result, value, error)
 
             try:
-                self._begun[future] = (time.monotonic() + self._deadline, result.begin(done), result)
+                withdraw = result.begin(done)
             except QueueyError as error:
                 return result.finish(None, error)
+            if ended:
+                return result.finish(*ended[0])
+            self._begun[future] = (began + self._deadline, withdraw, result)
+            if weight:
+                used = time.monotonic() - began
             return await future
         except WouldBlock:
             environ["wsgi.input"].seek(0)
             return None
+        finally:
+            if weight:
+                self._time.leave(holder, weight, used or time.monotonic() - began)
 
     def _finish(
         self,
@@ -261,8 +298,9 @@ class Gateway:
         """Is called every second."""
         self._give_up_late()
         self._intake.give_up_late()
-        for pool in (self._memory, self._work, self._waits):
-            pool.give_up_late(min(self._deadline, ROOM_SECONDS))
+        for line in (self._time, self._work, self._waits):
+            line.give_up_late(min(self._deadline, ROOM_SECONDS))
+        self._crowd.tick()
         self._loop.call_later(1.0, self._look_for_late)
 
     # In a thread
@@ -297,7 +335,7 @@ class Gateway:
         try:
             result = self._application(environ, start_response)
             try:
-                body = b"".join(result)
+                body = body_of(list(result))
             finally:
                 if (close := getattr(result, "close", None)) is not None:
                     close()

@@ -152,7 +152,12 @@ class Intake:
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival
         try:
-            body = await self._take_pieces(environ, receive, announced, holder)
+            if announced is not None:
+                self._hold(environ, announced, holder)
+            message = await receive()
+            body: bytes | bytearray = message.get("body", b"")
+            if len(body) != announced or message["type"] != "http.request":
+                body = await self._take_pieces(environ, message, receive, announced, holder)
         except asyncio.CancelledError:
             if task is not None:
                 task.uncancel()
@@ -166,19 +171,15 @@ class Intake:
         return len(body)
 
     async def _take_pieces(
-        self, environ: Environ, receive: Receive, announced: int | None, holder: str
+        self, environ: Environ, message: dict[str, Any], receive: Receive, announced: int | None, holder: str
     ) -> bytes | bytearray:
-        """Reads a body; ends once it is longer than any view takes."""
-        if announced is not None:
-            self._hold(environ, announced, holder)
+        """Reads the rest of a body after its first message; ends once it is longer than any view takes."""
         body: bytes | bytearray = b""
-        more = True
-        while more and len(body) <= self._most and len(body) != announced:
-            message = await receive()
+        while True:
             if message["type"] != "http.request":
                 raise InvalidRequest({"body": "Broke off, or is malformed"})
             piece: bytes = message["body"]
-            more = message["more_body"]
+            more: bool = message["more_body"]
             if not piece and more:
                 raise InvalidRequest({"body": "Has trailers"})
             if not body:
@@ -189,7 +190,9 @@ class Intake:
                 body += piece
             if announced is None:
                 self._hold(environ, len(body), holder)
-        return body
+            if not more or len(body) > self._most or len(body) == announced:
+                return body
+            message = await receive()
 
     def _hold(self, environ: Environ, size: int, holder: str) -> None:
         """Makes room for a body of this size.

@@ -23,11 +23,12 @@ def decode_path(raw: bytes) -> str:
     Raises:
         NoSuchResource: A name holds a slash, or is ``.`` or ``..``.
     """
+    if b"%" in raw:
+        _refuse_slash(raw.decode("latin-1"))
+        raw = unquote_to_bytes(raw)
     path = raw.decode("latin-1")
-    if "%" in path:
-        _refuse_slash(path)
-        path = unquote_to_bytes(raw).decode("latin-1")
-    _refuse_dots(path)
+    if "." in path:
+        _refuse_dots(path)
     return path
 
 
@@ -49,5 +50,5 @@ def _refuse_slash(path: str) -> None:
 
 
 def _refuse_dots(path: str) -> None:
-    if "." in path and not _DOTS.isdisjoint(path.split("/")):
+    if not _DOTS.isdisjoint(path.split("/")):
         raise NoSuchResource("No resource is named . or ..")

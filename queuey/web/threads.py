@@ -1,15 +1,16 @@
-"""What requests wait for: threads that do what would block the event loop, and memory; shared between applications."""
+"""What requests wait for, shared between applications: the event loop's time, and threads for what would block it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from queuey.web.shares import Room, Turns
 
@@ -46,6 +47,144 @@ class Calls:
             call(*args)
 
 
+class Crowd:
+    """Tells whether more than one holder has asked for something within the last second or two.
+
+    While that is so, threads hand the interpreter over sooner: one that computes for a holder otherwise keeps the loop,
+    and each statement of the writer, waiting for 5 ms. (That costs all threads together some of their speed.)
+    """
+
+    ALONE, PROMPT = 0.005, 0.0001
+    """Seconds after which a thread hands the interpreter over: by default, and while there are several holders."""
+
+    __slots__ = ("_others", "last", "several")
+
+    def __init__(self) -> None:
+        self._others = False
+        self.several = False
+        self.last: str | None = None
+
+    def saw(self, holder: str) -> None:
+        """Notes a request. One by the same holder as the ``last`` changes nothing."""
+        if self.last not in (holder, None):
+            self._others = True
+            if not self.several:
+                self._change(several=True)
+        self.last = holder
+
+    def tick(self) -> None:
+        """Is called every second."""
+        if self.several and not self._others:
+            self._change(several=False)
+        self._others = False
+
+    def _change(self, *, several: bool) -> None:
+        self.several = several
+        sys.setswitchinterval(self.PROMPT if several else self.ALONE)
+
+
+class _Entry(NamedTuple):
+    """A request that waits for the loop's time."""
+
+    weight: int
+    began: float
+    future: asyncio.Future[None]
+
+
+class LoopTime:
+    """The time of the event loop's thread, in which short requests are handled whole.
+
+    While one holder alone asks, its requests run as they come, and nobody calls this. Where there are several, each
+    waits in its holder's queue, and a turn of the loop begins a few: those of whoever has used least. Of one holder no
+    more are under way than a writer's group should have of it, so that the groups that others wait for are short.
+    """
+
+    TURN = 0.0004
+    """Seconds that the requests begun in a turn of the loop take, by what their holders' last ones took."""
+    BEGUN = 8
+    """Requests that a turn begins at most."""
+    UNDER_WAY = 32
+    """Weight of one holder's requests under way."""
+    UNIT = 4096
+    """Bytes of a body that add one to the weight of a request."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._turns: Turns[_Entry] = Turns()
+        self._under_way = Room(sys.maxsize, alpha=1)
+        self._took: dict[str, float] = {}
+        self._called = False
+
+    async def enter(self, holder: str, size: int) -> int:
+        """Waits for the request's turn; returns its weight, for :meth:`leave`.
+
+        Args:
+            holder: Whom it counts for.
+            size: Bytes of its body.
+
+        Raises:
+            TooManyRequests: Its turn did not come in time.
+        """
+        weight = 1 + size // self.UNIT
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._turns.put(holder, _Entry(weight, monotonic(), future))
+        self._call()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:
+                self.leave(holder, weight)
+            raise
+        return weight
+
+    def leave(self, holder: str, weight: int, seconds: float = 0.0) -> None:
+        """Notes that a request has ended, having used so much of the thread's time."""
+        self._under_way.change(holder, -weight)
+        if seconds:
+            self._turns.charge(holder, seconds)
+            self._took[holder] = seconds
+        self._call()
+
+    async def pause(self, holder: str, seconds: float) -> None:
+        """Waits for the turn of another piece of a request's work, the last of which took so many seconds."""
+        self.leave(holder, await self.enter(holder, 0), seconds)
+
+    def give_up_late(self, seconds: float) -> None:
+        """Refuses requests that have waited for so long. Is called every second."""
+        late = monotonic() - seconds
+        for holder, entry in self._turns.drop(lambda entry: entry.began < late):
+            _settle(entry.future, None, self._under_way.refusal(holder, entry.weight))
+        self._turns.forget()
+        self._took.clear()
+
+    def _call(self) -> None:
+        if self._turns and not self._called:
+            self._called = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """Begins some requests; the next turn of the loop, which has handled them, begins the next."""
+        self._called = False
+        begun = 0
+        seconds = 0.0
+        while begun < self.BEGUN and seconds < self.TURN:
+            found = self._turns.take_with_holder(self._fits)
+            if found is None:
+                break
+            holder, entry = found
+            if not entry.future.done():
+                self._under_way.change(holder, entry.weight)
+                entry.future.set_result(None)
+                begun += 1
+                seconds += self._took.get(holder, 0.0)
+        if begun:
+            self._call()
+
+    def _fits(self, holder: str, entry: _Entry) -> bool:
+        held = self._under_way.held(holder)
+        return not held or held + entry.weight <= self.UNDER_WAY
+
+
 class Job:
     """Some work, and whom to tell of its end."""
 
@@ -67,14 +206,17 @@ class Pool:
     One application alone may keep all threads busy. There is one more, for the first job of each other one.
     """
 
-    def __init__(self, name: str, count: int, memory: Room) -> None:
+    def __init__(self, name: str, count: int, memory: Room, crowd: Crowd | None = None) -> None:
         """Prepares; the threads start with :meth:`start`.
 
         Args:
             name: Of the threads.
             count: Of threads that one holder alone may use.
             memory: What a job's weight is taken from.
+            crowd: Given where jobs mostly compute: with several holders each gets ``EACH`` threads, since threads that
+                compute keep the event loop from running.
         """
+        self._crowd = crowd
         self._memory = memory
         self._name = name
         self._count = count
@@ -131,7 +273,12 @@ class Pool:
             _settle(job.future, None, lacking.refusal(holder, job.weight if lacking is self._memory else 1))
         self._turns.forget()
 
+    EACH = 1
+    """Jobs of each of several holders, where jobs compute."""
+
     def _fits(self, holder: str, job: Job) -> bool:
+        if self._crowd is not None and self._crowd.several and self._hand.held(holder) >= self.EACH:
+            return False
         return self._hand.fits(holder, 1) and (not job.weight or self._memory.fits(holder, job.weight))
 
     def dispatch(self) -> None:
@@ -164,63 +311,6 @@ class Pool:
             self._memory.change(job.holder, -job.weight)
         _settle(job.future, result, error)
         self.dispatch()
-
-
-class Memory:
-    """Room for bodies and answers, and a queue before it. Used in the loop's thread alone."""
-
-    def __init__(self, room: Room, freed: Callable[[], None]) -> None:
-        """Prepares.
-
-        Args:
-            room: All there is.
-            freed: Called when some of it has become free: others may wait for it elsewhere.
-        """
-        self.room = room
-        self._freed = freed
-        self._turns: Turns[tuple[int, float, asyncio.Future[None]]] = Turns()
-
-    async def admit(self, holder: str, weight: int, loop: asyncio.AbstractEventLoop) -> None:
-        """Waits until there is room and takes it.
-
-        Raises:
-            TooManyRequests, StoreUnavailable: There was none in time.
-        """
-        if not self._turns and self.room.take(holder, weight):
-            return
-        future: asyncio.Future[None] = loop.create_future()
-        self._turns.put(holder, (weight, monotonic(), future))
-        self.dispatch()
-        try:
-            await future
-        except asyncio.CancelledError:
-            if not future.cancelled() and future.exception() is None:
-                self.change(holder, -weight)
-            raise
-
-    def change(self, holder: str, difference: int) -> None:
-        """Notes that a holder has more or less than before; whoever waits gets what has become free."""
-        self.room.change(holder, difference)
-        if difference < 0:
-            self._freed()
-            if self._turns:
-                self.dispatch()
-
-    def dispatch(self) -> None:
-        """Lets in whoever fits, by turns."""
-        while (found := self._turns.take_with_holder(lambda holder, job: self.room.fits(holder, job[0]))) is not None:
-            holder, (weight, _, future) = found
-            if not future.done():
-                self.room.change(holder, weight)
-                self._turns.charge(holder, weight)
-                future.set_result(None)
-
-    def give_up_late(self, seconds: float) -> None:
-        """Refuses those that have waited for so long. Is called every second."""
-        late = monotonic() - seconds
-        for holder, (weight, _, future) in self._turns.drop(lambda job: job[1] < late):
-            _settle(future, None, self.room.refusal(holder, weight))
-        self._turns.forget()
 
 
 def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:

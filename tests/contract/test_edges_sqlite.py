@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,17 @@ import apsw
 import pytest
 
 from queuey import ids
-from queuey.errors import InvalidRequest, StoreClosed, StoreUnavailable
-from queuey.messages import Slice
-from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
+from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
+from queuey.messages import Page, Queue, Slice
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.messages import AVOIDED, SLOW
+from queuey.storage.sqlite.reading import read_slice
 from queuey.storage.sqlite.transaction import Transaction
 from queuey.storage.sqlite.writer import Writer
 from tests.backends import APP, Clock
 from tests.contract.samples import begun, make_queue, new, say, shown, shown_bodies
-from tests.replacing import replace
+from tests.replacing import replace, replace_in
 
 HOUR = 3600 * ids.TICKS_PER_SECOND
 YEAR = 365 * 24 * HOUR
@@ -198,6 +201,69 @@ def test_read_after_a_damaged_row(store: SqliteStore) -> None:
     assert "damaged" in str(kept.value)
 
 
+class TestReadsBegun:
+    """Reads in a thread that must not be held up: they are done before ``begin_read`` returns, or not begun."""
+
+    @staticmethod
+    def bodies(store: SqliteStore, queue: Queue, limit: int = 100, *, descending: bool = False) -> list[object] | None:
+        """What a read gives, None if it was not begun."""
+        told: list[Page] = []
+
+        def done(page: Page | None, error: Exception | None) -> None:
+            assert page is not None
+            assert error is None
+            told.append(page)
+
+        begun = store.begin_read(queue, Slice(1, limit=limit, descending=descending), done)
+        assert len(told) == begun
+        return [message.body for message in told[0].messages] if begun else None
+
+    def test_gives_what_a_read_gives(self, store: SqliteStore) -> None:
+        """The same messages, and the same errors."""
+        queue = make_queue(store)
+        say(store, queue, *"abc")
+        assert self.bodies(store, queue) == ["a", "b", "c"]
+        assert self.bodies(store, queue, 2, descending=True) == ["c", "b"]
+        store.purge_queue(queue)
+        told: list[Exception | None] = []
+        assert store.begin_read(queue, Slice(1), lambda _page, error: told.append(error))
+        assert [type(error) for error in told] == [QueueChanged]
+
+    def test_nobody_is_waited_for(self, store: SqliteStore) -> None:
+        """While all reading connections are lent nothing is begun."""
+        queue = make_queue(store)
+        with store._db.readers.reading():
+            assert self.bodies(store, queue) is None
+        assert self.bodies(store, queue) == []
+
+    def test_a_delayed_message_that_comes_due_takes_a_write(self, store: SqliteStore, clock: Clock) -> None:
+        """Nothing is begun until somebody has shown it, which moves the clock on."""
+        queue = make_queue(store)
+        store.append(queue, [new("later", delay=10)])
+        assert self.bodies(store, queue) == []
+        clock.advance(11)
+        assert self.bodies(store, queue) is None
+        assert shown_bodies(store, queue) == ["later"]
+        assert self.bodies(store, queue) == ["later"]
+
+    def test_a_slow_disk_is_left_to_threads(self, store: SqliteStore) -> None:
+        """After a read that took long, none is begun for a second."""
+        queue = make_queue(store)
+
+        def slow(*args: Any, **kwargs: Any) -> Page:  # noqa: ANN401 - as read_slice takes them
+            time.sleep(2 * SLOW)
+            return read_slice(*args, **kwargs)
+
+        with replace_in(messages, read_slice, slow):
+            assert self.bodies(store, queue) == []
+        avoided = time.monotonic() + AVOIDED
+        assert self.bodies(store, queue) is None
+        while self.bodies(store, queue) is None:
+            assert time.monotonic() < avoided + 10
+            time.sleep(0.05)
+        assert time.monotonic() > avoided - 3 * SLOW
+
+
 class TestWriter:
     """The writer's thread."""
 
@@ -219,6 +285,26 @@ class TestWriter:
         busy.join(60)
         store._db.writer._thread.join(60)
         assert not store._db.writer._thread.is_alive()
+
+    def test_groups_are_bounded_by_bytes(self, store: SqliteStore) -> None:
+        """However much has gathered, a transaction takes a few megabytes of it."""
+        queue = make_queue(store)
+        began, go_on = threading.Event(), threading.Event()
+
+        def work(_transaction: Transaction) -> None:
+            began.set()
+            go_on.wait(60)
+
+        busy = threading.Thread(target=store._db.writer.perform, args=(work,))
+        busy.start()
+        assert began.wait(60)
+        before = store._db.writer.commits
+        futures = [begun(store, queue, [new("x" * 1_000_000)] * count) for count in [1] * 20 + [10, 1]]
+        go_on.set()
+        busy.join(60)
+        for future in futures:
+            future.result(60)
+        assert store._db.writer.commits - before == 1 + 20 // 5 + 1 + 1
 
     def test_what_cannot_be_stored_fails_alone(self, store: SqliteStore) -> None:
         """A message that only the end of the transaction finds wrong fails; those beside it are stored."""

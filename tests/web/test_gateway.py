@@ -139,12 +139,10 @@ class Stub:
         self.hot = self
         self.gate = self
         self.service = self
+        self.store = self
+        self.waits_for_network = False
         self.metrics = Metrics()
         self.look_up = None
-
-    def begins(self, _method: str) -> bool:
-        """Is the hot endpoint, with nothing to do at once."""
-        return False
 
     def holder(self, _environ: dict[str, Any]) -> str:
         """Knows everybody."""

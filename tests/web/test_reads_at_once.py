@@ -1,7 +1,4 @@
-"""Reads that the gateway begins at once, where the store waits for a network.
-
-The embedded store does not, so here it is told to: it begins a read by having a thread do it.
-"""
+"""Short reads, which the gateway begins at once. A store may end one before it returns, or later from a thread."""
 
 from __future__ import annotations
 
@@ -54,7 +51,6 @@ class Begins:
 def begins(store: Store, between: InterposedStore) -> Begins:
     """Has the store begin reads."""
     begins = Begins(store)
-    between.begins_reads = True
     between.instead(Store.begin_read, begins)
     return begins
 
@@ -141,16 +137,21 @@ def test_refusals(run: Run, begins: Begins, q: str, request_of: dict[str, Any], 
     assert begins.asked == 0
 
 
-def test_stores_that_do_not_wait_for_a_network_are_not_asked(
-    owner: Caller,
-    app: Any,  # noqa: ANN401 - Pyramid's router
-    between: InterposedStore,
-) -> None:
-    """The embedded store's reads go to a thread directly."""
+@pytest.mark.parametrize(("size", "count"), [(100_000, 4), (10, 300)])
+def test_what_is_not_short_is_read_in_a_thread(run: Run, begins: Begins, owner: Caller, size: int, count: int) -> None:
+    """A read that has more messages or bytes than a short one answers in full all the same."""
     owner.create("q")
+    for _ in range(0, count, 50):
+        batch = [{"body": "x" * size}] * min(count, 50)
+        assert owner.send_json("POST", "q", {"messages": batch}).status == 201
+    reply = got(run, f"limit={count}")
+    assert (len(reply.json["messages"]), reply.json["more"]) == (count, True)
+    assert begins.asked == (size > 10)
 
-    def asked(*_: object) -> bool:
-        raise AssertionError("asked")
 
-    between.instead(Store.begin_read, asked)
-    assert got(running(app)).status == 200
+def test_the_embedded_store_reads_in_the_loops_thread(app: Any, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401
+    """A short read takes no thread; one after a read that was slow does."""
+    owner.create("q")
+    owner.post("q", "hello")
+    between.instead(Store.read, lambda *_: pytest.fail("read in a thread"))
+    assert [one["body"] for one in got(running(app)).json["messages"]] == ["hello"]

@@ -225,7 +225,7 @@ class CassandraMessages(Scanning):
                 pages.append(Page([], horizons[number], last, more=False))
         return pages
 
-    begins_reads = True
+    waits_for_network = True
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """See the contract. Begins what :meth:`read` would do if row and places are in memory."""

@@ -149,16 +149,19 @@ class Readers:
         for _ in range(options.readers):
             self._free.put(None)
 
-    def take(self) -> Connection:
+    def take(self, *, wait: bool = True) -> Connection:
         """Returns a free connection; give it back with :meth:`give`, or call :meth:`drop` after an error.
 
+        Args:
+            wait: Up to the deadline until one is free.
+
         Raises:
-            StoreBusy: None became free within the deadline.
+            StoreBusy: None is free.
             StoreUnavailable: The file cannot be opened.
             StoreClosed: The store is closed.
         """
         try:
-            connection = self._free.get(timeout=self._deadline.left(self._options.deadline))
+            connection = self._free.get(wait, self._deadline.left(self._options.deadline) if wait else None)
         except Empty as error:
             message = "all reading connections are busy"
             raise StoreBusy(message) from error
@@ -185,13 +188,14 @@ class Readers:
         self._free.put(None)
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self, *, wait: bool = True) -> Iterator[Connection]:
         """Lends a connection; translates driver errors.
 
         Raises:
+            StoreBusy: None is free (see :meth:`take`).
             StoreUnavailable: The read failed.
         """
-        connection = self.take()
+        connection = self.take(wait=wait)
         try:
             yield connection
         except QueueyError:

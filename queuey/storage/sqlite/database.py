@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from queuey import ids
-from queuey.errors import StoreFull, StoreUnavailable
+from queuey.errors import StoreBusy, StoreFull, StoreUnavailable
 from queuey.messages import Queue
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
@@ -111,16 +111,22 @@ class Database:
         if queue.version != self.read_catalogue(connection):
             rows.verify(connection, queue)
 
-    def read_clock(self, connection: Connection) -> tuple[int, int]:
+    def read_clock(self, connection: Connection, *, wait: bool = True) -> tuple[int, int]:
         """Returns the highest tick that is certainly readable, and the version of the catalogue.
 
         Sampled before the rows that it bounds are read. If a delayed message has come due, the clock is moved on in a
         write transaction first, so that no id is minted below it afterwards; where that fails, the clock as it stands
         is exact all the same, and the message shows later.
+
+        Raises:
+            StoreBusy: The clock has to be moved on, and ``wait`` is false.
         """
         row: Any = connection.execute(rows.CLOCK).fetchone()
         last, catalogue, due, _ = row
         if due is not None and last < due <= self.clock():
+            if not wait:
+                message = "a delayed message has come due"
+                raise StoreBusy(message)
             with contextlib.suppress(StoreUnavailable):
                 last = self.writer.perform(Transaction.advance)
         self.catalogue = catalogue

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import Any
 
 from queuey import ids
-from queuey.errors import Outcome
+from queuey.errors import Outcome, QueueyError, StoreBusy
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 from queuey.storage import items as items_of
@@ -20,6 +21,10 @@ from queuey.storage.sqlite.transaction import Append, Transaction
 
 COUNTED = 10_000
 """Up to so many messages are counted; more are estimated from the runs."""
+SLOW = 0.05
+"""Seconds that a short read takes only if it has to wait for the disk."""
+AVOIDED = 1.0
+"""Seconds for which no read is begun in the caller's thread after one was slow."""
 
 _FETCH = "SELECT ticks, low, expires, body, meta FROM messages WHERE qp = ? AND ticks = ? AND low = ? AND expires > ?"
 _COUNT = (
@@ -100,20 +105,55 @@ class SqliteMessages(Scanning):
 
     def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
         """See the contract."""
-        base = queue.qid << 8
         with self._db.readers.reading() as connection:
             safe = self._sample(connection, queue)
-            now = self._db.clock()
-            pages: list[Page] = []
-            for wanted in slices:
-                horizon = behind(queue, safe, now) if wanted.delayed else safe
-                qp = base | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
-                pages.append(read_slice(connection, qp, wanted, horizon, now))
+            return self._pages(connection, queue, slices, safe)
+
+    def _pages(self, connection: Connection, queue: Queue, slices: Sequence[Slice], safe: int) -> list[Page]:
+        """Reads slices below ``safe``, the horizon without the read delay."""
+        base = queue.qid << 8
+        now = self._db.clock()
+        pages: list[Page] = []
+        for wanted in slices:
+            horizon = behind(queue, safe, now) if wanted.delayed else safe
+            qp = base | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
+            pages.append(read_slice(connection, qp, wanted, horizon, now))
         return pages
 
-    def _sample(self, connection: Connection, queue: Queue) -> int:
-        """Returns the horizon without the read delay, having made sure that the queue's row is current."""
-        last, catalogue = self._db.read_clock(connection)
+    _begins_again = 0.0
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the contract. The read is done before this returns, in the caller's thread.
+
+        After one that had to wait for the disk, reads are left to :meth:`read` for a while.
+        """
+        began = monotonic()
+        if began < self._begins_again:
+            return False
+        page: Page | None = None
+        error: QueueyError | None = None
+        try:
+            with self._db.readers.reading(wait=False) as connection:
+                safe = self._sample(connection, queue, wait=False)
+                [page] = self._pages(connection, queue, [part], safe)
+        except StoreBusy:
+            return False
+        except QueueyError as failure:
+            error = failure
+        ended = monotonic()
+        if ended - began > SLOW:
+            self._begins_again = ended + AVOIDED
+        done(page, error)
+        return True
+
+    def _sample(self, connection: Connection, queue: Queue, *, wait: bool = True) -> int:
+        """Returns the horizon without the read delay, having made sure that the queue's row is current.
+
+        Raises:
+            QueueChanged: It is not.
+            StoreBusy: It would have to wait, and was told not to.
+        """
+        last, catalogue = self._db.read_clock(connection, wait=wait)
         if queue.version != catalogue:
             rows.verify(connection, queue)
         return last + 1

@@ -21,6 +21,8 @@ DESCENDING = _ROWS + "ORDER BY ticks DESC, low DESC LIMIT ?"
 
 _STEP = 32
 """Rows between looks at the size of the page: bounds what is held beyond ``max_bytes``."""
+_STEP_BYTES = 8 * 1024
+"""Bytes of a small page for each of these rows."""
 _RECENT = 2 * TICKS_PER_SECOND
 """Reads that begin this near to now do not ask where live messages begin."""
 
@@ -68,7 +70,8 @@ def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[An
     """Takes rows (the body fourth) until one of the two bounds; returns them and whether a bound was met."""
     rows: list[Any] = []
     size = 0
-    while chunk := list(islice(cursor, _STEP)):
+    step = min(_STEP, 1 + max_bytes // _STEP_BYTES)
+    while chunk := list(islice(cursor, step)):
         for index, row in enumerate(chunk):
             size += len(row[3])
             if size >= max_bytes:

@@ -66,9 +66,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     service: Service = config.registry.service
     gate = Gate(service, config.registry.authenticate)
     messages, ranges = MessageViews(service, gate), RangeViews(service, gate)
-    at_once: dict[str, EarlyHandler] = {"POST": messages.begin_post}
-    if service.store.begins_reads:
-        at_once["GET"] = ranges.begin_read
+    at_once: dict[str, EarlyHandler] = {"POST": messages.begin_post, "GET": ranges.begin_read}
     for name, pattern, handlers in routes(service, gate, messages, ranges):
         config.add_route(name, pattern + SLASH)
         endpoint = Endpoint(name, service.metrics, handlers, at_once if name == HOT else None, gate.look_up)

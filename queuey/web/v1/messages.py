@@ -12,7 +12,7 @@ from queuey.ids import Position
 from queuey.messages import Message, Queue
 from queuey.service import Draft, Place, Service
 from queuey.web import fields
-from queuey.web.answers import JSON, Answer, Environ, Header, json_answer
+from queuey.web.answers import JSON, Answer, Environ, Header, body_of, json_answer
 from queuey.web.bodies import parse_form, read_body
 from queuey.web.endpoint import Begun, Match
 from queuey.web.errors import BATCH
@@ -164,7 +164,7 @@ class MessageViews:
             raise InvalidRequest({"raw": "Takes one message id"})
         messages = self._messages.fetch(entry, places)
         if not raw:
-            return Answer(200, render_fetched(messages), JSON)
+            return Answer(200, body_of(render_fetched(messages)), JSON)
         if not messages:
             raise MessageNotFound("Message of that id was not found.")
         return raw_answer(messages[0])

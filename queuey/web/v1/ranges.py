@@ -8,7 +8,7 @@ from typing import Any
 from queuey.errors import InvalidRequest, NotAllowed, NotFound, Outcome, QueueyError
 from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
 from queuey.web import fields
-from queuey.web.answers import JSON, Answer, Environ, encode
+from queuey.web.answers import JSON, Answer, Environ, body_of, encode
 from queuey.web.bodies import bad_json, parse_form, read_body, read_object
 from queuey.web.endpoint import Begun, Match
 from queuey.web.errors import error_texts
@@ -143,11 +143,14 @@ class RangeViews:
         # A caller that would be told of an error at once does not wait.
         wait = wait if len(readable) == len(sources) else 0.0
         found = iter(self._reader.read_many(readable, wait, place=environ.get(PLACE)) if readable else [])
-        items = []
+        pieces = [b'{"status":"ok","queues":[']
         for (name, _), source in zip(ranges, sources, strict=True):
             result = source if isinstance(source, QueueyError) else next(found)
-            items.append(_rendered(name, result))
-        return Answer(200, b'{"status":"ok","queues":[%b]}' % b",".join(items), JSON)
+            if len(pieces) > 1:
+                pieces.append(b",")
+            pieces += _rendered(name, result)
+        pieces.append(b"]}")
+        return Answer(200, body_of(pieces), JSON)
 
     def _wanted(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
         """Reads one queue of several; its bad fields are noted with their index."""
@@ -164,7 +167,7 @@ class RangeViews:
 
 
 def _shown(reading: Reading) -> Answer:
-    return Answer(200, render_reading(reading), JSON)
+    return Answer(200, body_of(render_reading(reading)), JSON)
 
 
 def _nothing_left() -> Outcome:
@@ -172,7 +175,7 @@ def _nothing_left() -> Outcome:
     return "none"
 
 
-def _rendered(name: str, result: Reading | QueueyError) -> bytes:
+def _rendered(name: str, result: Reading | QueueyError) -> list[bytes]:
     if isinstance(result, Reading):
         return render_reading(result, name)
-    return encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})
+    return [encode({"queue_name": name, "status": "error", "error_msg": error_texts(result)})]

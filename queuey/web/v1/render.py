@@ -13,7 +13,7 @@ from queuey import ids
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
 from queuey.service import Place, Reading
-from queuey.web.answers import encode
+from queuey.web.answers import PIECE, encode
 
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
@@ -42,9 +42,11 @@ def _tail(meta: Meta) -> bytes:
     return tail
 
 
-def render_messages(messages: Sequence[Message]) -> bytes:
-    """Returns the messages as the inside of a JSON array."""
+def render_messages(messages: Sequence[Message]) -> list[bytes]:
+    """Returns the messages as the inside of a JSON array, in pieces."""
     parts: list[bytes | int] = []
+    pieces: list[bytes] = []
+    size = 0
     separator = _FIRST
     low: int | None = None
     high = -1
@@ -79,29 +81,38 @@ def render_messages(messages: Sequence[Message]) -> bytes:
             text = body.encode() if meta is not None and meta.json else encode(body)
         parts += (separator, ticks & 0xFFFFFFFF, middle, ticks - start, place, text, tail)
         separator = _NEXT
-    return _MESSAGE * len(messages) % tuple(parts)
+        size += len(text)
+        if size > PIECE:
+            pieces.append(_format(parts))
+            parts, size = [], 0
+    pieces.append(_format(parts))
+    return pieces
 
 
-def render_fetched(messages: Sequence[Message]) -> bytes:
-    """Returns the answer to a fetch by ids."""
-    return b'{"status":"ok","messages":[%b]}' % render_messages(messages)
+def _format(parts: Sequence[bytes | int]) -> bytes:
+    return _MESSAGE * (len(parts) // 7) % tuple(parts)
 
 
-def render_reading(reading: Reading, queue_name: str | None = None) -> bytes:
-    """Returns the answer to a range read, as one object."""
+def render_fetched(messages: Sequence[Message]) -> list[bytes]:
+    """Returns the answer to a fetch by ids, in pieces."""
+    return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
+
+
+def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:
+    """Returns the answer to a range read, as one object, in pieces."""
     cursors = b",".join(
         b'"%d":null' % number if at is None else b'"%d":"%b"' % (number, ids.to_hex(at).encode())
         for number, at in reading.next.items()
     )
-    return b'{"status":"ok"%b,"messages":[%b],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
-        b"" if queue_name is None else b',"queue_name":' + encode(queue_name),
-        render_messages(reading.messages),
+    name = b"" if queue_name is None else b',"queue_name":' + encode(queue_name)
+    rest = b'],"horizon":"%b","next":{%b},"cursor":"%b","more":%b%b}' % (
         horizon_id(reading.horizon).encode(),
         cursors,
         reading.cursor.encode(),
         b"true" if reading.more else b"false",
         b"" if reading.cursor_safe else b',"cursor_safe":false',
     )
+    return [b'{"status":"ok"%b,"messages":[' % name, *render_messages(reading.messages), rest]
 
 
 def horizon_id(ticks: int) -> str:

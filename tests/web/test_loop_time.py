@@ -1,0 +1,167 @@
+"""The event loop's time: one holder alone has all of it; of several, none waits behind another's backlog."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+
+from queuey.errors import TooManyRequests
+from queuey.web.threads import Crowd, LoopTime
+
+Scenario = Callable[[LoopTime], Coroutine[Any, Any, None]]
+
+
+def play(scenario: Scenario) -> None:
+    """Runs a scenario in a loop of its own."""
+
+    async def main() -> None:
+        await scenario(LoopTime(asyncio.get_running_loop()))
+
+    asyncio.run(main())
+
+
+async def turns(count: int = 5) -> None:
+    """Lets the loop go round."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_several_are_noticed_for_a_while() -> None:
+    """One holder, however often it asks, is no crowd; two are one until only one has asked for a second or two."""
+    crowd = Crowd()
+    for _ in range(3):
+        crowd.saw("a")
+        crowd.tick()
+    assert not crowd.several
+    crowd.saw("b")
+    assert crowd.several
+    crowd.tick()
+    crowd.saw("b")
+    assert crowd.several
+    crowd.tick()
+    crowd.tick()
+    assert not crowd.several
+
+
+def test_threads_are_prompt_while_there_are_several() -> None:
+    """A thread that computes hands the interpreter over sooner, and as ever again once one holder is alone."""
+    crowd = Crowd()
+    for holder in "ab":
+        crowd.saw(holder)
+    assert sys.getswitchinterval() == pytest.approx(Crowd.PROMPT, rel=0.01)
+    crowd.tick()
+    crowd.tick()
+    assert sys.getswitchinterval() == pytest.approx(Crowd.ALONE, rel=0.01)
+
+
+@pytest.fixture(autouse=True)
+def _same_interval() -> Iterator[None]:
+    """Leaves the interpreter as it was."""
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_a_backlog_of_one_is_not_anothers() -> None:
+    """Behind hundreds of one holder's requests, another's begins in the next turn but one."""
+
+    async def scenario(time: LoopTime) -> None:
+        order: list[str] = []
+
+        async def request(holder: str) -> None:
+            weight = await time.enter(holder, 100)
+            order.append(holder)
+            time.leave(holder, weight, 0.001)
+
+        greedy = [asyncio.create_task(request("greedy")) for _ in range(500)]
+        await turns()
+        for _ in range(10):
+            before = len(order)
+            await request("other")
+            assert order[before:].count("greedy") <= 2 * LoopTime.BEGUN
+        assert order.count("greedy") < 250
+        await asyncio.gather(*greedy)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(0.00001, LoopTime.BEGUN), (0.0003, 2), (0.1, 1)])
+def test_a_turn_is_short(seconds: float, most: int) -> None:
+    """A turn of the loop begins fewer requests the longer each takes, but always one."""
+
+    async def scenario(time: LoopTime) -> None:
+        begun = 0
+
+        async def request() -> None:
+            nonlocal begun
+            weight = await time.enter("a", 0)
+            begun += 1
+            time.leave("a", weight, seconds)
+
+        await request()
+        requests = [asyncio.create_task(request()) for _ in range(100)]
+        seen = {0}
+        while not all(task.done() for task in requests):
+            before = begun
+            await asyncio.sleep(0)
+            seen.add(begun - before)
+        assert max(seen) == most
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, LoopTime.UNDER_WAY), (60_000, 2), (1 << 20, 1)])
+def test_no_more_of_one_are_under_way_than_its_part(size: int, most: int) -> None:
+    """Of one of several holders so many are under way as its part allows, long ones fewer; each end begins another."""
+
+    async def scenario(time: LoopTime) -> None:
+        entering = [asyncio.create_task(time.enter("a", size)) for _ in range(100)]
+        await turns(100)
+        assert sum(task.done() for task in entering) == most
+        for begun in range(most, 100):
+            done = [task for task in entering if task.done()]
+            assert len(done) == begun
+            time.leave("a", done[0].result(), 0.001)
+            await turns()
+        assert all(task.done() for task in entering)
+
+    play(scenario)
+
+
+def test_requests_whose_turn_does_not_come_are_refused() -> None:
+    """What waits for too long is refused, and leaves the holder's part as it was."""
+
+    async def scenario(time: LoopTime) -> None:
+        first = await time.enter("a", 1 << 20)
+        waiting = asyncio.create_task(time.enter("a", 0))
+        await turns()
+        time.give_up_late(60)
+        await turns()
+        assert not waiting.done()
+        time.give_up_late(-1)
+        with pytest.raises(TooManyRequests):
+            await waiting
+        time.leave("a", first)
+        await time.enter("a", 1 << 20)
+
+    play(scenario)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_requests_called_off_give_their_part_back(begun: bool) -> None:  # noqa: FBT001 - a parameter
+    """A request that is called off while it waits, or in the very turn that begins it, is not under way."""
+
+    async def scenario(time: LoopTime) -> None:
+        waiting = asyncio.create_task(time.enter("a", 1 << 20))
+        await turns(2 if begun else 1)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+        await asyncio.wait_for(time.enter("a", 1 << 20), 10)
+
+    play(scenario)
