@@ -29,7 +29,7 @@ def _raw(header: Header) -> tuple[bytes, bytes]:
     return header[0].encode("latin-1"), header[1].encode("latin-1")
 
 
-_USUAL = {(header,): [_raw(header)] for header in (JSON, TEXT)}
+_USUAL: dict[tuple[Header, ...], list[tuple[bytes, bytes]]] = {(header,): [_raw(header)] for header in (JSON, TEXT)}
 _NO_BODY = (b"content-length", b"0")
 
 

@@ -124,7 +124,7 @@ def stored(directory: Path) -> list[tuple[Place, str]]:
     """Every message of the queue, page by page."""
     store = open_store(directory)
     queue = store.queue(APP, QUEUE)
-    found = []
+    found: list[tuple[Place, str]] = []
     for partition in range(1, PARTITIONS + 1):
         before = len(found)
         lower = ids.FIRST

@@ -99,7 +99,8 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
 def test_a_changed_row_left_nothing() -> None:
     """A row out of date that is told to a client says that nothing was stored."""
     answer = error_answer(errors.QueueChanged("It changed."), {})
-    assert (answer.status, json.loads(answer.body)["outcome"]) == (503, "none")
+    body = b"".join(answer({"REQUEST_METHOD": "GET"}, lambda *_: None))
+    assert (answer.status, json.loads(body)["outcome"]) == (503, "none")
     assert ("Retry-After", "1") in answer.headers
 
 

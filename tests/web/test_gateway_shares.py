@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuey.web.gateway import Gateway
-from queuey.web.outgoing import PIECE
+from queuey.web.answers import PIECE
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.test_gateway import Request, Run, Stub, running

@@ -34,18 +34,12 @@ async def turns(count: int = 5) -> None:
 def test_several_are_noticed_for_a_while() -> None:
     """One holder, however often it asks, is no crowd; two are one until only one has asked for a second or two."""
     crowd = Crowd()
-    for _ in range(3):
-        crowd.saw("a")
+    several = []
+    for holder in "aaabbbb":
+        crowd.saw(holder)
+        several.append(crowd.several)
         crowd.tick()
-    assert not crowd.several
-    crowd.saw("b")
-    assert crowd.several
-    crowd.tick()
-    crowd.saw("b")
-    assert crowd.several
-    crowd.tick()
-    crowd.tick()
-    assert not crowd.several
+    assert several == [False] * 3 + [True] * 2 + [False] * 2
 
 
 def test_threads_are_prompt_while_there_are_several() -> None:
