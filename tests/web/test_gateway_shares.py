@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from queuey.web.gateway import Gateway
 from queuey.web.answers import PIECE
+from queuey.web.gateway import Gateway
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.test_gateway import Request, Run, Stub, running
@@ -255,6 +255,33 @@ def test_requests_without_room_in_time_are_refused() -> None:
     assert 2 <= statuses.count(200) < 6
     assert set(statuses) == {200, 429}
     assert {reply.headers["Retry-After"] for reply in replies if reply.status == 429} == {"1"}
+
+
+@pytest.mark.parametrize("method", ["POST", "GET"])
+def test_short_requests_of_one_are_not_anothers_wait(run: Run, owner: Caller, guest: Caller, method: str) -> None:
+    """Behind hundreds of one application's posts, or short reads, another's post and read are answered before most."""
+    owner.create("q", type="public")
+    Caller(guest.app, guest.authorization, "/v1/guest").create("own")
+    for _ in range(100):
+        owner.post("q", "x" * 100)
+    own, mine = "/v1/guest/own", "/v1/queuey/q"
+
+    async def work(gateway: Gateway) -> int:
+        for key, path in ((KEY, mine), (GUEST_KEY, own), (KEY, mine)):
+            assert (await asked("GET", path, key=key).to(gateway)).status == 200
+        body = b"x" * 100 if method == "POST" else b""
+        greedy = [asyncio.create_task(asked(method, mine, body).to(gateway)) for _ in range(400)]
+        await asyncio.sleep(0)
+        replies = [
+            await asked("POST", own, b"mine", key=GUEST_KEY).to(gateway),
+            await asked("GET", own, key=GUEST_KEY).to(gateway),
+        ]
+        assert [reply.status for reply in replies] == [201, 200]
+        done = sum(task.done() for task in greedy)
+        assert {reply.status for reply in await asyncio.gather(*greedy)} <= {200, 201}
+        return done
+
+    assert run(work) < 250
 
 
 def test_long_polls_of_one_leave_places_for_others(run: Run, owner: Caller, guest: Caller) -> None:
