@@ -33,7 +33,7 @@ from queuey.client.results import (
 from queuey.client.retry import RetryPolicy
 from queuey.client.send_calls import After, Batcher, Chunk, Outgoing, SendOptions
 from queuey.client.servers import Choice
-from queuey.client.wire import Call, Place
+from queuey.client.wire import ANSWER_BYTES, Call, Place
 
 if TYPE_CHECKING:
     import ssl
@@ -64,6 +64,7 @@ class AsyncClient:
         transport: httpx2.AsyncBaseTransport | None = None,
         timing: AsyncTiming | None = None,
         receipts: str | Path | None = None,
+        max_answer: int = ANSWER_BYTES,
     ) -> None:
         from queuey.client.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
@@ -78,7 +79,7 @@ class AsyncClient:
             clock=self._timing.clock,
             draw=self._timing.draw,
         )
-        self._sender = AsyncSender(access.servers, access.key, verify, transport)
+        self._sender = AsyncSender(access.servers, access.key, verify, max_answer, transport)
         self._journal = open_journal(receipts, access.servers[0].application)
 
     def __repr__(self) -> str:
@@ -117,9 +118,9 @@ class AsyncClient:
             page = await self.queue_page(start=start, count=count, limit=page_size)
             for queue in page.queues:
                 yield queue
-            if page.next is None:
+            start = queue_calls.following(start, page)
+            if start is None:
                 return
-            start = page.next
 
     async def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
         """Lists one page of queues from ``start`` on, inclusive."""
@@ -131,9 +132,9 @@ class AsyncClient:
             page = await self.name_page(start=start, limit=page_size)
             for name in page.names:
                 yield name
-            if page.next is None:
+            start = queue_calls.following(start, page)
+            if start is None:
                 return
-            start = page.next
 
     async def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
         """Lists one page of names from ``start`` on, inclusive."""
@@ -335,7 +336,7 @@ class AsyncClient:
         attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
         while True:
             try:
-                return attempts.read(await self._sender.send(call, attempts.server, attempts.url, attempts.timeout))
+                return attempts.read(await self._sender.send(call, attempts.server, attempts.url, attempts.times))
             except ClientError as error:
                 pause = attempts.pause_after(error)
                 if pause is None:

@@ -28,7 +28,7 @@ from queuey.client.errors import ClientError, InvalidAnswer, TransportError
 from queuey.client.refusals import read_refusal
 from queuey.client.retry import RetryPolicy, asked_pause, blames_server, may_repeat
 from queuey.client.servers import Choice, Server
-from queuey.client.wire import Answer, Call
+from queuey.client.wire import Answer, Call, Times
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Attempts(Generic[T]):
         call: The call.
         choice: Chooses servers and remembers failures over calls.
         policy: How persistent to be.
-        timeout: Seconds that a server may take to answer, the time it was asked to wait aside.
+        timeout: Seconds that a server may take at every step, the time it was asked to wait aside.
         clock: Monotonic seconds.
         draw: Random numbers from 0 to 1.
     """
@@ -77,9 +77,10 @@ class Attempts(Generic[T]):
         return self.server.root + path if path.startswith("/") else self.server.base + path
 
     @property
-    def timeout(self) -> float:
-        """Seconds to wait for the answer now: what a server may take, but not past the deadline."""
-        return max(0.001, min(self._timeout + self._call.wait, self._end - self._clock()))
+    def times(self) -> Times:
+        """How long the attempt may take now: each step what a server may take, all of it what is left of the call."""
+        left = max(0.001, self._end - self._clock())
+        return Times(min(self._timeout + self._call.wait, left), left)
 
     def read(self, answer: Answer) -> T:
         """Returns what the answer says.
@@ -93,7 +94,7 @@ class Attempts(Generic[T]):
         if answer.status >= _ERROR:
             raise read_refusal(answer)
         if answer.status not in _SUCCESS:
-            raise InvalidAnswer(f"{self.server.root} answered with status {answer.status}")
+            raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never gives")
         return self._call.parse(answer)
 
     def pause_after(self, error: ClientError) -> float | None:
@@ -102,6 +103,8 @@ class Attempts(Generic[T]):
         Returns:
             Seconds to wait before the next attempt; None: there is none, raise the error.
         """
+        if isinstance(error, InvalidAnswer):
+            error.server = self.server.root
         if blames_server(error):
             self._choice.failed(self.server)
         if not may_repeat(error, repeatable=self._call.repeatable):

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from queuey.client.results import Receipt
 
 
+_SHOWN_FIELDS = 10
+"""Of a refusal's fields, how many its text shows."""
+
+
 class ClientError(QueueyError):
     """Base of all errors of the client.
 
@@ -161,9 +165,21 @@ class AnswerTimeout(Timeout):
 
 
 class InvalidAnswer(ClientError):
-    """An answer that no Queuey gives: another service, a broken proxy, or a much newer server."""
+    """An answer that no Queuey gives: another service, a broken proxy, or a much newer server.
+
+    Attributes:
+        outcome: ``unknown``: a write may have been carried out.
+        server: Base address of the server that gave it.
+    """
 
     code = "InvalidAnswer"
+    outcome: Outcome = "unknown"
+    server = ""
+
+    def __str__(self) -> str:
+        """Names the server beside what is wrong."""
+        text = super().__str__()
+        return f"{self.server}: {text}" if self.server else text
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,7 +230,10 @@ class ApiError(ClientError):
 
     def __str__(self) -> str:
         """Says status, reason and every field that is wrong."""
-        detail = "; ".join(f"{name}: {text}" for name, text in self.fields.items()) or self.refusal.text
+        shown = [text if name in {self.code, ""} else f"{name}: {text}" for name, text in self.fields.items()]
+        if len(shown) > _SHOWN_FIELDS:
+            shown[_SHOWN_FIELDS:] = [f"and {len(shown) - _SHOWN_FIELDS} more"]
+        detail = "; ".join(shown) or self.refusal.text
         return f"{self.status} {self.code}: {detail}" if detail else f"{self.status} {self.code}"
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from queuey.client.errors import InvalidAnswer
 from queuey.client.read_calls import messages_of
 from queuey.client.results import Message, RawMessage, Receipt
-from queuey.client.wire import Answer, Call, Place, nothing, place_text, queue_segment
+from queuey.client.wire import Answer, Call, Place, id_text, nothing, place_text, queue_segment
 
 IDS_PER_CALL = 200
 """Keeps the request line below the 8 KiB that proxies commonly take."""
@@ -45,7 +45,7 @@ def _raw(answer: Answer) -> RawMessage:
     headers = answer.headers
     try:
         return RawMessage(
-            id=headers["x-message-id"],
+            id=id_text(headers["x-message-id"]),
             timestamp=headers["x-timestamp"],
             partition=int(headers["x-partition"]),
             body=answer.content,

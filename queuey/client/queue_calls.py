@@ -7,6 +7,7 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from queuey.client.errors import InvalidAnswer
 from queuey.client.results import CreatedQueue, NamePage, Queue, QueueInfo, QueuePage
 from queuey.client.wire import Answer, Call, decode, encode, nothing, number_text, queue_segment
 
@@ -92,6 +93,17 @@ def queues(start: str | None, limit: int | None, *, count: bool) -> Call[QueuePa
     """Lists queues with their fields from ``start`` on, inclusive; ``count`` adds how many messages each has."""
     params = (*_paging(start, limit), ("details", "true"), *((("include_count", "true"),) if count else ()))
     return Call("GET", "", _listed, params=params, repeatable=True)
+
+
+def following(start: str | None, page: QueuePage | NamePage) -> str | None:
+    """Returns where the page after ``page`` starts; None when it was the last.
+
+    Raises:
+        InvalidAnswer: That is where ``page`` started.
+    """
+    if page.next is not None and page.next == start:
+        raise InvalidAnswer(f"the list of queues stands still: after {start!r} it goes on at {start!r} again")
+    return page.next
 
 
 def _body(**fields: Unpack[QueueFields]) -> dict[str, Any]:

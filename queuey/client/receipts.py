@@ -34,7 +34,6 @@ from msgspec import UNSET
 
 from queuey.client.errors import (
     ApiError,
-    InvalidAnswer,
     InvalidArgument,
     ReceiptsError,
     ServiceUnavailable,
@@ -227,10 +226,7 @@ class _Sending:
 
         Raises:
             ReceiptsError: They could not be written down; has them.
-            InvalidAnswer: There is not one for each message.
         """
-        if len(receipts) != len(self._sent):
-            raise InvalidAnswer(f"the server took {len(receipts)} messages of {len(self._sent)}")
         self._answered = True
         at = self._journal.now()
         lines = [

@@ -10,7 +10,7 @@ from queuey.client.errors import BY_CODE, ApiError, Refusal, error_for
 from queuey.client.wire import Answer
 
 _TEXT_LIMIT = 500
-"""Characters of a plain answer that are kept for people."""
+"""Characters of each of the server's texts that are kept for people."""
 
 _CODES = {400: "InvalidParameter", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 413: "TooLarge"}
 _STATUSES = {
@@ -50,13 +50,13 @@ def read_refusal(answer: Answer) -> ApiError:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _plain(answer, wait)
     fields = _texts(body.errors) or _texts(body.error_msg)
-    code = body.code or _code_among(fields) or _CODES.get(answer.status, "Error")
+    code = _short(body.code or "") or _code_among(fields) or _CODES.get(answer.status, "Error")
     return error_for(
         Refusal(
             status=answer.status,
             code=code,
             fields=fields,
-            text=body.detail or body.title,
+            text=_short(body.detail or body.title),
             retry_after=wait,
             outcome=body.outcome,
             outcomes=body.outcomes,
@@ -100,8 +100,12 @@ def _plain(answer: Answer, wait: float | None) -> ApiError:
 
 def _texts(value: Any) -> dict[str, str]:  # noqa: ANN401 - the server's word for it
     if isinstance(value, dict):
-        return {str(name): str(text) for name, text in value.items()}
-    return {"": str(value)} if value else {}
+        return {_short(name): _short(text) for name, text in value.items()}
+    return {"": _short(value)} if value else {}
+
+
+def _short(text: object) -> str:
+    return str(text)[:_TEXT_LIMIT]
 
 
 def _code_among(fields: dict[str, str]) -> str | None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from queuey.client.errors import ApiError
 from queuey.client.positions import order_of, time_of
 from queuey.messages import Acknowledgement
+
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
+"""What is checked of an id where an answer is read; of a message's there is a quicker check."""
+
+Instant = Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]{1,12}\.[0-9]{7}\Z")]
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -22,9 +27,9 @@ class Receipt(msgspec.Struct, frozen=True):
         partition: 1 to the queue's count.
     """
 
-    id: str = msgspec.field(name="key")
-    timestamp: str
-    partition: int
+    id: Id = msgspec.field(name="key")
+    timestamp: Instant
+    partition: Annotated[int, msgspec.Meta(ge=1)]
 
     @property
     def time(self) -> datetime:
@@ -158,8 +163,8 @@ class PartitionInfo(msgspec.Struct, frozen=True):
 
     count: int
     exact: bool
-    oldest: str | None
-    newest: str | None
+    oldest: Id | None
+    newest: Id | None
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,7 +192,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     guarantee: str
     acknowledgement: Acknowledgement
-    horizon: str
+    horizon: Id
     count: int
     exact: bool
     partition_info: dict[int, PartitionInfo]
@@ -203,7 +208,7 @@ class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
         lag_seconds: Age of the oldest of them.
     """
 
-    offset: str | None
+    offset: Id | None
     updated: float | None = None
     lag: int = 0
     lag_exact: bool = True

@@ -31,7 +31,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         base: Seconds; the pause after the first attempt is drawn from 0 to ``base``, then to twice that, and so on.
         cap: The most that upper bound grows to, in seconds.
         retry_after_cap: The most seconds by which Retry-After prolongs a pause.
-        deadline: Seconds from the first attempt of a call to its last, the time that it asked the server to wait aside.
+        deadline: Seconds for a whole call with all its attempts, the time that it asked the server to wait aside.
         cool_down: Seconds for which a server that failed is avoided while there are others.
     """
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, TypedDict
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from queuey import ids
-from queuey.client.errors import InvalidArgument
+from queuey.client.errors import InvalidAnswer, InvalidArgument
 from queuey.client.results import Message, Receipt
 from queuey.client.wire import (
     Answer,
@@ -147,19 +148,20 @@ class Batcher:
 
 def send(queue: str, message: Outgoing, after: After | None = None) -> Call[Receipt]:
     """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one."""
-    headers = _bare_headers(message)
+    headers, parse = _bare_headers(message), lambda answer: _receipts(answer, 1)[0]
     if headers is None:
         batcher = Batcher()
         batcher.add(message)
         content = batcher.rest()
         assert content is not None  # noqa: S101 - a message was just added
-        return Call("POST", queue_segment(queue), _receipt, headers=_batch_headers(after), content=content.content)
-    return Call("POST", queue_segment(queue), _receipt, headers=headers | _after(after), content=_bytes(message.body))
+        return Call("POST", queue_segment(queue), parse, headers=_batch_headers(after), content=content.content)
+    return Call("POST", queue_segment(queue), parse, headers=headers | _after(after), content=_bytes(message.body))
 
 
 def send_batch(queue: str, chunk: Chunk, after: After | None = None) -> Call[list[Receipt]]:
     """Stores a batch, all or none of it."""
-    return Call("POST", queue_segment(queue), _receipts, headers=_batch_headers(after), content=chunk.content)
+    parse = partial(_receipts, count=len(chunk.messages))
+    return Call("POST", queue_segment(queue), parse, headers=_batch_headers(after), content=chunk.content)
 
 
 def latest(chunk: Chunk, receipts: Iterable[Receipt], after: After | None) -> After | None:
@@ -272,10 +274,10 @@ def _batch_headers(after: After | None) -> dict[str, str]:
     return {"content-type": "application/json", **_after(after)}
 
 
-def _receipt(answer: Answer) -> Receipt:
-    (receipt,) = _receipts(answer)
-    return receipt
-
-
-def _receipts(answer: Answer) -> list[Receipt]:
-    return decode(answer, _Stored).messages
+def _receipts(answer: Answer, count: int) -> list[Receipt]:
+    receipts = decode(answer, _Stored).messages
+    if len(receipts) != count:
+        error = InvalidAnswer(f"the answer has receipts for {len(receipts)} of {count} messages")
+        error.receipts = tuple(receipts)
+        raise error
+    return receipts

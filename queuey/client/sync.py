@@ -40,7 +40,7 @@ from queuey.client.results import (
 from queuey.client.retry import RetryPolicy
 from queuey.client.send_calls import After, Batcher, Chunk, Outgoing, SendOptions
 from queuey.client.servers import Choice
-from queuey.client.wire import Call, Place
+from queuey.client.wire import ANSWER_BYTES, Call, Place
 
 if TYPE_CHECKING:
     import ssl
@@ -61,12 +61,15 @@ class Client:
         application: The application, if the address does not name it.
         verify: Check certificates: by the system's authorities, by those in a file or directory, by an SSL context of
             one's own, or (False) not at all.
-        timeout: Seconds to wait for the server at every step; connecting takes 5 at most.
+        timeout: Seconds to wait for the server at every step; connecting takes 5 at most. The policy's ``deadline``
+            holds for a whole call.
         retry: How persistent to be.
         transport: An httpx2 transport in place of the network.
         timing: Where time and chance come from.
         receipts: A file to which a line is appended for every message that was stored; see
             :mod:`queuey.client.receipts`. None: none.
+        max_answer: Bytes of the largest answer to take, before and after decoding; a larger one is an
+            :class:`InvalidAnswer`.
 
     Raises:
         InvalidArgument: An address or the key cannot be used.
@@ -86,6 +89,7 @@ class Client:
         transport: httpx2.BaseTransport | None = None,
         timing: Timing | None = None,
         receipts: str | Path | None = None,
+        max_answer: int = ANSWER_BYTES,
     ) -> None:
         from queuey.client.transport import Sender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
@@ -100,7 +104,7 @@ class Client:
             clock=self._timing.clock,
             draw=self._timing.draw,
         )
-        self._sender = Sender(access.servers, access.key, verify, transport)
+        self._sender = Sender(access.servers, access.key, verify, max_answer, transport)
         self._journal = open_journal(receipts, access.servers[0].application)
 
     def __repr__(self) -> str:
@@ -150,9 +154,9 @@ class Client:
         while True:
             page = self.queue_page(start=start, count=count, limit=page_size)
             yield from page.queues
-            if page.next is None:
+            start = queue_calls.following(start, page)
+            if start is None:
                 return
-            start = page.next
 
     def queue_page(self, *, start: str | None = None, limit: int | None = None, count: bool = False) -> QueuePage:
         """Lists one page of queues from ``start`` on, inclusive."""
@@ -163,9 +167,9 @@ class Client:
         while True:
             page = self.name_page(start=start, limit=page_size)
             yield from page.names
-            if page.next is None:
+            start = queue_calls.following(start, page)
+            if start is None:
                 return
-            start = page.next
 
     def name_page(self, *, start: str | None = None, limit: int | None = None) -> NamePage:
         """Lists one page of names from ``start`` on, inclusive."""
@@ -453,7 +457,7 @@ class Client:
         attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
         while True:
             try:
-                return attempts.read(self._sender.send(call, attempts.server, attempts.url, attempts.timeout))
+                return attempts.read(self._sender.send(call, attempts.server, attempts.url, attempts.times))
             except ClientError as error:
                 pause = attempts.pause_after(error)
                 if pause is None:

@@ -1,4 +1,4 @@
-"""Sends requests with httpx2. The only module that knows it; none of its errors gets past here."""
+"""Sends requests with httpx2, within bounds. None of its errors gets past here."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx2
 
 import queuey
+from queuey.client.bounds import Content, bound, ends_in
 from queuey.client.errors import (
     AnswerTimeout,
     ConnectionFailed,
@@ -23,7 +24,7 @@ from queuey.client.errors import (
     TransportError,
 )
 from queuey.client.servers import Server
-from queuey.client.wire import Answer, Call
+from queuey.client.wire import Answer, Call, Times
 
 CONNECT_SECONDS = 5.0
 """The longest that a connection may take, so that another server is asked soon."""
@@ -52,6 +53,7 @@ class Sender:
         servers: All servers that it will be asked to send to.
         key: The API key, if any.
         verify: False: do not check certificates; a path: check by these authorities; or a context of one's own.
+        max_answer: Bytes of the largest answer to take, before and after decoding.
         transport: Stands in for the network, in tests.
     """
 
@@ -60,33 +62,35 @@ class Sender:
         servers: Iterable[Server],
         key: str | None,
         verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the name that everybody knows it by
+        max_answer: int,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
+        self._max_answer = max_answer
         self._client = httpx2.Client(transport=transport, **_options(servers, key, verify))
+        bound(self._client)
 
-    def send(self, call: Call[Any], server: Server, url: str, timeout: float) -> Answer:
+    def send(self, call: Call[Any], server: Server, url: str, times: Times) -> Answer:
         """Sends a call.
 
         Args:
             call: What to send.
             server: To whom, for errors.
             url: Where to.
-            timeout: Seconds to wait for anything to happen.
+            times: How long that may take.
 
         Raises:
             TransportError: No whole answer came.
-            InvalidAnswer: One came and its encoding is broken.
+            InvalidAnswer: One came that is too large, or its encoding is broken.
         """
-        with _translated(server):
-            response = self._client.request(
-                call.method,
-                url,
-                content=call.content,
-                params=list(call.params) or None,
-                headers=dict(call.headers),
-                timeout=_timeout(timeout),
-            )
-        return _answer(response)
+        with (
+            _translated(server, closed=self._client.is_closed),
+            ends_in(times.whole),
+            self._client.stream(call.method, url, **_request(call, times)) as response,
+        ):
+            content = Content(response.headers.get("content-encoding", ""), self._max_answer)
+            for part in cast("httpx2.SyncByteStream", response.stream):
+                content.add(part)
+            return Answer(response.status_code, dict(response.headers), content.whole())
 
     def close(self) -> None:
         """Closes the connections."""
@@ -101,22 +105,21 @@ class AsyncSender:
         servers: Iterable[Server],
         key: str | None,
         verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the name that everybody knows it by
+        max_answer: int,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
+        self._max_answer = max_answer
         self._client = httpx2.AsyncClient(transport=transport, **_options(servers, key, verify))
+        bound(self._client)
 
-    async def send(self, call: Call[Any], server: Server, url: str, timeout: float) -> Answer:  # noqa: ASYNC109 - per socket operation
+    async def send(self, call: Call[Any], server: Server, url: str, times: Times) -> Answer:
         """Sends a call; see :meth:`Sender.send`."""
-        with _translated(server):
-            response = await self._client.request(
-                call.method,
-                url,
-                content=call.content,
-                params=list(call.params) or None,
-                headers=dict(call.headers),
-                timeout=_timeout(timeout),
-            )
-        return _answer(response)
+        with _translated(server, closed=self._client.is_closed), ends_in(times.whole):
+            async with self._client.stream(call.method, url, **_request(call, times)) as response:
+                content = Content(response.headers.get("content-encoding", ""), self._max_answer)
+                async for part in cast("httpx2.AsyncByteStream", response.stream):
+                    content.add(part)
+                return Answer(response.status_code, dict(response.headers), content.whole())
 
     async def close(self) -> None:
         """Closes the connections."""
@@ -133,6 +136,7 @@ def _options(
     headers = {
         "user-agent": f"queuey-client/{queuey.__version__}",
         "accept": "application/json, application/problem+json",
+        "accept-encoding": "gzip",
     }
     if key is not None:
         headers["authorization"] = f"Application {key}"
@@ -170,21 +174,24 @@ def _context(
     return verify
 
 
-def _timeout(seconds: float) -> httpx2.Timeout:
-    return httpx2.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS))
+def _request(call: Call[Any], times: Times) -> dict[str, Any]:
+    return {
+        "content": call.content,
+        "params": list(call.params) or None,
+        "headers": dict(call.headers),
+        "timeout": httpx2.Timeout(times.step, connect=min(times.step, CONNECT_SECONDS)),
+    }
 
 
 @contextmanager
-def _translated(server: Server) -> Iterator[None]:
+def _translated(server: Server, *, closed: bool) -> Iterator[None]:
+    if closed:
+        raise InvalidArgument("the client is closed")
     try:
         yield
     except httpx2.DecodingError as error:
-        raise InvalidAnswer(f"{server.root}: the answer's encoding is broken") from error
+        raise InvalidAnswer(f"the answer's encoding is broken: {error}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
         kind = next((ours for theirs, ours in _FAILURES if isinstance(error, theirs)), ConnectionLost)
         detail = "" if issubclass(kind, Timeout) or not str(error) else f" ({error})"
         raise kind(_TEXTS[kind] + detail, server.root) from error
-
-
-def _answer(response: httpx2.Response) -> Answer:
-    return Answer(response.status_code, dict(response.headers), response.content)

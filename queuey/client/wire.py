@@ -20,6 +20,10 @@ from queuey.client.results import Message, Receipt
 
 T = TypeVar("T")
 
+ANSWER_BYTES = 64 << 20
+"""The largest answer that is taken unless told otherwise: a page of the service's default size fits in, also where
+every character of its bodies is escaped."""
+
 Point = str | int | float | datetime | Message | Receipt | Mapping[int, str | None]
 """A position in time: an id, seconds since 1970, an aware datetime, a message, or one id per partition."""
 
@@ -64,6 +68,18 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     wait: float = 0.0
 
 
+class Times(msgspec.Struct, frozen=True):
+    """How long an attempt at a call may take, in seconds.
+
+    Attributes:
+        step: Until something happens: a connection, bytes sent, bytes received.
+        whole: Until the end of the answer.
+    """
+
+    step: float
+    whole: float
+
+
 def decode(answer: Answer, shape: type[T]) -> T:
     """Reads a JSON answer of a known shape.
 
@@ -73,7 +89,7 @@ def decode(answer: Answer, shape: type[T]) -> T:
     try:
         return msgspec.json.decode(answer.content, type=shape, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidAnswer(f"the answer is not one of Queuey's: {error}") from error
+        raise InvalidAnswer(f"the answer is not one of Queuey's: {error}. Is this the service's address?") from error
 
 
 def nothing(_answer: Answer) -> None:

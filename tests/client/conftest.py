@@ -12,6 +12,7 @@ import pytest
 
 from queuey.client import AsyncClient, Client, RetryPolicy
 from queuey.client.profile import read_profile
+from queuey.client.wire import ANSWER_BYTES
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application, served
 from tests.client.scripted import ONE, Blocking, Script, async_client, sync_client
 
@@ -36,10 +37,11 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
             url: Any = ONE,  # noqa: ANN401 - one address or several
             retry: RetryPolicy | None = None,
             receipts: Path | None = None,
+            max_answer: int = ANSWER_BYTES,
         ) -> Any:  # noqa: ANN401 - a client of either kind
             if request.param == "sync":
-                return opened.enter_context(sync_client(script, url, retry, receipts))
-            client = Blocking(async_client(script, url, retry, receipts))
+                return opened.enter_context(sync_client(script, url, retry, receipts, max_answer))
+            client = Blocking(async_client(script, url, retry, receipts, max_answer))
             opened.callback(client.shut)
             return client
 

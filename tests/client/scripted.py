@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 
 from queuey.client import AsyncClient, AsyncTiming, Client, RetryPolicy, Timing
+from queuey.client.wire import ANSWER_BYTES
 
 KEY = "s3cret-key-that-must-never-show"
 ONE = "http://one.example:5000/v1/acme/"
@@ -163,10 +164,14 @@ def sync_client(
     url: Any = ONE,  # noqa: ANN401 - one address or several
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
+    max_answer: int = ANSWER_BYTES,
 ) -> Client:
     """Gives a client that speaks to the script, with the most jitter there is."""
     timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0)
-    return Client(url, key=KEY, transport=httpx2.MockTransport(script), timing=timing, retry=retry, receipts=receipts)
+    transport = httpx2.MockTransport(script)
+    return Client(
+        url, key=KEY, transport=transport, timing=timing, retry=retry, receipts=receipts, max_answer=max_answer
+    )
 
 
 def async_client(
@@ -174,9 +179,11 @@ def async_client(
     url: Any = ONE,  # noqa: ANN401 - one address or several
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
+    max_answer: int = ANSWER_BYTES,
 ) -> AsyncClient:
     """Gives an async client that speaks to the script, with the most jitter there is."""
     timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0)
+    transport = httpx2.MockTransport(script)
     return AsyncClient(
-        url, key=KEY, transport=httpx2.MockTransport(script), timing=timing, retry=retry, receipts=receipts
+        url, key=KEY, transport=transport, timing=timing, retry=retry, receipts=receipts, max_answer=max_answer
     )

@@ -227,15 +227,10 @@ for number in range(300):
     assert counts == {(part, f"{number:032x}"): 20 for part in range(1, 5) for number in range(300)}
 
 
-def test_an_answer_that_fits_no_message_is_refused(path: Path) -> None:
+def test_an_answer_that_fits_no_message_is_refused(connect: Connect, path: Path) -> None:
     """Receipts are never written beside the wrong messages: too few of them leave all messages in doubt."""
-    journal = Journal(path, "acme")
-    with (
-        closing(journal),
-        pytest.raises(InvalidAnswer),
-        journal.sending("q", [Outgoing("a"), Outgoing("b")]) as sending,
-    ):
-        sending.stored([Receipt(message_id(1), "1.0", 1)])
+    with pytest.raises(InvalidAnswer):
+        connect(Script(receipts(1)), receipts=path).send_many("q", ["a", "b"])
     assert [line["outcome"] for line in lines(path)] == ["unknown", "unknown"]
 
 
