@@ -72,30 +72,22 @@ class Sent(msgspec.Struct, frozen=True):
     ttl: int | None
 
     @classmethod
-    def of(cls, message: Outgoing, *, put: bool = False) -> Self:
-        """Takes a message's measures.
-
-        Args:
-            message: The message.
-            put: It is written at given ids, which keeps a JSON value as its text whatever it is.
-        """
-        body = stored_body(message, put=put)
+    def of(cls, message: Outgoing) -> Self:
+        """Takes a message's measures."""
+        body = stored_body(message)
         return cls(sha256(body).hexdigest()[:DIGITS], len(body), message.ttl)
 
 
-def stored_body(message: Outgoing, *, put: bool = False) -> bytes:
+def stored_body(message: Outgoing) -> bytes:
     """Returns the bytes that a store keeps of a message: of a JSON string its text, of other JSON values their JSON."""
     if message.body is not UNSET:
         return message.body if isinstance(message.body, bytes) else str(message.body).encode()
     value = message.json
-    if isinstance(value, str) and not put:
+    if isinstance(value, str):
         return value.encode()
     if not isinstance(value, msgspec.Raw):
         return encode(value)
-    raw = bytes(value)
-    if put:
-        return raw
-    raw = raw.strip(b" \t\r\n")
+    raw = bytes(value).strip(b" \t\r\n")
     return msgspec.json.decode(raw, type=str).encode() if raw.startswith(b'"') else raw
 
 
@@ -132,7 +124,7 @@ class Journal:
 
     def putting(self, queue: str, places: Sequence[Place], message: Outgoing) -> _Putting:
         """Returns the context in which a message is written at given ids."""
-        return _Putting(self, queue, places, Sent.of(message, put=True))
+        return _Putting(self, queue, places, Sent.of(message))
 
     def now(self) -> float:
         """Returns what receipts have as ``at``."""

@@ -57,7 +57,8 @@ class Outgoing(msgspec.Struct, frozen=True):
 
     Attributes:
         body: Text or bytes, never empty.
-        json: Any JSON value in place of a body; readers get the value back. A ``msgspec.Raw`` is taken as it is.
+        json: Any JSON value in place of a body; readers get the value back, of the type ``application/json`` unless
+            another is given. A string is kept as its text. A ``msgspec.Raw`` is taken as it is.
         ttl: Seconds; None: the queue's default.
         partition: 1 to the queue's count; None: by ``key``, else any.
         key: Messages of one key go to one partition, in order.
@@ -185,13 +186,13 @@ def put(queue: str, places: Iterable[Place], message: Outgoing) -> Call[None]:
         raise InvalidArgument("put needs the id of at least one message")
     if message.partition is not None or message.key is not None or message.delay is not None:
         raise InvalidArgument("the id decides about partition and time; put takes no partition, key or delay")
-    if message.json is not UNSET:
-        body, kind = bytes(_json(message.json)), message.content_type or "application/json"
-    else:
-        body, kind = _bytes(message.body), message.content_type or ""
-    headers = _headers(message, kind)
+    headers = _headers(message, message.content_type or "")
     if headers is None:
         raise InvalidArgument("put carries only content types and headers of printable ASCII")
+    if message.json is not UNSET:
+        body, headers["x-encoding"] = bytes(_json(message.json)), "json"
+    else:
+        body = _bytes(message.body)
     return Call("PUT", f"{queue_segment(queue)}/{segment}", nothing, headers=headers, content=body, repeatable=True)
 
 

@@ -279,7 +279,7 @@ class Client:
         Args:
             queue: The queue.
             places: One id or several: ``id``, ``partition:id``, ``(partition, id)``, or what a call returned.
-            body: Text or bytes; or give any JSON value as ``json=``, which is kept as text.
+            body: Text or bytes; or give any JSON value as ``json=``.
             options: ``ttl``, ``headers`` and ``content_type`` of :class:`Outgoing`.
         """
         message, chosen = Outgoing(body, **options), message_calls.several(places)

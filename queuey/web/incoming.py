@@ -42,9 +42,7 @@ _CONSTANT: Environ = {
     "wsgi.run_once": False,
 }
 """What nobody asks for, but WSGI promises. The address is in the Host header."""
-_MEANT = frozenset(
-    {b"authorization", b"content-type", b"x-ttl", b"x-partition", b"x-message-key", b"x-delay", b"x-after"}
-)
+_MEANT = frozenset(b"authorization content-type x-ttl x-partition x-message-key x-delay x-after x-encoding".split())
 _HEADER_KEYS = {
     b"content-length": "CONTENT_LENGTH",
     b"content-type": "CONTENT_TYPE",

@@ -100,9 +100,9 @@ def test_queues_are_listed(queuey: Queuey) -> None:
         ({"body": b"\xff", "key": "é"}, b"\xff", None),
         ({"body": "<p>", "content_type": "text/html; charset=utf-8"}, "<p>", "text/html; charset=utf-8"),
         ({"body": '{"a": 1}', "content_type": "application/json"}, '{"a": 1}', "application/json"),
-        ({"json": {"a": [1, 2.5, None, "ü"]}}, {"a": [1, 2.5, None, "ü"]}, None),
-        ({"json": Raw(b'{"z": 1, "a": 1.0}')}, {"z": 1, "a": 1.0}, None),
-        ({"json": 0}, 0, None),
+        ({"json": {"a": [1, 2.5, None, "ü"]}}, {"a": [1, 2.5, None, "ü"]}, "application/json"),
+        ({"json": Raw(b'{"z": 1, "a": 1.0}')}, {"z": 1, "a": 1.0}, "application/json"),
+        ({"json": 0, "content_type": "application/geo+json"}, 0, "application/geo+json"),
         ({"json": "text"}, "text", None),
     ],
 )
@@ -235,7 +235,7 @@ def test_messages_by_id(queuey: Queuey, queue: str) -> None:
     assert sorted(bodies(queuey.get(queue, stored))) == ["2", "new", "new"]
     assert queuey.get(queue, stored[0])[0].headers == {"a": "b"}
     queuey.put(queue, stored[2], json={"n": 1})
-    assert queuey.get(queue, [(3, stored[2].id)])[0].body == '{"n":1}'
+    assert queuey.get(queue, [(3, stored[2].id)])[0].body == {"n": 1}
     queuey.delete(queue, stored[1:])
     queuey.delete(queue, stored[1:])
     assert bodies(queuey.read_all(queue)) == ["new"]

@@ -58,6 +58,8 @@ class _LooseBatch(msgspec.Struct):
     messages: msgspec.Raw
 
 
+_JSON = "application/json"
+
 DEEPEST = 200
 """Lists and objects of a JSON body that may lie inside each other: every reader, in any language, must get along."""
 
@@ -109,9 +111,9 @@ def _headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
 
 
 def _meta(kind: str | None, headers: tuple[tuple[str, str], ...] | None, *, json: bool = False) -> Meta | None:
-    """Returns metadata, the same object for the same content type alone."""
+    """Returns metadata, the same object for the same content type alone. JSON is ``application/json`` unless named."""
     if headers or json:
-        return Meta(kind, headers or (), json)
+        return Meta(kind or (_JSON if json else kind), headers or (), json)
     if not kind:
         return None
     meta = _types.get(kind)
@@ -150,16 +152,20 @@ def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | No
     get = environ.get
     kind, headers = get("CONTENT_TYPE"), _own_headers(environ)
     asked = (get("HTTP_X_TTL"), get("HTTP_X_PARTITION"), get("HTTP_X_MESSAGE_KEY"), get("HTTP_X_DELAY"))
+    encoding = get("HTTP_X_ENCODING")
     draft = Draft(text_or_bytes(body))
-    if body and headers is None and (not kind or kind in _types) and not any(asked):
+    if body and headers is None and (not kind or kind in _types) and not encoding and not any(asked):
         draft.meta = _meta(kind, None)
         return draft
     errors = Errors()
+    json = False
     if not body:
         errors["body"] = fields.REQUIRED
+    elif errors.take("encoding", fields.one_of, encoding, ("json",)):
+        draft.body, json = _read_item_body(body, limits, errors, encoded=False)
     draft.ttl = errors.take("ttl", fields.integer, asked[0], 1, MAX_TTL)
     kept = errors.take("headers", _headers, headers, limits)
-    draft.meta = _meta(errors.take("content_type", _content_type, kind, limits.max_content_type), kept)
+    draft.meta = _meta(errors.take("content_type", _content_type, kind, limits.max_content_type), kept, json=json)
     if queue is not None:
         _, partition, key, delay = asked
         _place(draft, partition, key and _header_text(key), delay, queue=queue, limits=limits, errors=errors)
@@ -256,7 +262,7 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
         errors[str(index)] = "Is not an object"
         return draft
     own.take("encoding", fields.one_of, item.encoding, ("base64",))
-    body, json = _read_item_body(bytes(item.body), item.encoding == "base64", limits, own)
+    body, json = _read_item_body(bytes(item.body), limits, own, encoded=item.encoding == "base64")
     draft.body = body
     draft.ttl = own.take("ttl", fields.integer, item.ttl, 1, MAX_TTL)
     _place(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=own)
@@ -277,7 +283,7 @@ def _deeper_than(value: object, most: int) -> bool:
     return True
 
 
-def _read_item_body(raw: bytes, encoded: bool, limits: Limits, errors: Errors) -> tuple[str | bytes, bool]:  # noqa: FBT001
+def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool) -> tuple[str | bytes, bool]:
     """Returns an item's body and whether it is the text of a JSON value."""
     try:
         value = decode_any(raw)

@@ -63,6 +63,9 @@ def _header(name: str, about: str, schema: dict[str, Any] | None = None) -> Para
 BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
 TTL = _header("X-TTL", "Seconds to live", _number(1, 33554432))
 KEPT_HEADERS = "Up to 16 headers `X-Header-<name>`, whatever the name, are kept with the message."
+ENCODING = _header(
+    "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
+)
 AFTER = _header("X-After", "An id that the new ones must be above", _pattern("([0-9a-fA-F]{32}|[0-9a-fA-F-]{36})"))
 POST_HEADERS = (
     TTL,
@@ -70,6 +73,7 @@ POST_HEADERS = (
     _header("X-Message-Key", "Picks the partition by hash; not with X-Partition", {"type": "string", "maxLength": 256}),
     _header("X-Delay", "Seconds until the message is due", _number(0, 33554432, kind="number")),
     AFTER,
+    ENCODING,
 )
 RANGE_PARAMETERS = (
     _query(
@@ -210,7 +214,7 @@ MESSAGE_OPERATIONS = (
         path=QUEUE + "/{ids}",
         summary="Put messages, one body at all the ids",
         about=KEPT_HEADERS,
-        parameters=(TTL,),
+        parameters=(TTL, ENCODING),
         body={"*/*": {}},
         success=_ok(structs.Done),
         errors=WITH_BODY,

@@ -7,19 +7,25 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import httpx2
 import msgspec
 import pytest
 
+from queuey.client import Client, Outgoing
 from queuey.errors import QueueNotFound
 from queuey.messages import Message, NewMessage, Queue
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs import pipe as job
 from queuey.spark.jobs.pipe import Pipe
 from queuey.spark.options import Pattern, Subscribe
+from queuey.web import make_app
+from tests.backends import APP
+from tests.pages import ROOT
 from tests.spark.jobs.graveyard import arrived
 from tests.spark.kept import TTL, Kept
 
@@ -73,6 +79,24 @@ def test_messages_travel_whole_and_once(spark: SparkSession, embedded: Kept, tmp
     again = job.run(spark, pipe, silent, Event())
     assert (again.query, again.messages) == (done.query, 10)
     assert bodies(arrived(embedded, copies)) == bodies(sent + more)
+
+
+def test_the_pages_first_pipe_moves_json(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """What the page's first example selects is all JSON that was sent as such, in one piece or many."""
+    (sql,) = re.findall(r'queuey pipeline pipe orders --sql "(.*)"', (ROOT / "docs" / "pipeline.md").read_text())
+    queue = embedded.queue(partitions=2)
+    embedded.queue("copies", partitions=2)
+    if APP not in embedded.store.applications():
+        embedded.store.create_application(APP)
+    embedded.store.add_key(APP, sha256(b"key").digest())
+    transport = httpx2.WSGITransport(make_app(embedded.store))
+    with Client(f"http://127.0.0.1/v1/{APP}/", key="key", transport=transport) as client:
+        client.send("orders", "text", partition=1)
+        client.send("orders", json={"n": 1}, partition=1)
+        client.send_many("orders", [Outgoing(json=[2], partition=2), Outgoing(b"\xff", partition=2)])
+    embedded.settle(queue)
+    job.run(spark, plan(embedded, tmp_path, sql=sql), silent, Event())
+    assert bodies(arrived(embedded, embedded.queue("copies"))) == Counter({(1, '{"n":1}'): 1, (2, "[2]"): 1})
 
 
 def test_groups_are_written_once_however_they_are_ordered(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
