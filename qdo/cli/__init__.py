@@ -10,15 +10,13 @@ docs/qdo-cli.md). Results go to standard output, notes and errors to standard er
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from qdo import __version__, errors
-from qdo.cli import output
-from queuey import client
+from queuey import client, terminal
 
 __all__ = ["main"]
 
@@ -65,7 +63,7 @@ app = typer.Typer(
 
 def _say_version(wanted: bool) -> None:
     if wanted:
-        print(f"qdo {__version__}")
+        terminal.say(f"qdo {__version__}")
         raise typer.Exit
 
 
@@ -80,12 +78,4 @@ def _root(
 
 def main() -> None:
     """Runs the command line and ends the process."""
-    code: int | str | None = 1
-    try:
-        app()
-    except SystemExit as ended:
-        code = ended.code
-    except (errors.QdoError, client.ClientError) as error:
-        output.note("; ".join([f"qdo: {error}", *getattr(error, "__notes__", ())]))
-        code = 2 if isinstance(error, _WRONG_USAGE) else 1
-    sys.exit(code)
+    terminal.run("qdo", app, (errors.QdoError, client.ClientError), lambda error: isinstance(error, _WRONG_USAGE))

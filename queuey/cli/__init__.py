@@ -8,11 +8,11 @@ Results go to standard output, notes, progress and errors to standard error.
 
 from __future__ import annotations
 
-import sys
+from typing import Annotated
 
 import typer
 
-from queuey.cli import output
+from queuey import __version__, terminal
 from queuey.cli.lazy import LazyGroup
 from queuey.errors import QueueyError
 
@@ -66,21 +66,21 @@ app = typer.Typer(
 )
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        terminal.say(f"queuey {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """A partitioned message store behind a REST API."""
 
 
 def main() -> None:
     """Runs the command line and ends the process."""
-    code: int | str | None = 1
-    try:
-        app()
-    except SystemExit as ended:
-        code = ended.code
-    except QueueyError as error:
-        output.note(f"queuey: {output.printable(str(error))}")
-        code = 2 if error.code == "InvalidArgument" else 1
-    finally:
-        output.close_quietly()
-    sys.exit(code)
+    terminal.run("queuey", app, (QueueyError,), lambda error: getattr(error, "code", "") == "InvalidArgument")

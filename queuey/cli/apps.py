@@ -110,7 +110,7 @@ def rotate(
         for found in old:
             if found.id != new.id and (found.expires is None or found.expires > end):
                 store.expire_key(name, found.id, end)
-    output.note(f"{len(old)} older key(s) of {name} end in {instants.length(seconds)}.")
+    output.note(f"{output.plural(len(old), 'older key ends', 'older keys end')} in {instants.length(seconds)}.")
     profile = first_start.replace_key(name, {found.id for found in old}, secret, place.settings.profile)
     if profile is not None:
         output.note(f"{profile} has the new key.")
@@ -201,7 +201,7 @@ def _done(value: dict[str, Any], text: str, *, json: bool) -> None:
     if json:
         output.emit(value)
     else:
-        print(text)
+        output.say(text)
 
 
 def _over(key: Key) -> bool:

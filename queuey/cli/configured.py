@@ -114,7 +114,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
         if check:
             opening.check(loaded)
     except SettingsError as error:
-        output.note(f"queuey: {output.printable(str(error))}")
+        output.note(f"queuey: {error}")
         raise typer.Exit(BAD_SETTINGS) from error
     return loaded
 

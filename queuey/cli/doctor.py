@@ -62,9 +62,9 @@ def _try(settings: Settings) -> Finding:
 def _show(findings: list[Finding]) -> None:
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
-        print(f"{finding.state:<4}  {finding.check:<{width}}  {output.printable(finding.text)}")
+        output.say(f"{finding.state:<4}  {finding.check:<{width}}  {finding.text}")
         if finding.advice:
-            print(f"{'':<{width + 8}}{output.printable(finding.advice)}")
+            output.say(f"{'':<{width + 8}}{finding.advice}")
 
 
 app = typer.Typer(add_completion=False)

@@ -45,14 +45,14 @@ def migrate(place: Place, replication: Replication = None, dry_run: DryRun = Fal
     try:
         report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
     except SettingsError as error:
-        output.note(f"queuey: {output.printable(str(error))}")
+        output.note(f"queuey: {error}")
         raise typer.Exit(BAD_SETTINGS) from error
     if json:
         output.emit(_described(report, dry_run=dry_run))
     elif dry_run:
         _show_plan(report)
     else:
-        print(f"Keyspace {report.keyspace} is up to date: {_done(report)}.")
+        output.say(f"Keyspace {report.keyspace} is up to date: {_done(report)}.")
 
 
 def _described(report: Report, *, dry_run: bool) -> dict[str, Any]:
@@ -73,13 +73,13 @@ def _show_plan(report: Report) -> None:
     from queuey.storage.cassandra import migrations
 
     if report.replication is not None:
-        print(f"-- keyspace {report.keyspace} would be made with {migrations.shown(report.replication)}")
+        output.say(f"-- keyspace {report.keyspace} would be made with {migrations.shown(report.replication)}")
     for migration in report.migrations:
-        print(f"-- {migration.name}")
+        output.say(f"-- {migration.name}")
         for statement in migration.statements:
-            print(f"{statement};")
+            output.say(f"{statement};")
     if not report.migrations:
-        print(f"-- keyspace {report.keyspace} is up to date")
+        output.say(f"-- keyspace {report.keyspace} is up to date")
 
 
 app = typer.Typer(add_completion=False)

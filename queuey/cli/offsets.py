@@ -38,7 +38,7 @@ def show(
         if json:
             output.emit(found)
             continue
-        print(f"{name}: {found.lag} behind")
+        output.say(f"{name}: {found.lag} behind")
         output.table(_COLUMNS, _rows(found))
 
 
@@ -71,9 +71,9 @@ def set_offsets(
 @connected
 def delete(client: Client, queue: Queue, group: Group, yes: Yes = False, json: Json = False) -> None:
     """Forget a group's offsets."""
-    output.confirm(f"Forget the offsets of {output.printable(group)}?", yes=yes)
+    output.confirm(f"Forget the offsets of {group}?", yes=yes)
     client.delete_group(queue, group)
-    output.emit({"group": group, "deleted": True}) if json else print(f"The offsets of {group} are forgotten.")
+    output.emit({"group": group, "deleted": True}) if json else output.say(f"The offsets of {group} are forgotten.")
 
 
 def _rows(found: Offsets) -> list[list[Any]]:

@@ -55,7 +55,7 @@ def create(
         read_delay=_seconds(read_delay),
     )
     if not created.new:
-        output.note(f"{output.printable(created.name)} was there already.")
+        output.note(f"{created.name} was there already.")
     _show_queue(created, json=json)
 
 
@@ -74,7 +74,7 @@ def list_queues(
 
     if not (details or count):
         for name in islice(client.queue_names(start=start), limit):
-            output.emit({"queue_name": name}) if json else print(output.printable(name))
+            output.emit({"queue_name": name}) if json else output.say(name)
         return
     found = islice(client.queues(start=start, count=count), limit)
     if json:
@@ -99,7 +99,7 @@ def info(client: Client, name: Name, json: Json = False) -> None:
         (number, _about(part.count, exact=part.exact), _when(part.oldest), _when(part.newest))
         for number, part in sorted(found.partition_info.items())
     ]
-    print()
+    output.say()
     output.table(["partition", "messages", "oldest", "newest"], rows)
 
 
@@ -140,18 +140,18 @@ def update(
 @connected
 def delete(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
     """Delete a queue with all its messages and offsets."""
-    output.confirm(f"Delete queue {output.printable(name)} with all its messages?", yes=yes)
+    output.confirm(f"Delete queue {name} with all its messages?", yes=yes)
     client.delete_queue(name)
-    output.emit({"queue_name": name, "deleted": True}) if json else print(f"{output.printable(name)} is deleted.")
+    output.emit({"queue_name": name, "deleted": True}) if json else output.say(f"{name} is deleted.")
 
 
 @app.command("purge")
 @connected
 def purge(client: Client, name: Name, yes: Yes = False, json: Json = False) -> None:
     """Remove all messages of a queue; the queue, its fields and offsets stay."""
-    output.confirm(f"Remove all messages of {output.printable(name)}?", yes=yes)
+    output.confirm(f"Remove all messages of {name}?", yes=yes)
     client.purge_queue(name)
-    output.emit({"queue_name": name, "purged": True}) if json else print(f"{output.printable(name)} is empty.")
+    output.emit({"queue_name": name, "purged": True}) if json else output.say(f"{name} is empty.")
 
 
 def _show_queue(queue: Queue, *, json: bool) -> None:

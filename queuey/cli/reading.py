@@ -15,7 +15,7 @@ from queuey.cli.target import connected
 from queuey.client import instants
 
 if TYPE_CHECKING:
-    from queuey.client import Client
+    from queuey.client import Client, ClientError
     from queuey.client.results import Message, Page
 
 PAGE = 1000
@@ -50,6 +50,8 @@ def read(
     json: Json = False,
 ) -> None:
     """Read messages by time, all partitions merged; with --json one a line. Nothing is removed."""
+    from queuey.client.read_calls import Query, onward
+
     now = time.time()
     options: dict[str, Any] = {
         name: _point(name, text, now)
@@ -63,9 +65,10 @@ def read(
         page = client.read(queue, limit=min(left, PAGE), **options)
         _show(page.messages, raw=raw, json=json)
         left -= len(page.messages)
-        if not page.more or not page.cursor:
+        query = onward(Query(queue=queue, since=options.get("since")), page)
+        if query is None:
             break
-        options.update(_onward(page))
+        options["since"] = query.since
     if page is not None and page.more and page.cursor and left <= 0:
         output.note(f"There is more: --since {page.cursor}")
     elif page is not None and not descending and not before and not until:
@@ -95,7 +98,7 @@ def tail(
         start = page.horizon
     if left <= 0:
         return
-    for page in client.tail_pages(queue, partitions=partitions, since=start):
+    for page in client.tail_pages(queue, partitions=partitions, since=start, notice=_note_absence):
         shown = page.messages[:left]
         _show(shown, raw=raw, json=json)
         left -= len(shown)
@@ -103,13 +106,8 @@ def tail(
             return
 
 
-def _onward(page: Page) -> dict[str, Any]:
-    """Returns the options of the page after this one; partitions that are read to their end are left out."""
-    options: dict[str, Any] = {"since": page.cursor}
-    going = [number for number, place in page.next.items() if place is not None]
-    if len(going) < len(page.next):
-        options["partitions"] = going
-    return options
+def _note_absence(error: ClientError | None) -> None:
+    output.note("The service answers again." if error is None else f"The service is away, waiting for it: {error}")
 
 
 def _show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
@@ -120,13 +118,13 @@ def _show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
     else:
         data = "".join(f"{_line(message)}\n" for message in messages).encode("utf-8", "replace")
     if data:
-        output.write(data)
+        output.write(data, json=json and not raw)
 
 
 def _line(message: Message) -> str:
     body = message.body
     text = f"<{len(body)} bytes>" if isinstance(body, bytes) else _bytes(body).decode("utf-8", "replace")
-    moment = instants.iso(float(message.timestamp))
+    moment = instants.iso(message.time.timestamp())
     return f"{moment}  {message.partition:>3}  {message.id}  {output.printable(text)}"
 
 

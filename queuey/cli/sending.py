@@ -20,7 +20,8 @@ from queuey.client import instants
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route
     from queuey.client import Client
-    from queuey.client.errors import ClientError
+
+_STANDARD_INPUT = "-"
 
 LARGEST_INPUT = 64 << 20
 """Bytes of standard input taken as one message; the service's own limit is far below."""
@@ -35,7 +36,7 @@ def send(
     client: Client,
     queue: Annotated[str, typer.Argument(help="Queue; with --queue-field a template.", show_default=False)],
     body: Annotated[
-        list[str] | None, typer.Argument(help="Messages.", show_default="standard input, as one message")
+        list[str] | None, typer.Argument(help="Messages; -: standard input, as one message.", show_default="-")
     ] = None,
     source: Annotated[
         Path | None, typer.Option("--from", "-f", help="File of lines, each a message; - for standard input.")
@@ -130,15 +131,16 @@ class _Feeding:
             for part in batches(numbered(self._measured(stream), skip=skip), self._route, size=batch):
                 self._send(part)
                 done = part.last_line
-        except (BadLine, ClientError) as error:
+        except (BadLine, ClientError, KeyboardInterrupt) as error:
             self._explain(error, done)
-            raise typer.Exit(1) from error
+            raise typer.Exit(output.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1) from error
         seconds = time.monotonic() - began
         if json:
             output.emit({"sent": self._stored.total(), "queues": self._stored, "seconds": round(seconds, 3)})
         else:
-            rate = f"{self._stored.total() / seconds:,.0f} a second" if seconds > 0 else ""
-            print(f"{self._stored.total():,} messages stored in {len(self._stored):,} queue(s), {rate}")
+            rate = f", {self._stored.total() / seconds:,.0f} a second" if seconds > 0 else ""
+            stored = output.plural(self._stored.total(), "message")
+            output.say(f"{stored} stored in {output.plural(len(self._stored), 'queue')}{rate}")
 
     def _measured(self, stream: Iterable[bytes]) -> Iterator[bytes]:
         for line in stream:
@@ -153,25 +155,30 @@ class _Feeding:
         self._stored[part.queue] += len(self._client.send_many(part.queue, part.messages))
         self._progress(self._stored.total(), self._read)
 
-    def _explain(self, error: Exception, done: int) -> None:
+    def _explain(self, error: BaseException, done: int) -> None:
+        """Says what is stored, what may be, and how to go on."""
+        interrupted = isinstance(error, KeyboardInterrupt)
         stored = self._stored.total() + len(getattr(error, "receipts", ()))
-        output.note(f"queuey: {output.printable(str(error))}")
-        output.note(f"{stored:,} messages were stored before.")
-        if _outcome(error) == "unknown":
-            output.note("Of the batch that failed some may be stored as well.")
+        if not interrupted:
+            output.note(f"queuey: {error}")
+        output.note(f"{output.plural(stored, 'message was', 'messages were')} stored before.")
+        if interrupted or getattr(error, "outcome", None) == "unknown":
+            output.note("Of the batch under way some may be stored as well.")
         if self._route.queue_field is None:
             output.note(f"To go on after line {done}: --skip {done}")
+        else:
+            output.note("No --skip goes on exactly here: with --queue-field lines are sent by queue, not in order.")
 
 
 def _send_bodies(client: Client, queue: str, body: list[str] | None, options: dict[str, Any], *, json: bool) -> None:
     from queuey.client import Outgoing
 
-    bodies: list[str | bytes] = list(body) if body else [_standard_input()]
+    bodies = [_standard_input() if text == _STANDARD_INPUT else text for text in body or [_STANDARD_INPUT]]
     for receipt in client.send_iter(queue, [Outgoing(text, **options) for text in bodies]):
         if json:
             output.emit(receipt)
         else:
-            print(f"{receipt.id}  partition {receipt.partition}")
+            output.say(f"{receipt.id}  partition {receipt.partition}")
 
 
 def _standard_input() -> str | bytes:
@@ -210,7 +217,7 @@ def _check_feed(
 @contextmanager
 def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
     """Opens a file or standard input; gives its size where there is one."""
-    if str(source) == "-":
+    if str(source) == _STANDARD_INPUT:
         yield sys.stdin.buffer, None
         return
     try:
@@ -236,15 +243,11 @@ def _progress(size: int | None) -> Iterator[Progress]:
     known = [] if size is None else [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
     with Bar(*columns, *known, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("0 messages", total=size)
-        yield lambda messages, size: bar.update(task, completed=size, description=f"{messages:,} messages")
+        yield lambda messages, size: bar.update(task, completed=size, description=output.plural(messages, "message"))
 
 
 def _show_nothing(messages: int, size: int) -> None:
     """Is the progress where there is no terminal."""
-
-
-def _outcome(error: Exception | ClientError) -> str | None:
-    return getattr(error, "outcome", None)
 
 
 def _seconds(name: str, text: str) -> float:

@@ -125,7 +125,7 @@ def _look_at_cassandra(settings: Settings) -> Start:
         applications = store.applications()
         promise = store.acknowledgement()
     except StoreUnavailable as error:
-        waiting = f"The store cannot be used yet; until it can, requests get 503: {output.printable(str(error))}"
+        waiting = f"The store cannot be used yet; until it can, requests get 503: {error}"
         return Start(place, (waiting,))
     finally:
         store.close()
@@ -142,13 +142,13 @@ def _meaning(promise: Acknowledgement) -> str:
 
 def _announce(url: str, start: Start) -> None:
     """Says that the service is up."""
-    print(f"Queuey serves at {url}: {start.facts}", flush=True)
+    output.say(f"Queuey serves at {url}: {start.facts}")
     for text in start.notes:
         output.note(text)
 
 
 def _refuse(code: int, reason: str) -> int:
-    output.note(f"queuey: {output.printable(reason)}")
+    output.note(f"queuey: {reason}")
     return code
 
 

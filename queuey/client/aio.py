@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 
 from queuey.client import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
 from queuey.client.access import find_access
-from queuey.client.attempts import AsyncTiming, Attempts, Patience
+from queuey.client.attempts import AsyncTiming, Attempts, Notice, Patience
 from queuey.client.errors import ClientError
 from queuey.client.following import Following, start_query
 from queuey.client.offset_calls import Progress
@@ -240,13 +240,18 @@ class AsyncClient:
                 yield message
 
     async def tail_pages(
-        self, queue: str, *, wait: float = 20.0, patience: float | None = None, **options: Unpack[ReadOptions]
+        self,
+        queue: str,
+        *,
+        wait: float = 20.0,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ReadOptions],
     ) -> AsyncIterator[Page]:
         """Follows a queue live and never ends; see :meth:`Client.tail_pages`."""
         timing = self._timing
-        following = Following(
-            start_query(queue, options), wait, Patience(self._policy, patience, timing.clock, timing.draw), timing.clock
-        )
+        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        following = Following(start_query(queue, options), wait, patient, timing.clock)
         while True:
             try:
                 page = await self._run(following.call())
@@ -264,10 +269,16 @@ class AsyncClient:
                 await timing.sleep(pause)
 
     async def tail(
-        self, queue: str, *, wait: float = 20.0, patience: float | None = None, **options: Unpack[ReadOptions]
+        self,
+        queue: str,
+        *,
+        wait: float = 20.0,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ReadOptions],
     ) -> AsyncIterator[Message]:
         """Follows a queue live, message by message; see :meth:`Client.tail_pages`."""
-        async for page in self.tail_pages(queue, wait=wait, patience=patience, **options):
+        async for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
             for message in page.messages:
                 yield message
 

@@ -32,6 +32,9 @@ from queuey.client.wire import Answer, Call, Times
 
 T = TypeVar("T")
 
+Notice = Callable[[ClientError | None], None]
+"""Is told how a live read fares: the first of failures in a row, and None when it works again."""
+
 _ERROR = 400
 _FAILURE = 500
 _SUCCESS = range(200, 300)
@@ -131,12 +134,19 @@ class Patience:
         limit: Seconds of uninterrupted failure; None: for ever.
         clock: Monotonic seconds.
         draw: Random numbers from 0 to 1.
+        notice: Is told the first of failures in a row, and None when reads work again.
     """
 
     def __init__(
-        self, policy: RetryPolicy, limit: float | None, clock: Callable[[], float], draw: Callable[[], float]
+        self,
+        policy: RetryPolicy,
+        limit: float | None,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        notice: Notice | None,
     ) -> None:
         self._policy = policy
+        self._notice = notice
         self._limit = limit
         self._clock = clock
         self._draw = draw
@@ -154,10 +164,14 @@ class Patience:
         pause = self._policy.pause(self._failures, self._draw(), asked_pause(error))
         if self._limit is not None and now + pause - self._since > self._limit:
             return None
+        if self._failures == 1 and self._notice is not None:
+            self._notice(error)
         return pause
 
     def restored(self) -> None:
         """Notes that a read worked."""
+        if self._failures and self._notice is not None:
+            self._notice(None)
         self._failures = 0
 
 

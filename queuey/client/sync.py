@@ -17,7 +17,7 @@ from queuey.client import (
     service_calls,
 )
 from queuey.client.access import find_access
-from queuey.client.attempts import Attempts, Patience, Timing
+from queuey.client.attempts import Attempts, Notice, Patience, Timing
 from queuey.client.errors import ClientError
 from queuey.client.following import Following, start_query
 from queuey.client.offset_calls import Progress
@@ -313,7 +313,13 @@ class Client:
             yield from page.messages
 
     def tail_pages(
-        self, queue: str, *, wait: float = 20.0, patience: float | None = None, **options: Unpack[ReadOptions]
+        self,
+        queue: str,
+        *,
+        wait: float = 20.0,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ReadOptions],
     ) -> Iterator[Page]:
         """Follows a queue live and never ends; yields an empty page whenever ``wait`` has passed without messages.
 
@@ -324,6 +330,7 @@ class Client:
             queue: The queue.
             wait: Seconds, up to 20, that the server holds a request open.
             patience: Seconds of uninterrupted failure after which to give up; None: never.
+            notice: Called with the error when the service begins to fail, and with None when it answers again.
             options: See :class:`Query`. Without ``since`` only what becomes readable from now on; ``since=0`` begins
                 with the oldest.
 
@@ -331,9 +338,8 @@ class Client:
             ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
         """
         timing = self._timing
-        following = Following(
-            start_query(queue, options), wait, Patience(self._policy, patience, timing.clock, timing.draw), timing.clock
-        )
+        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        following = Following(start_query(queue, options), wait, patient, timing.clock)
         while True:
             try:
                 page = self._run(following.call())
@@ -351,10 +357,16 @@ class Client:
                 timing.sleep(pause)
 
     def tail(
-        self, queue: str, *, wait: float = 20.0, patience: float | None = None, **options: Unpack[ReadOptions]
+        self,
+        queue: str,
+        *,
+        wait: float = 20.0,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ReadOptions],
     ) -> Iterator[Message]:
         """Follows a queue live, message by message; see :meth:`tail_pages`."""
-        for page in self.tail_pages(queue, wait=wait, patience=patience, **options):
+        for page in self.tail_pages(queue, wait=wait, patience=patience, notice=notice, **options):
             yield from page.messages
 
     def read_queues(self, queries: Iterable[str | Query], *, wait: float = 0.0) -> tuple[QueueRead, ...]:

@@ -350,3 +350,20 @@ def test_listings_go_through_all_pages(connect: Connect) -> None:
     script = Script(ok(queues=[{"queue_name": "a"}], next="b"), ok(queues=[{"queue_name": "b"}], next=None))
     assert list(connect(script).queue_names(start="a")) == ["a", "b"]
     assert asked(script) == [{"offset": "a"}, {"offset": "b"}]
+
+
+def test_tail_tells_of_failures(connect: Connect) -> None:
+    """Whoever follows a queue may hear of the first failure in a row, and of the end of them."""
+    heard: list[object] = []
+    script = Script(page(1), refused, page(2), page(3))
+    messages = connect(script, retry=RetryPolicy(rounds=1)).tail("q", since=0, notice=heard.append)
+    assert [next(messages).body for _ in range(3)] == ["m1", "m2", "m3"]
+    assert [type(one).__name__ for one in heard] == ["ConnectionFailed", "NoneType"]
+
+
+@pytest.mark.parametrize("name", ["a\x85b", "a\u202eb", "\x7f"])
+def test_names_that_do_not_show_can_be_deleted(connect: Connect, name: str) -> None:
+    """The server alone decides what a queue can be called, so that whatever it took can be deleted."""
+    script = Script(ok())
+    connect(script).delete_queue(name)
+    assert script.requests[0].url.path == f"/v1/acme/{name}"

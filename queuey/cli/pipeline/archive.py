@@ -167,7 +167,7 @@ def _show_buckets(report: ArchiveReport) -> None:
             f"{late} buckets are older than their queue's TTL: messages may have expired before. Archive sooner."
         )
     for text in report.damaged:
-        output.note(f"A manifest could not be used, its bucket was archived again: {output.printable(text)}")
+        output.note(f"A manifest could not be used, its bucket was archived again: {text}")
     if report.vanished:
         output.note(f"{report.vanished} buckets were gone when they were to be scanned.")
     for one in report.failed:
@@ -178,9 +178,9 @@ def _show_buckets(report: ArchiveReport) -> None:
 
 def _show_check(report: CheckReport) -> None:
     for one in report.damaged:
-        output.note(f"{output.printable(one.queue)} {one.bucket}: {one.text}")
+        output.note(f"{one.queue} {one.bucket}: {one.text}")
     for text in report.unreadable:
-        output.note(output.printable(text))
+        output.note(text)
     if report.waiting:
         output.table(("queue", "bucket", "not archived yet"), [(w.queue, w.bucket, w.count) for w in report.waiting])
     state = "as their manifests say" if report.ok else "checked; some are damaged"

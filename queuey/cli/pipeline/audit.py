@@ -132,14 +132,14 @@ def _show(found: Audit) -> None:
     ]
     groups = [f"{group} {word}" for group in found.total.groups for word in ("passed", "waiting", "expired")]
     output.table(["queue", "partition", *names, *groups], rows)
-    print()
+    output.say()
     _show_rest(found)
     _show_samples(found)
     total = found.total
     wrong = [f"{getattr(total, name):,} {text}" for name, text in _FINDINGS.items() if getattr(total, name)]
     gone = f", {total.expired:,} expired" if total.expired else ""
     still = f", {total.ahead:,} not to be read yet" if total.ahead else ""
-    print(
+    output.say(
         f"{total.present:,} of {total.accepted:,} messages are there{gone}{still}: {', '.join(wrong) or 'all is well'}."
     )
 
@@ -158,12 +158,12 @@ def _show_rest(found: Audit) -> None:
     total = found.total
     if found.doubtful or total.maybe:
         there = found.answered + total.found
-        print(f"Sends that were never answered: {found.doubtful + total.maybe:,}, of which stored: {there:,}.")
+        output.say(f"Sends that were never answered: {found.doubtful + total.maybe:,}, of which stored: {there:,}.")
     strays = found.strays - found.answered - total.copies
     if strays > 0:
-        print(f"Other messages, without a receipt: {strays:,}.")
+        output.say(f"Other messages, without a receipt: {strays:,}.")
     if found.foreign:
-        print(f"Receipts of other applications, left out: {found.foreign:,}.")
+        output.say(f"Receipts of other applications, left out: {found.foreign:,}.")
     if found.broken:
         output.note(f"Lines that are no receipts: {found.broken:,}.")
 
@@ -176,4 +176,4 @@ def _show_samples(found: Audit) -> None:
         for one in found.samples
     ]
     output.table(["finding", "queue", "partition", "id", "accepted", "hash"], rows)
-    print()
+    output.say()

@@ -143,9 +143,7 @@ def redrive(
     seconds = None if ttl is None else int(times.length(ttl, least=1, most=MAX_TTL))
     order = Order(run=name or f"redrive-{uuid4().hex[:12]}", wanted=wanted, ttl=seconds, dry_run=run.dry_run)
     if not run.dry_run:
-        output.note(
-            f"If it is interrupted, go on with --run {output.printable(order.run)} and the same queues and filters."
-        )
+        output.note(f"If it is interrupted, go on with --run {order.run} and the same queues and filters.")
     with run.session() as spark:
         outcome = deadletter.redrive(spark, run.store, order, run.say)
     if run.json:
@@ -204,8 +202,8 @@ def _show_classes(found: Sorted) -> None:
     )
     for one in found.classes:
         for sample in one.samples:
-            print(f"{one.queue}  {sample.partition}:{sample.id}  {output.printable(f'{one.error}: {sample.text}')}")
-    print(f"{found.letters} dead letters in {len(found.classes)} classes")
+            output.say(f"{one.queue}  {sample.partition}:{sample.id}  {one.error}: {sample.text}")
+    output.say(f"{found.letters} dead letters in {len(found.classes)} classes")
 
 
 def _described(outcome: Outcome) -> dict[str, Any]:
@@ -221,12 +219,12 @@ def _described(outcome: Outcome) -> dict[str, Any]:
 def _show_outcome(outcome: Outcome, *, dry_run: bool) -> None:
     verb = "would be" if dry_run else "were"
     for name, count in sorted(outcome.sent.items()):
-        print(f"{output.printable(name)}: {count} dead letters {verb} sent back")
+        output.say(f"{name}: {output.plural(count, 'dead letter')} {verb} sent back")
     if not outcome.sent:
-        print(f"0 dead letters {verb} sent back")
+        output.say(f"0 dead letters {verb} sent back")
     if outcome.moved:
-        print(f"{outcome.moved} of them got other ids than those reserved first")
+        output.say(f"{outcome.moved} of them got other ids than those reserved first")
     for reason, count in sorted(outcome.left.items()):
-        print(f"{count} stay: {output.printable(reason)}")
+        output.say(f"{count} stay: {reason}")
     for one in outcome.samples:
-        output.note(f"{one.lies_in} {one.partition}:{one.id} stays: {output.printable(one.reason)}")
+        output.note(f"{one.lies_in} {one.partition}:{one.id} stays: {one.reason}")

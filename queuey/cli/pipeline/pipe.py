@@ -136,7 +136,7 @@ def pipe(
     if run.json:
         output.emit(done)
     else:
-        print(f"{done.messages} messages were read in {done.batches} micro-batches (query {done.query})")
+        output.say(f"{done.messages} messages were read in {done.batches} micro-batches (query {done.query})")
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def _show(found: Preview, *, json: bool) -> None:
         return
     output.table(["column", "type"], found.columns.items())
     if found.sorted:
-        print("Rows are shuffled, so those of a task are sorted before they are written.")
+        output.say("Rows are shuffled, so those of a task are sorted before they are written.")
     output.table(list(found.columns), [list(row.values()) for row in found.rows])
 
 

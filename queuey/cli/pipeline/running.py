@@ -77,9 +77,9 @@ class Run:
     def say(self, text: str) -> None:
         """Says how far the job is; nothing with ``--json``."""
         if self._progress is not None:
-            self._progress.say(text)
+            self._progress.say(output.printable(text))
         elif not self.json:
-            output.note(output.printable(text))
+            output.note(text)
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
@@ -105,7 +105,7 @@ class Run:
             failure = failures.explain(error)
             if failure is None:
                 raise
-            output.note(f"queuey: {output.printable(failure.text)}")
+            output.note(f"queuey: {failure.text}")
             raise typer.Exit(BAD_SETTINGS if failure.usage else 1) from error
 
     @contextmanager

@@ -173,7 +173,8 @@ def _show(found: Stats) -> None:
         listed = tally.top.get(order, ())
         if not listed:
             continue
-        print(f"\n{title}:")
+        output.say()
+        output.say(f"{title}:")
         columns = ["queue", "partitions", "messages", "bytes", "a second", "skew", "last minute", "last hour"]
         output.table(columns, [_row(found, one) for one in listed])
 
@@ -198,7 +199,7 @@ def _show_lag(found: LagReport) -> None:
     )
     if not found.rows:
         return
-    print()
+    output.say()
     columns = ["queue", "partition", "group", "unread", "behind", "come/s", "read/s", "lost", "first in"]
     output.table(
         columns,

@@ -1,0 +1,174 @@
+"""What both command lines print, and how they end.
+
+Results go to standard output, everything else to standard error. What others wrote (names, bodies, errors) is escaped,
+so that it can neither steer a reader's terminal nor turn the order of its characters around.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from io import TextIOWrapper
+from typing import NoReturn, TextIO
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+# Control characters, line and paragraph separators, all that turns the direction of writing, what shows nothing, and
+# lone surrogates. The two joiners (U+200C, U+200D) stay: writing systems and pictures need them.
+_UNSAFE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\U000e0000-\U000e0fff\ud800-\udfff"
+)
+_IN_A_LINE = re.compile(f"[\t\n{_UNSAFE}]")
+_IN_A_TEXT = re.compile(f"[{_UNSAFE}]")
+
+
+def printable(text: str) -> str:
+    """Returns text as one line without anything that a terminal obeys."""
+    return _IN_A_LINE.sub(_escape, text)
+
+
+def say(text: str = "") -> None:
+    """Prints a line of the result."""
+    _print(f"{printable(text)}\n")
+
+
+def note(text: str) -> None:
+    """Says something that is not the result, as a line of its own."""
+    try:
+        sys.stderr.write(f"{printable(text)}\n")
+        sys.stderr.flush()
+    except OSError:
+        _silence(sys.stderr)  # Nobody listens, or nothing can be written: there is nobody left to tell.
+
+
+def emit(value: object) -> None:
+    """Prints one JSON document on a line."""
+    import msgspec  # noqa: PLC0415 - not for --help
+
+    write(msgspec.json.encode(value) + b"\n", json=True)
+
+
+def write(data: bytes, *, json: bool = False) -> None:
+    """Writes bytes of the result at once, so that a reader of the pipe sees them as they come.
+
+    Args:
+        data: As they are to be; a terminal gets text, escaped.
+        json: Escape as JSON does.
+    """
+    if sys.stdout.isatty():
+        _print(_IN_A_TEXT.sub(_escape_json if json else _escape, data.decode("utf-8", "backslashreplace")))
+    else:
+        _print(data)
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> None:
+    """Prints rows of cells, which are escaped already, in columns; some of them stand to the right."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(right))]
+    for row in rows:
+        parts = (
+            value.rjust(width) if to_right else value.ljust(width)
+            for value, width, to_right in zip(row, widths, right, strict=True)
+        )
+        _print("  ".join(parts).rstrip() + "\n")
+
+
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """Returns a count with its noun: ``1 message``, ``2,000 messages``."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks before something that cannot be undone.
+
+    Raises:
+        typer.Exit: The answer is no (code 1), or there is nobody to ask (2).
+    """
+    import typer  # noqa: PLC0415 - what does not ask does without it
+
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        note(f"{question} Nobody is there to ask: repeat with --yes.")
+        raise typer.Exit(2)
+    if not typer.confirm(printable(question), err=True):
+        note("Nothing was changed.")
+        raise typer.Exit(1)
+
+
+def run(
+    program: str,
+    command: Callable[[], object],
+    known: tuple[type[Exception], ...],
+    is_usage: Callable[[Exception], bool],
+) -> NoReturn:
+    """Runs a command line and ends the process, without a traceback for what can happen to anybody.
+
+    Args:
+        program: Its name.
+        command: Does the work; may raise ``SystemExit``.
+        known: Errors whose text says all there is to say: exit code 1.
+        is_usage: Whether such an error is one of usage: exit code 2.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # what ``__main__`` has done
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # for what the locale's encoding does not have
+    code: int | str | None = 1
+    try:
+        command()
+    except SystemExit as ended:
+        code = ended.code
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except known as error:
+        note("; ".join([f"{program}: {error}", *getattr(error, "__notes__", ())]))
+        code = 2 if is_usage(error) else 1
+    except OSError as error:
+        note(f"{program}: {error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _lost(error) or code
+    sys.exit(code)
+
+
+def _print(data: str | bytes) -> None:
+    try:
+        if isinstance(data, str):
+            sys.stdout.write(data)
+        else:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except OSError as error:
+        raise SystemExit(_lost(error)) from error
+
+
+def _lost(error: OSError) -> int:
+    """Says that no more of the result can be written, unless its reader has gone away; returns the exit code."""
+    if not isinstance(error, BrokenPipeError):
+        note(f"The output is not complete: {error.strerror}.")
+    _silence(sys.stdout)
+    return 1
+
+
+def _silence(stream: TextIO) -> None:
+    """Leads a stream that nothing can be written to nowhere, so that closing it at the end raises nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _escape(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
+
+
+def _escape_json(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code <= 0xFFFF:  # noqa: PLR2004 - the Basic Multilingual Plane
+        return f"\\u{code:04x}"
+    return f"\\u{0xD7C0 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"

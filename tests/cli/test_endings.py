@@ -1,0 +1,131 @@
+"""How commands end when somebody presses Ctrl-C, a pipe is closed, a disk is full, or the service goes away."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from queuey import __version__
+from queuey.client import Client
+from tests.commands import Run
+from tests.processes import ending
+from tests.served import Served, environment, free_port
+
+
+def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) -> None:
+    """Ctrl-C says how many messages are stored and how to go on; going on so sends the rest once."""
+    command = [sys.executable, "-m", "queuey", "send", queue, "--from", "-", "-p", "1", "--batch", "2"]
+    variables = environment(QUEUEY_PROFILE=str(served.profile_path))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with ending(subprocess.Popen(command, env=variables, **pipes)) as process:  # type: ignore[call-overload]
+        process.stdin.write(b"1\n2\n3\n4\n5\n")
+        process.stdin.flush()
+        while client.info(queue).count < 4:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        err = process.stderr.read().decode()
+    assert "4 messages were stored before." in err
+    assert "Traceback" not in err
+    skip = re.search(r"--skip (\d+)", err)
+    assert skip is not None
+    rest = b"1\n2\n3\n4\n5\n6\n"
+    assert run("send", queue, "--from", "-", "-p", "1", "--skip", skip[1], stdin=rest).code == 0
+    assert [message.body for message in client.read_all(queue)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5])
+def test_ctrl_c_while_serve_starts(seconds: float, tmp_path: Path) -> None:
+    """Ctrl-C in the first moments ends the service without a word, whatever is being imported."""
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from queuey.__main__ import main\n"
+        "print('up', flush=True); main()"
+    )
+    command = [sys.executable, "-c", program, "serve", "--data", str(tmp_path / "data"), "--port", str(free_port())]
+    variables = environment(QUEUEY_PROFILE=str(tmp_path / "profile.toml"))
+    with ending(
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=variables, text=True)
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert process.returncode in {0, 130, -signal.SIGINT}
+
+
+@pytest.mark.parametrize("arguments", [["--json"], ["--raw"], []])
+def test_full_disk(served: Served, client: Client, queue: str, arguments: list[str]) -> None:
+    """A result that cannot be written is a failure, told in one line."""
+    client.send(queue, "x")
+    command = [sys.executable, "-m", "queuey", "read", queue, *arguments]
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            command,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment(QUEUEY_PROFILE=str(served.profile_path)),
+            timeout=60,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (1, b"The output is not complete: No space left on device.\n")
+
+
+def test_version(run: Run) -> None:
+    """The version is printed where everybody looks for it."""
+    assert run("--version").text == f"queuey {__version__}\n"
+
+
+def test_dash_is_standard_input(run: Run, client: Client, queue: str) -> None:
+    """A dash stands for standard input, as everywhere."""
+    assert run("send", queue, "-", stdin=b"piped").code == 0
+    assert [message.body for message in client.read_all(queue)] == ["piped"]
+
+
+def test_counts_are_english(run: Run, queue: str) -> None:
+    """One message is one message."""
+    assert run("send", queue, "--from", "-", stdin=b"1\n").text.startswith("1 message stored in 1 queue, ")
+    assert run("send", queue, "--from", "-", stdin=b"1\n2\n").text.startswith("2 messages stored in 1 queue, ")
+
+
+def test_direction_of_writing(run: Run, client: Client, queue: str) -> None:
+    """What turns the direction of writing is shown, not obeyed, in bodies and in names."""
+    client.send(queue, "a\u202eb")
+    assert "a\\u202eb" in run("read", queue).text
+    name = f"\u202e{queue[:20]}"
+    client.create_queue(name)
+    assert f"\\u202e{queue[:20]}\n" in run("queue", "list").text
+    assert run("queue", "delete", name, "--yes").text == f"\\u202e{queue[:20]} is deleted.\n"
+
+
+def test_tail_says_when_the_service_is_away(tmp_path: Path) -> None:
+    """Tail says once that the service is away and once that it is back, and goes on where it was."""
+    with Served(tmp_path) as first, first.client() as client:
+        client.create_queue("q")
+        client.send("q", "before")
+        command = [sys.executable, "-m", "queuey", "tail", "q", "--raw", "--limit", "2"]
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(QUEUEY_PROFILE=str(first.profile_path)),
+        )
+        with ending(process):
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "before\n"
+            first.kill()
+            assert process.stderr.readline().startswith("The service is away, waiting for it: http://127.0.0.1:")
+            with Served(tmp_path, port=first.port) as second, second.client() as again:
+                again.send("q", "after")
+                assert process.stdout.readline() == "after\n"
+                assert process.wait(60) == 0
+                assert process.stderr.read() == "The service answers again.\n"

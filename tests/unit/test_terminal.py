@@ -1,0 +1,98 @@
+"""What may reach a terminal, and how commands end."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import sys
+import unicodedata
+
+import pytest
+
+from queuey import terminal
+
+EVERYTHING = "".join(map(chr, range(sys.maxunicode + 1)))
+TURNING = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+class Tty(io.TextIOWrapper):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Says so."""
+        return True
+
+
+def left(text: str, *kept: str) -> set[str]:
+    """The characters of a text that could steer a terminal or turn the order of what stands in it."""
+    bad = {"Cc", "Cs", "Zl", "Zp"}
+    marks = "\u061c\u200e\u200f"
+    found = {c for c in text if unicodedata.category(c) in bad or unicodedata.bidirectional(c) in TURNING or c in marks}
+    return found - {*kept}
+
+
+def test_no_character_steers_a_terminal() -> None:
+    """Of all characters there are, none that steers or turns is left; ordinary text stays as it is."""
+    assert left(terminal.printable(EVERYTHING)) == set()
+    fine = "Grüße, 日本語 עברית عربى नमस्ते \u200d👩\u200d👧"
+    assert terminal.printable(fine) == fine
+    assert terminal.printable("a\u202eb\x9b\n") == r"a\u202eb\x9b\n"
+
+
+def test_results_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON on a terminal is still the same JSON, and bodies keep their lines; neither has what steers."""
+    text = EVERYTHING.encode("utf-8", "replace").decode()
+    for data, as_json in ((json.dumps(text, ensure_ascii=False), True), (text, False)):
+        out = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", Tty(out, "utf-8"))
+        terminal.write(data.encode(), json=as_json)
+        written = out.getvalue().decode()
+        assert left(written, "\t", "\n") == set()
+        if as_json:
+            assert json.loads(written) == text
+        else:
+            assert written.count("\n") == text.count("\n")
+
+
+def test_results_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe gets every byte as it is."""
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "utf-8"))
+    terminal.write(b"\x1b[2J\xff\n")
+    assert out.getvalue() == b"\x1b[2J\xff\n"
+
+
+def test_plural() -> None:
+    """One is one; all other counts are several."""
+    assert [terminal.plural(n, "message") for n in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
+    assert terminal.plural(1, "message was", "messages were") == "1 message was"
+
+
+class Oops(Exception):
+    """An error that says all there is to say."""
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (SystemExit(3), 3, ""),
+        (KeyboardInterrupt(), 130, ""),
+        (Oops("the \u202equeue"), 1, "prog: the \\u202equeue\n"),
+        (Oops("usage"), 2, "prog: usage\n"),
+        (OSError(errno.EACCES, "Permission denied", "/x"), 1, "prog: Permission denied: /x\n"),
+    ],
+    ids=["exit", "Ctrl-C", "known", "usage", "system"],
+)
+def test_how_a_command_ends(
+    raised: BaseException, code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What can happen to anybody ends with an exit code and a line at most."""
+
+    def command() -> None:
+        raise raised
+
+    with pytest.raises(SystemExit) as ended:
+        terminal.run("prog", command, (Oops,), lambda error: str(error) == "usage")
+    assert ended.value.code == code
+    assert capsys.readouterr().err == said
