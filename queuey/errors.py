@@ -33,6 +33,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -83,33 +84,52 @@ class NotAllowed(QueueyError):
 
 
 class NotFound(QueueyError):
-    """Something named in the request does not exist."""
+    """Something named in the request does not exist.
+
+    Args:
+        name: What it is called.
+        text: In place of what the class says by itself.
+    """
 
     code = "NotFound"
+    form = "{name}"
+
+    def __init__(self, name: str = "", text: str = "") -> None:
+        super().__init__(name, text)
+        self.name = name
+        self._text = text
+
+    def __str__(self) -> str:
+        """Names it and says what to do."""
+        return self._text or self.form.format(name=self.name, quoted=quote(self.name))
 
 
 class ApplicationNotFound(NotFound):
     """No application has that name."""
 
     code = "InvalidApplicationName"
+    form = "Application {name!r} does not exist. Create it: queuey app create {quoted}"
 
 
 class QueueNotFound(NotFound):
     """The application has no queue of that name."""
 
     code = "InvalidQueueName"
+    form = "Queue {name!r} does not exist. Create it: queuey queue create {quoted}"
 
 
 class GroupNotFound(NotFound):
     """The queue has no offsets of that consumer group."""
 
     code = "InvalidGroupName"
+    form = "Group {name!r} has no offsets of this queue. List those that have: queuey offsets show QUEUE"
 
 
 class KeyNotFound(NotFound):
     """The application has no such key."""
 
     code = "InvalidKeyId"
+    form = "Key {name!r} does not exist. List those that do: queuey app keys APPLICATION"
 
 
 class Conflict(QueueyError):
@@ -124,15 +144,30 @@ class QueueExists(Conflict):
     code = "QueueExists"
 
     def __init__(self, queue: Queue, differing: Sequence[str]) -> None:
-        super().__init__(f"Queue {queue.name!r} exists with another {', '.join(differing)}.")
+        super().__init__(queue, differing)
         self.queue = queue
         self.differing = tuple(differing)
 
+    def __str__(self) -> str:
+        """Says what the queue has in place of what was asked for."""
+        name = self.queue.name
+        there = ", ".join(f"{field} {_shown(getattr(self.queue, field))}" for field in self.differing)
+        return f"Queue {name!r} exists and has {there}. Ask for that, or change it: queuey queue update {quote(name)}"
+
 
 class ApplicationExists(Conflict):
-    """An application of that name exists."""
+    """An application of that name exists.
+
+    Args:
+        name: Its name.
+    """
 
     code = "ApplicationExists"
+
+    def __str__(self) -> str:
+        """Names it and says how to get a further key."""
+        name = str(self.args[0])
+        return f"Application {name!r} exists already. Give it a further key: queuey app key-add {quote(name)}"
 
 
 class OffsetConflict(Conflict):
@@ -146,9 +181,18 @@ class OffsetConflict(Conflict):
     code = "OffsetConflict"
 
     def __init__(self, current: Mapping[int, str | None], applied: Sequence[int]) -> None:
-        super().__init__("The recorded offset is not the expected one.")
+        super().__init__(current, applied)
         self.current = dict(current)
         self.applied = tuple(applied)
+
+    def __str__(self) -> str:
+        """Says what is recorded in place of what was expected."""
+        there = ", ".join(
+            f"{offset or 'none'} in partition {number}"
+            for number, offset in self.current.items()
+            if number not in self.applied
+        )
+        return f"The recorded offset is another than expected: {there}. Somebody else has set it: read it again."
 
 
 class QueueChanged(QueueyError):
@@ -232,3 +276,9 @@ class SettingsError(QueueyError):
     """Settings that cannot be used: unknown, malformed or conflicting."""
 
     code = "SettingsError"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, tuple | list | frozenset | set):
+        return ", ".join(sorted(map(str, value))) or "none"
+    return "none" if value is None else str(value)

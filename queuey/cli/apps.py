@@ -18,6 +18,7 @@ from queuey.cli import output
 from queuey.cli.configured import Place, on_store
 from queuey.cli.output import Json, Yes
 from queuey.client import instants
+from queuey.errors import ApplicationNotFound, KeyNotFound
 
 if TYPE_CHECKING:
     from queuey.messages import Key
@@ -103,8 +104,8 @@ def rotate(
         _existing(store, name)
         old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
         if key is not None and not old:
-            output.note(f"queuey: application {name!r} has no valid key {key}")
-            raise typer.Exit(1)
+            text = f"Application {name!r} has no valid key {key!r}. List its keys: queuey app keys {name}"
+            raise KeyNotFound(key, text)
         secret, new = _new_key(store, name, None, note)
         end = time.time() + seconds
         for found in old:
@@ -146,7 +147,10 @@ def key_import(place: Place, name: Name, note: Note = "", expires: Expires = Non
         output.note("Type or paste the key and press Enter:")
     secret = sys.stdin.readline().strip()
     if not secret or not secret.isascii() or not secret.isprintable() or set(secret) & set(" ;,"):
-        output.note("queuey: a key is one line of printable ASCII without spaces, commas and semicolons")
+        what = "it has a character that no key has" if secret else "standard input is empty"
+        output.note(
+            f"queuey: no key was imported: {what}. It is one line of ASCII without spaces, commas and semicolons."
+        )
         raise typer.Exit(1)
     with place.open() as store:
         with suppress(ApplicationExists):
@@ -157,8 +161,7 @@ def key_import(place: Place, name: Name, note: Note = "", expires: Expires = Non
 
 def _existing(store: Store, name: str) -> None:
     if name not in store.applications():
-        output.note(f"queuey: there is no application {name!r}")
-        raise typer.Exit(1)
+        raise ApplicationNotFound(name)
 
 
 def _check_name(name: str) -> None:
@@ -169,7 +172,7 @@ def _check_name(name: str) -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise typer.BadParameter("a name has letters, digits and . _ - only")
+        raise typer.BadParameter(f"{name!r} is not the name of an application: letters, digits and . _ - only")
 
 
 def _new_key(store: Store, name: str, expires: float | None, note: str) -> tuple[str, Key]:

@@ -129,10 +129,11 @@ def update(
     given = {field: value for field, value in changes.items() if value is not None}
     for field in reset or []:
         if field not in {"ttl", "read_delay", "principals"} or field in given:
-            raise typer.BadParameter(f"{field!r} cannot be reset here", param_hint="--reset")
+            text = f"{field!r} cannot be reset: ttl, read_delay and principals can, where no value is given"
+            raise typer.BadParameter(text, param_hint="--reset")
         given[field] = None
     if not given:
-        raise typer.BadParameter("nothing to change was given")
+        raise typer.BadParameter("nothing to change was given: name a field, such as --ttl 7d, or --reset one")
     _show_queue(client.update_queue(name, **given), json=json)
 
 

@@ -186,7 +186,7 @@ def _standard_input() -> str | bytes:
         output.note("Type the message; end with Ctrl-D:")
     data = sys.stdin.buffer.read(LARGEST_INPUT)
     if not data:
-        raise typer.BadParameter("there is nothing to send")
+        raise typer.BadParameter("standard input is empty: there is nothing to send")
     try:
         return data.decode()
     except UnicodeDecodeError:

@@ -89,5 +89,8 @@ def _checked(key: str | None) -> str | None:
     """Returns the key if a header can carry it. The error does not show it."""
     key = (key or "").strip()
     if key and _KEY.fullmatch(key) is None:
-        raise InvalidArgument("the API key has characters that no key has")
+        raise InvalidArgument(
+            "the API key has characters that no key has, such as spaces or letters with accents."
+            " See where it comes from: key=, QUEUEY_KEY or the profile"
+        )
     return key or None

@@ -95,7 +95,7 @@ class Attempts(Generic[T]):
         if answer.status < _FAILURE:
             self._choice.worked(self.server)
         if answer.status >= _ERROR:
-            raise read_refusal(answer)
+            raise read_refusal(answer, alone=self._call.alone)
         if answer.status not in _SUCCESS:
             raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never gives")
         return self._call.parse(answer)

@@ -226,5 +226,5 @@ def checked_wait(wait: float) -> float:
         InvalidArgument: It is not above 0 and at most 20 s, so that reading on would spin or be refused.
     """
     if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
-        raise InvalidArgument("wait must be above 0 and at most 20 seconds")
+        raise InvalidArgument(f"wait is {wait!r}: it must be above 0 and at most 20 seconds")
     return wait

@@ -42,14 +42,21 @@ class _Body(msgspec.Struct, frozen=True):
     partitions: dict[int, _OffsetState] = {}
 
 
-def read_refusal(answer: Answer) -> ApiError:
-    """Returns the error for an answer of 400 or above; whatever its body holds, there is one."""
+def read_refusal(answer: Answer, *, alone: bool = False) -> ApiError:
+    """Returns the error for an answer of 400 or above; whatever its body holds, there is one.
+
+    Args:
+        answer: The answer.
+        alone: It is about a batch of one message, whose number is left out of the names of fields.
+    """
     wait = retry_after(answer)
     try:
         body = msgspec.json.decode(answer.content, type=_Body, strict=False)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _plain(answer, wait)
     fields = _texts(body.errors) or _texts(body.error_msg)
+    if alone:
+        fields = {name.removeprefix("0."): text for name, text in fields.items()}
     code = _short(body.code or "") or _code_among(fields) or _CODES.get(answer.status, "Error")
     return error_for(
         Refusal(

@@ -119,7 +119,7 @@ class Batcher:
 
     def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES) -> None:
         if messages < 1:
-            raise InvalidArgument("a batch has at least one message")
+            raise InvalidArgument(f"batch is {messages}: a batch has at least one message")
         self._most = min(messages, BATCH_MESSAGES)
         self._room = size - len(_OPEN) - len(_CLOSE)
         self._items: list[bytes] = []
@@ -155,7 +155,8 @@ def send(queue: str, message: Outgoing, after: After | None = None) -> Call[Rece
         batcher.add(message)
         content = batcher.rest()
         assert content is not None  # noqa: S101 - a message was just added
-        return Call("POST", queue_segment(queue), parse, headers=_batch_headers(after), content=content.content)
+        batched = _batch_headers(after)
+        return Call("POST", queue_segment(queue), parse, headers=batched, content=content.content, alone=True)
     return Call("POST", queue_segment(queue), parse, headers=headers | _after(after), content=_bytes(message.body))
 
 

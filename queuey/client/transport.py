@@ -194,4 +194,5 @@ def _translated(server: Server, *, closed: bool) -> Iterator[None]:
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
         kind = next((ours for theirs, ours in _FAILURES if isinstance(error, theirs)), ConnectionLost)
         detail = "" if issubclass(kind, Timeout) or not str(error) else f" ({error})"
-        raise kind(_TEXTS[kind] + detail, server.root) from error
+        hint = ". Start the service: queuey serve" if server.local and kind is ConnectionFailed else ""
+        raise kind(_TEXTS[kind] + detail + hint, server.root) from error

@@ -55,6 +55,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
         content: The body; None: none.
         repeatable: Doing it twice is the same as doing it once, so it may be sent again after any failure.
         wait: Seconds for which the server was asked to hold the answer back.
+        alone: It is a batch of one message, so a refusal need not say which message it is about.
     """
 
     method: str
@@ -65,6 +66,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True):
     content: bytes | None = None
     repeatable: bool = False
     wait: float = 0.0
+    alone: bool = False
 
 
 class Times(msgspec.Struct, frozen=True):
@@ -153,7 +155,7 @@ def _partition(number: int | str) -> int:
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{number!r} is not a partition") from error
     if value < 1:
-        raise InvalidArgument("partitions are numbered from 1")
+        raise InvalidArgument(f"{value} is not a partition: they are numbered from 1")
     return value
 
 
@@ -177,10 +179,10 @@ def place_text(place: Place) -> str:
 
 def _seconds(instant: datetime) -> str:
     if instant.tzinfo is None:
-        raise InvalidArgument("a datetime without a time zone names no instant")
+        raise InvalidArgument(f"{instant} has no time zone: give it one, such as datetime.UTC")
     microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
     if microseconds < 0:
-        raise InvalidArgument("instants before 1970 cannot be asked for")
+        raise InvalidArgument(f"{instant} lies before 1970, where no message is: ask from 0 on")
     return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"
 
 
@@ -196,7 +198,7 @@ def point_text(point: Point) -> str:
         case Message() | Receipt():
             return point.id
         case bool():
-            raise InvalidArgument("a position is not True or False")
+            raise InvalidArgument(f"{point!r} is not a position")
         case int():
             return str(point)
         case float():

@@ -36,8 +36,8 @@ def find_queue(store: Store, application: str, name: str, *, fresh: bool = False
         return store.queue(application, name, fresh=fresh)
     except QueueNotFound as error:
         if not store.has_application(application):
-            raise ApplicationNotFound("Application of that name was not found.") from error
-        raise QueueNotFound("Queue of that name was not found.") from error
+            raise ApplicationNotFound(application) from error
+        raise
 
 
 class Entry:

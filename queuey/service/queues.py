@@ -60,7 +60,7 @@ class Queues:
     def require_application(self, application: str) -> None:
         """Raises ApplicationNotFound if there is no such application."""
         if not self._store.has_application(application):
-            raise ApplicationNotFound("Application of that name was not found.")
+            raise ApplicationNotFound(application)
 
     def create(self, application: str, name: str | None, spec: QueueSpec) -> tuple[Queue, bool]:
         """Creates a queue, or finds the one that has every field given.
@@ -114,13 +114,7 @@ class Queues:
         Raises:
             InvalidRequest: It would have fewer partitions (code ``InvalidUpdate``).
         """
-
-        def change(queue: Queue) -> Queue:
-            if changes.partitions is not None and changes.partitions < queue.partitions:
-                raise InvalidRequest({"InvalidUpdate": "Partitions can only be increased."}, code="InvalidUpdate")
-            return self._store.update_queue(queue, changes, clear=clear)
-
-        return entry.use(change)
+        return entry.use(lambda queue: self._store.update_queue(queue, changes, clear=clear))
 
     def delete(self, entry: Entry) -> None:
         """Deletes the queue with all it has."""

@@ -62,7 +62,7 @@ def fronts(options: ReadOptions, *, missing: bool) -> list[Front]:
         if front is not None:
             found.append(_restricted(front, selection, missing=missing))
         elif not missing:
-            raise QueueNotFound(f"There is no queue {name!r}.")
+            raise QueueNotFound(name)
     return found
 
 

@@ -146,7 +146,7 @@ def _queue(store: Store, owner: str, name: str) -> Queue:
     try:
         return store.queue(owner, name, fresh=True)
     except QueueNotFound as error:
-        raise QueueNotFound(f"application {owner!r} has no queue {name!r}") from error
+        raise QueueNotFound(name, f"application {owner!r} has no queue {name!r}") from error
 
 
 def _matching(store: Store, owner: str, regex: re.Pattern[str], page: int) -> list[Queue]:

@@ -192,7 +192,7 @@ class TaskWriter:
             if self._options.create and name == self._options.queue:
                 spec = QueueSpec(partitions=self._options.partitions)
                 return self._store.create_queue(self._application, name, spec)[0]
-            raise QueueNotFound(f"application {self._application!r} has no queue {name!r}") from error
+            raise QueueNotFound(name, f"application {self._application!r} has no queue {name!r}") from error
 
     def _drafts(self, chunk: Chunk, queue: Queue, which: Sequence[int]) -> Drafts:
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl

@@ -35,5 +35,7 @@ def changed(queue: Queue, changes: QueueSpec, clear: Iterable[str]) -> dict[str,
     """
     fields = {name: _DEFAULTS[name] for name in clear if name in FIELDS} | given(changes)
     if fields.get("partitions", queue.partitions) < queue.partitions:
-        raise InvalidRequest({"InvalidUpdate": "Partitions can only be increased."}, code="InvalidUpdate")
+        text = f"Queue {queue.name!r} has {queue.partitions} partitions, more than {fields['partitions']}"
+        text = f"Partitions can only be increased. {text}."
+        raise InvalidRequest({"InvalidUpdate": text}, code="InvalidUpdate")
     return fields

@@ -76,9 +76,9 @@ def too_large(field: str, most: int, *, unit: str = "bytes") -> TooLarge:
     return TooLarge({field: f"Longer than maximum length {most} {unit}"})
 
 
-def bad_json() -> InvalidRequest:
-    """Returns the error of a body that is not the JSON it should be."""
-    return InvalidRequest({"InvalidParameter": "Unable to properly deserialize JSON body."})
+def bad_json(why: object) -> InvalidRequest:
+    """Returns the error of a body that is not the JSON it should be, in the original's words and with the reason."""
+    return InvalidRequest({"InvalidParameter": f"Unable to properly deserialize JSON body. {why}."})
 
 
 def parse_form(text: str, what: str) -> dict[str, str]:
@@ -138,8 +138,8 @@ def read_object(body: bytes) -> dict[str, Any]:
     """
     try:
         fields = decode_any(body)
-    except JSON_ERRORS:
-        raise bad_json() from None
+    except JSON_ERRORS as error:
+        raise bad_json(error) from None
     if not isinstance(fields, dict):
-        raise bad_json()
+        raise bad_json("It is no object")
     return fields

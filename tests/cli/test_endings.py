@@ -22,8 +22,9 @@ def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) 
     """Ctrl-C says how many messages are stored and how to go on; going on so sends the rest once."""
     command = [sys.executable, "-m", "queuey", "send", queue, "--from", "-", "-p", "1", "--batch", "2"]
     variables = environment(QUEUEY_PROFILE=str(served.profile_path))
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with ending(subprocess.Popen(command, env=variables, **pipes)) as process:  # type: ignore[call-overload]
+    with ending(subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stderr=subprocess.PIPE)) as process:
+        assert process.stdin is not None
+        assert process.stderr is not None
         process.stdin.write(b"1\n2\n3\n4\n5\n")
         process.stdin.flush()
         while client.info(queue).count < 4:

@@ -190,7 +190,7 @@ def test_classes(run: Run, job: Job) -> None:
     lines = ended.text.splitlines()
     assert lines[1].split()[:3] == ["2", "or\\x1bders", "acme.Late"]
     assert lines[2].endswith(f"1:{'a' * 32}  acme.Late: order 7 is late")
-    assert lines[3] == "2 dead letters in 1 classes"
+    assert lines[3] == "2 dead letters in 1 class"
     wanted = given[1]
     assert (wanted.queues, wanted.partitions, wanted.choice.error) == (("orders",), (2,), "Late")
     assert run(*arguments, "--json").json["classes"][0]["count"] == 2
@@ -205,7 +205,7 @@ def test_redrive(run: Run, job: Job) -> None:
     ended = run(*arguments)
     assert ended.code == 1
     assert ended.text.splitlines() == [
-        "orders: 5 dead letters were sent back",
+        "orders: 5 dead letters sent back",
         "1 of them got other ids than those reserved first",
         f"1 stay: {stays.reason}",
     ]

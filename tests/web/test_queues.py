@@ -239,7 +239,8 @@ def test_partitions_only_grow(owner: Caller) -> None:
     owner.create("q", partitions=3)
     reply = owner.send_form("PUT", "q", partitions=2)
     assert reply.status == 400
-    assert reply.errors == {"InvalidUpdate": "Partitions can only be increased."}
+    text = "Partitions can only be increased. Queue 'q' has 3 partitions, more than 2."
+    assert reply.errors == {"InvalidUpdate": text}
     assert owner.send_form("PUT", "q", partitions=3).status == 200
 
 
@@ -249,7 +250,7 @@ def test_delete_frees_the_name(owner: Caller) -> None:
     owner.post("q", "old", X_Partition="2")
     assert owner("DELETE", "q").json == {"status": "ok"}
     assert owner("DELETE", "q").status == 404
-    assert owner.get("q").errors == {"InvalidQueueName": "Queue of that name was not found."}
+    assert owner.get("q").errors == {"InvalidQueueName": "Queue 'q' does not exist. Create it: queuey queue create q"}
     owner.create("q", partitions=2)
     assert owner.get("q", partitions="*").messages == []
 

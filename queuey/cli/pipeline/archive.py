@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queuey.cli import output
+from queuey.cli.output import plural
 from queuey.cli.pipeline.running import Run, on_spark
 from queuey.client import instants
 
@@ -64,7 +65,7 @@ def archive(
     """
     selection = selected(queues, pattern)
     if kind not in FORMATS:
-        raise typer.BadParameter(f"one of {', '.join(FORMATS)}", param_hint="--format")
+        raise typer.BadParameter(f"{kind!r} is not one of {', '.join(FORMATS)}", param_hint="--format")
     seconds = _length(bucket, "--bucket")
     if check and stream:
         raise typer.BadParameter("goes without --check", param_hint="--stream")
@@ -160,20 +161,21 @@ def _show_buckets(report: ArchiveReport) -> None:
     if rows:
         output.table(("queue", "bucket", "messages", "bytes", "expiring"), rows)
     done = "would be archived" if report.dry_run else "archived"
-    output.note(f"{len(rows)} buckets with {report.messages} messages of {report.queues} queues {done}: {report.to}")
+    text = (
+        f"{plural(len(rows), 'bucket')} with {plural(report.messages, 'message')} of {plural(report.queues, 'queue')}"
+    )
+    output.note(f"{text} {done}: {report.to}")
     late = sum(one.expiring for one in report.archived)
     if late:
-        output.note(
-            f"{late} buckets are older than their queue's TTL: messages may have expired before. Archive sooner."
-        )
+        text = plural(late, "bucket is older than its", "buckets are older than their")
+        output.note(f"{text} queue's TTL: messages may have expired before. Archive sooner.")
     for text in report.damaged:
         output.note(f"A manifest could not be used, its bucket was archived again: {text}")
     if report.vanished:
-        output.note(f"{report.vanished} buckets were gone when they were to be scanned.")
+        output.note(f"{plural(report.vanished, 'bucket was', 'buckets were')} gone when it was time to scan.")
     for one in report.failed:
-        name = output.printable(one.queue)
         text = f"the store has {one.missing} messages more and {one.changed} others at the second look"
-        output.note(f"Not archived: {name} {one.bucket}: {text}. Archive it again.")
+        output.note(f"Not archived: {one.queue} {one.bucket}: {text}. Archive it again.")
 
 
 def _show_check(report: CheckReport) -> None:
@@ -183,17 +185,17 @@ def _show_check(report: CheckReport) -> None:
         output.note(text)
     if report.waiting:
         output.table(("queue", "bucket", "not archived yet"), [(w.queue, w.bucket, w.count) for w in report.waiting])
-    state = "as their manifests say" if report.ok else "checked; some are damaged"
-    output.note(f"{report.buckets} buckets with {report.messages} messages are {state}: {report.archive}")
+    state = "as manifests say" if report.ok else "checked; some are damaged"
+    text = f"{plural(report.buckets, 'bucket')} with {plural(report.messages, 'message')}"
+    output.note(f"{text}, {state}: {report.archive}")
 
 
 def _show_stream(report: StreamReport, *, json: bool) -> None:
     if json:
         _emit(report)
         return
-    output.note(
-        f"{report.batches} batches with {report.messages} messages kept, {report.closed} buckets closed: {report.to}"
-    )
+    text = f"{plural(report.batches, 'batch', 'batches')} with {plural(report.messages, 'message')} kept"
+    output.note(f"{text}, {plural(report.closed, 'bucket')} closed: {report.to}")
 
 
 def _emit(report: object, **more: object) -> None:

@@ -203,7 +203,8 @@ def _show_classes(found: Sorted) -> None:
     for one in found.classes:
         for sample in one.samples:
             output.say(f"{one.queue}  {sample.partition}:{sample.id}  {one.error}: {sample.text}")
-    output.say(f"{found.letters} dead letters in {len(found.classes)} classes")
+    classes = output.plural(len(found.classes), "class", "classes")
+    output.say(f"{output.plural(found.letters, 'dead letter')} in {classes}")
 
 
 def _described(outcome: Outcome) -> dict[str, Any]:
@@ -217,11 +218,11 @@ def _described(outcome: Outcome) -> dict[str, Any]:
 
 
 def _show_outcome(outcome: Outcome, *, dry_run: bool) -> None:
-    verb = "would be" if dry_run else "were"
+    verb = "would be sent back" if dry_run else "sent back"
     for name, count in sorted(outcome.sent.items()):
-        output.say(f"{name}: {output.plural(count, 'dead letter')} {verb} sent back")
+        output.say(f"{name}: {output.plural(count, 'dead letter')} {verb}")
     if not outcome.sent:
-        output.say(f"0 dead letters {verb} sent back")
+        output.say(f"0 dead letters {verb}")
     if outcome.moved:
         output.say(f"{outcome.moved} of them got other ids than those reserved first")
     for reason, count in sorted(outcome.left.items()):

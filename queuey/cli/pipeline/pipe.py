@@ -136,7 +136,8 @@ def pipe(
     if run.json:
         output.emit(done)
     else:
-        output.say(f"{done.messages} messages were read in {done.batches} micro-batches (query {done.query})")
+        read = output.plural(done.messages, "message was", "messages were")
+        output.say(f"{read} read in {output.plural(done.batches, 'micro-batch', 'micro-batches')} (query {done.query})")
 
 
 @contextmanager

@@ -96,15 +96,16 @@ def _show(report: ReplayReport, *, json: bool) -> None:
     if rows:
         output.table(("archived", "queue", "new", "messages"), rows)
     if report.expired:
-        output.note(f"{report.expired} messages have expired and are left out.")
+        output.note(f"{output.plural(report.expired, 'message has', 'messages have')} expired and are left out.")
     if report.moved:
-        output.note(f"{report.moved} messages could not be written in time and got later ids.")
+        output.note(f"{output.plural(report.moved, 'message')} could not be written in time and got later ids.")
+    whole = f"{output.plural(report.messages, 'message')} of {output.plural(report.buckets, 'bucket')}"
     if report.dry_run:
-        output.note(f"{report.messages} messages of {report.buckets} buckets would be there. Run {report.run}.")
+        output.note(f"{whole} would be there. Run {report.run}.")
         return
     before = report.messages - report.written
     text = f", {before} of them from earlier runs" if before > 0 else ""
-    output.note(f"{report.messages} messages of {report.buckets} buckets are there{text}. Run {report.run}.")
+    output.note(f"There: {whole}{text}. Run {report.run}.")
 
 
 def _position(text: str, now: float, option: str) -> Position:

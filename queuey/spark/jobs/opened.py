@@ -60,7 +60,7 @@ class Opened:
         names = [name for name, _ in selection.partitions] if isinstance(selection, Assign) else selection.names
         for name in names:
             if name not in there:
-                raise QueueNotFound(f"The archive {self.files.root} has nothing of a queue {name!r}.")
+                raise QueueNotFound(name, f"The archive {self.files.root} has nothing of a queue {name!r}.")
         return sorted(names)
 
     def bucket_names(self, queue: str) -> list[str]:

@@ -201,8 +201,8 @@ def read_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
         batch = _decode_batch(body)
     except msgspec.ValidationError:
         return _read_loose_batch(body, limits, queue)
-    except JSON_ERRORS:
-        raise bad_json() from None
+    except JSON_ERRORS as error:
+        raise bad_json(error) from None
     _check_count(batch.messages, limits)
     drafts = []
     highest, longest = queue.partitions, limits.max_body // 4
@@ -232,8 +232,10 @@ def _read_loose_batch(body: bytes, limits: Limits, queue: Queue) -> list[Draft]:
     """Reads a batch item by item, taking numbers as text and any JSON value as a body."""
     try:
         raw = _decode_loose_batch(body).messages
-    except JSON_ERRORS:
-        raise bad_json() from None
+    except msgspec.ValidationError:
+        raise bad_json('It has no "messages"; one message alone goes by another Content-Type') from None
+    except JSON_ERRORS as error:
+        raise bad_json(error) from None
     try:
         items = _decode_items(raw)
     except JSON_ERRORS:

@@ -30,6 +30,7 @@ class MessageNotFound(NotFound):
     """No message has the id."""
 
     code = "InvalidMessageID"
+    form = "Message {name} is not there: it was deleted, has expired, or lies in another partition."
 
 
 def parse_places(text: str, most: int) -> list[Place]:
@@ -40,18 +41,23 @@ def parse_places(text: str, most: int) -> list[Place]:
     """
     items = text.split(",")
     if len(items) > most:
-        raise InvalidRequest({"InvalidMessageID": f"More than {most} message ids."}, code="InvalidMessageID")
+        message = f"{len(items)} message ids; {most} at most. Ask in several requests."
+        raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
     try:
         return [_place(item.strip()) for item in items]
-    except ValueError:
-        raise InvalidRequest({"InvalidMessageID": "Invalid message id's."}, code="InvalidMessageID") from None
+    except ValueError as error:
+        message = f'"{fields.show(str(error))}" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'
+        raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID") from None
 
 
 def _place(item: str) -> Place:
     match = _PLACE.fullmatch(item)
     if match is None:
         raise ValueError(item)
-    return int(match[1] or 1), ids.parse_id(match[2])
+    try:
+        return int(match[1] or 1), ids.parse_id(match[2])
+    except ValueError:
+        raise ValueError(item) from None
 
 
 def _position(value: object) -> Position:
@@ -166,7 +172,7 @@ class MessageViews:
         if not raw:
             return Answer(200, body_of(render_fetched(messages)), JSON)
         if not messages:
-            raise MessageNotFound("Message of that id was not found.")
+            raise MessageNotFound(match["ids"].strip())
         return raw_answer(messages[0])
 
     def put(self, environ: Environ, match: Match) -> Answer:

@@ -74,7 +74,7 @@ class OffsetViews:
         entry = self._gate.enter(environ, self._gate.find(match), "commit")
         given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
-            raise bad_json()
+            raise bad_json('It has no object "partitions"')
         errors = Errors()
         changes = [_change(number, item, errors) for number, item in given.items()]
         numbers = [change.partition for change in changes if change is not None]

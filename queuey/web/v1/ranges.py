@@ -125,7 +125,7 @@ class RangeViews:
         given = read_object(read_body(environ, self._limits.max_body))
         asked = given.get("queues")
         if not isinstance(asked, list):
-            raise bad_json()
+            raise bad_json('It has no list "queues"')
         if len(asked) > self._limits.max_queues_per_read:
             raise InvalidRequest({"queues": f"Longer than maximum length {self._limits.max_queues_per_read}"})
         errors = Errors()
