@@ -59,14 +59,21 @@ def application(store: Store, options: StoreOptions) -> str:
     """
     if options.application is not None:
         if not store.has_application(options.application):
-            raise OptionError(f"There is no application {options.application!r} in the store.")
+            raise OptionError(f"There is no application {options.application!r} in the store. It has {_named(store)}.")
         return options.application
     names = store.applications()
     if len(names) != 1:
-        shown = ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")
-        found = f"has {len(names)}: {shown}" if names else "has none"
-        raise OptionError(f"Option application is needed unless the store has exactly one; it {found}.")
+        raise OptionError(
+            f"Option application (--app) is needed unless the store has exactly one. It has {_named(store)}."
+        )
     return names[0]
+
+
+def _named(store: Store) -> str:
+    names = store.applications()
+    if not names:
+        return "none; queuey app create makes one"
+    return f"{len(names)}: {', '.join(names[:_SHOWN])}{', …' if len(names) > _SHOWN else ''}"
 
 
 def queue(store: Store, options: StoreOptions, name: str) -> Queue:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +17,14 @@ from queuey.cli import main
 from queuey.cli.pipeline import COMMANDS, load, running
 from queuey.cli.pipeline.pipe import stopped_by_signals
 from queuey.cli.pipeline.progress import Progress
+from queuey.client.profile import Profile, write_profile
 from queuey.spark.jobs import deadletter, pipe
 from queuey.spark.jobs.deadletter import Sorted
 from queuey.spark.jobs.letters import ErrorClass, Sample
 from queuey.spark.jobs.pipe import Piped, Preview
 from queuey.spark.jobs.redriving import Outcome, Staying
 from queuey.spark.session import session
+from queuey.storage.sqlite import open_store
 from tests.commands import Run, runner
 from tests.replacing import replace, replace_in
 
@@ -59,7 +61,11 @@ def starts() -> Iterator[list[dict[str, Any]]]:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Runs a command on a store that is an empty directory."""
+    """Runs a command on a store with one application."""
+    with closing(open_store(tmp_path)) as store:
+        store.create_application("acme")
+    monkeypatch.setenv("QUEUEY_PROFILE", str(tmp_path / "profile.toml"))
+    monkeypatch.delenv("QUEUEY_APP", raising=False)
     monkeypatch.setenv("QUEUEY_DATA", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "200")
     return runner("queuey", main, monkeypatch)
@@ -93,7 +99,7 @@ def job() -> Iterator[Job]:
 
 def test_every_job_has_a_command() -> None:
     """Each loads, and has the options that all jobs have."""
-    common = {"--data", "--store", "--config", "--application", "--master", "--conf", "--json", "--dry-run"}
+    common = {"--data", "--store", "--config", "--app", "--master", "--conf", "--json", "--dry-run"}
     for name in COMMANDS:
         command = load(name)
         for each in getattr(command, "commands", {"": command}).values():
@@ -140,6 +146,37 @@ def test_a_store_that_is_not_there(run: Run, starts: list[Any], tmp_path: Path) 
     assert "there is no store at" in ended.err
 
 
+COMMAND = ["pipeline", "deadletter", "classes", "--queue", "a"]
+
+
+def test_whose_queues(run: Run, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named by --app, else by the environment, else by the profile; else it is the only one of the store."""
+    with closing(open_store(tmp_path)) as store:
+        store.create_application("zoo")
+    given = job(deadletter.classes, Sorted(0, ()))
+    write_profile(Profile(url="http://127.0.0.1:5000", application="zoo", key="k"), tmp_path / "profile.toml")
+    assert run(*COMMAND).code == 0
+    monkeypatch.setenv("QUEUEY_APP", "acme")
+    assert run(*COMMAND).code == 0
+    assert run(*COMMAND, "--app", "zoo").code == 0
+    assert [options.application for options in given if hasattr(options, "application")] == ["zoo", "acme", "zoo"]
+
+
+def test_whose_queues_is_asked_first(run: Run, starts: list[Any], tmp_path: Path) -> None:
+    """An application that is not there, or several and none named, is said before Spark is started."""
+    nobody = run(*COMMAND, "--app", "nobody")
+    assert (nobody.code, nobody.err) == (
+        2,
+        "queuey: There is no application 'nobody' in the store. It has 1: acme.\n",
+    )
+    with closing(open_store(tmp_path)) as store:
+        store.create_application("zoo")
+    several = run(*COMMAND)
+    assert several.code == 2
+    assert "needed unless the store has exactly one. It has 2: acme, zoo." in several.err
+    assert starts == []
+
+
 def test_without_spark(run: Run) -> None:
     """Whoever lacks PySpark is told what to install."""
     with replace_in(running, find_spec, lambda name: None if name == "pyspark" else find_spec(name)):
@@ -151,7 +188,7 @@ def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:
     """Tasks are told every setting that was given, by any way, as names: no secret, no relative path, nothing else."""
     (tmp_path / "queuey.toml").write_text("default_ttl = 60\nport = 1\nbusy_timeout = 1.5\n")
     given = job(deadletter.classes, Sorted(0, ()))
-    options = ["--config", str(tmp_path / "queuey.toml"), "--application", "acme"]
+    options = ["--config", str(tmp_path / "queuey.toml"), "--app", "acme"]
     assert run("pipeline", "deadletter", "classes", "--queue", "a", *options).code == 0
     store = given[0]
     assert dict(store.settings) == {"data": str(tmp_path), "default_ttl": "60", "busy_timeout": "1.5"}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from queuey.cli import main
 from queuey.spark.session import session
+from queuey.storage.sqlite import open_store
 from tests.commands import Run, runner
 from tests.replacing import replace
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Runs a command on a store that is an empty directory, and fails if it starts Spark."""
+    """Runs a command on a store with one application, and fails if it starts Spark."""
+    with closing(open_store(tmp_path)) as store:
+        store.create_application("acme")
 
     def start(**_: object) -> None:
         raise AssertionError("Spark was started")

@@ -145,7 +145,7 @@ def test_the_example_of_the_page_runs(spark: SparkSession, embedded: Kept, tmp_p
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"subscribe": "nothing"}, "There is no queue 'nothing'."),
+        ({"subscribe": "nothing"}, "Queue 'nothing' does not exist."),
         ({"subscribe": "orders", "startingOffsets": '{"orders":{"7":"earliest"}}'}, "partition 7"),
         ({"subscribe": "orders", "endingOffsets": "latest"}, "endingOffsets means nothing for a streaming read"),
     ],

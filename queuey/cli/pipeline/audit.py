@@ -104,14 +104,12 @@ def audit(
 
 
 def _offsets(run: Run, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
-    from queuey.spark import stores
     from queuey.spark.jobs import offset_files
 
     if not texts:
         return {}
-    application = stores.application(stores.opened(run.store), run.store)
     pairs = (_pair(text, "--offsets", "GROUP=FILE") for text in texts)
-    found = ((name, offset_files.read(Path(file), application)) for name, file in pairs)
+    found = ((name, offset_files.read(Path(file), run.application)) for name, file in pairs)
     return {name: {queue: dict(each) for queue, each in read.items()} for name, read in found}
 
 

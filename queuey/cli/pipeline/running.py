@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,9 +31,9 @@ _NEEDED = ("pyspark", "pyarrow", "numpy")
 Application = Annotated[
     str | None,
     typer.Option(
-        "--application",
+        "--app",
         help="Whose queues.",
-        show_default="the store's, if it has one",
+        show_default="$QUEUEY_APP, the profile's, or the only one",
         rich_help_panel="Which store",
     ),
 ]
@@ -48,7 +50,8 @@ class Run:
 
     Args:
         place: Where the store is.
-        application: Whose queues; None: the store's only one's.
+        named: Whose queues; None: the application of the environment, else of the profile if the store has that, else
+            the only one there is.
         master: The master of Spark.
         conf: Settings of Spark.
         json: Print JSON and nothing else on standard output, and no progress.
@@ -56,10 +59,10 @@ class Run:
     """
 
     def __init__(
-        self, place: Place, *, application: str | None, master: str, conf: Mapping[str, str], json: bool, dry_run: bool
+        self, place: Place, *, named: str | None, master: str, conf: Mapping[str, str], json: bool, dry_run: bool
     ) -> None:
         self.place = place
-        self.application = application
+        self._named = named
         self.master = master
         self.conf = conf
         self.json = json
@@ -68,11 +71,39 @@ class Run:
 
     @property
     def store(self) -> StoreOptions:
-        """The store, as the jobs and the tasks of Spark open it."""
+        """The store, as the jobs and the tasks of Spark open it, with the application."""
+        return self._store_of(self.application)
+
+    @cached_property
+    def application(self) -> str:
+        """Whose queues are meant.
+
+        Raises:
+            QueueyError: The store cannot be used, has no such application, or has several and none is named.
+        """
+        from queuey.spark import stores
+
+        named = self._named or os.environ.get("QUEUEY_APP") or None
+        with self.place.open() as store:
+            if named is None:
+                profile = self._application_of_profile()
+                named = profile if profile is not None and store.has_application(profile) else None
+            return stores.application(store, self._store_of(named))
+
+    def _store_of(self, application: str | None) -> StoreOptions:
         from queuey.spark.options import StoreOptions
 
         settings = tuple(sorted(self.place.given().items()))
-        return StoreOptions(settings=settings, config=None, application=self.application)
+        return StoreOptions(settings=settings, config=None, application=application)
+
+    def _application_of_profile(self) -> str | None:
+        from queuey.client.errors import ProfileError
+        from queuey.client.profile import default_path, read_profile
+
+        try:
+            return read_profile(self.place.settings.profile or default_path()).application
+        except ProfileError:
+            return None
 
     def say(self, text: str) -> None:
         """Says how far the job is; nothing with ``--json``."""
@@ -83,16 +114,17 @@ class Run:
 
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
-        """Starts Spark, shows the progress of its tasks on a terminal, and stops it.
+        """Looks at the store, starts Spark, shows the progress of its tasks on a terminal, and stops it.
 
         Raises:
-            QueueyError: What the body raises of these; ``main`` prints them.
+            QueueyError: The store cannot be used, or what the body raises of these; ``main`` prints them.
             typer.Exit: Spark failed, which has been said in one line: code 2 if what was asked for cannot be done,
                 1 otherwise.
         """
         from queuey.spark import failures
         from queuey.spark.session import session
 
+        _ = self.application  # what is wrong with the store costs no start
         failures.keep_quiet()
         try:
             spark = session(master=self.master, conf=dict(self.conf))
@@ -126,14 +158,14 @@ class Run:
 def on_spark(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command, whose first parameter is a :class:`Run`, the options that all jobs have.
 
-    They are: every setting of a store, ``--config``, ``--application``, ``--master``, ``--conf``, ``--json`` and
+    They are: every setting of a store, ``--config``, ``--app``, ``--master``, ``--conf``, ``--json`` and
     ``--dry-run``. Before the command begins it is certain that Spark is installed and that an embedded store is there.
     """
     first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     def run(
         place: Place,
-        application: Application = None,
+        app: Application = None,
         master: Master = MASTER,
         conf: Conf = None,
         dry_run: DryRun = False,
@@ -144,7 +176,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
         require_spark()
         place.require()
         be_quiet()
-        started = Run(place, application=application, master=master, conf=pairs, json=json, dry_run=dry_run)
+        started = Run(place, named=app, master=master, conf=pairs, json=json, dry_run=dry_run)
         command(**{first.name: started}, **values)
 
     place, *shared, _ = inspect.signature(run, eval_str=True).parameters.values()

@@ -99,7 +99,7 @@ def _lag(
 
     given = None
     if file is not None:
-        read = offset_files.read(file, _application(run))
+        read = offset_files.read(file, run.application)
         given = {queue: dict(partitions) for queue, partitions in read.items()}
     options = lag.LagOptions(
         store=run.store,
@@ -118,12 +118,6 @@ def _lag(
         output.emit(found)
     else:
         _show_lag(found)
-
-
-def _application(run: Run) -> str:
-    from queuey.spark import stores
-
-    return stores.application(stores.opened(run.store), run.store)
 
 
 def _selection(queues: list[str] | None, pattern: str | None) -> Selection | None:

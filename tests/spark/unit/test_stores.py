@@ -77,7 +77,7 @@ def test_the_only_application(embedded: Kept) -> None:
     store = stores.opened(anyone)
     assert stores.application(store, anyone) == APP
     embedded.store.create_application("other")
-    with pytest.raises(OptionError, match=f"application is needed.*it has 2: {APP}, other"):
+    with pytest.raises(OptionError, match=f"is needed.*It has 2: {APP}, other"):
         stores.application(store, anyone)
     assert stores.application(store, embedded.named) == APP
     with pytest.raises(OptionError, match="There is no application 'nobody'"):
