@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -23,6 +24,8 @@ from queuey.spark import stores
 from queuey.spark.jobs import buckets, contents, keeping, manifest, opened, scans
 from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.contents import Difference, Key
+from queuey.spark.jobs.files import Files
+from queuey.spark.jobs.lease import Lease
 from queuey.spark.jobs.manifest import Archive, Kept, Manifest, Source, Summary
 from queuey.spark.jobs.opened import Opened
 from queuey.spark.jobs.units import Search, Unit, divided, grouped, shared, waves, whole
@@ -130,17 +133,24 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
         OptionError: The directory holds something else; the format's package is missing.
         QueueNotFound: A queue that is named does not exist.
         FilesUnavailable: The file system refuses.
+        ArchiveBusy: Another run writes to the archive.
     """
     store = stores.opened(options.store)
     owner = stores.application(store, options.store)
     queues = {queue.name: queue for queue in stores.selected(options.store, options.selection)}
     about = Archive(application=owner, seconds=options.seconds, data=options.data)
-    there = opened.begin(spark, options.to, about, write=not options.dry_run)
-    scene = Scene(spark, options, there, queues, say)
+    lease = Lease(store, Files(spark, options.to).root)
+    with nullcontext() if options.dry_run else lease:
+        there = opened.begin(spark, options.to, about, write=not options.dry_run)
+        return _run(Scene(spark, options, there, queues, say, lease))
+
+
+def _run(scene: Scene) -> ArchiveReport:
+    options, queues, say = scene.options, scene.queues, scene.say
     say(f"looking for closed buckets of {len(queues)} queues")
     damaged: list[str] = []
     searches = scene.searches(damaged)
-    units = scans.find(spark, options.store, shared(searches, scene.tasks))
+    units = scans.find(scene.spark, options.store, shared(searches, scene.tasks))
     units += scene.unsealed(units)
     if options.dry_run:
         return scene.report(scene.planned(units), damaged=damaged)
@@ -151,8 +161,15 @@ class Scene:
     """One run over one archive."""
 
     def __init__(
-        self, spark: SparkSession, options: ArchiveOptions, there: Opened, queues: Mapping[str, Queue], say: Say
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        there: Opened,
+        queues: Mapping[str, Queue],
+        say: Say,
+        lease: Lease,
     ) -> None:
+        self._lease = lease
         self.spark = spark
         self.options = options
         self.there = there
@@ -286,6 +303,7 @@ class Scene:
             for key in sorted(keys)
         ]
         if manifests:
+            self._lease.check()
             # In this order: a crash leaves buckets without manifests, which the next run completes.
             self.there.forget(one.key for one in manifests)
             self.there.keeper.replace(staged, [one.key for one in manifests])

@@ -29,6 +29,7 @@ from queuey.spark.jobs.archive import STAGING, ArchiveOptions, Failed, Say, Scen
 from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.contents import Key
 from queuey.spark.jobs.files import Files
+from queuey.spark.jobs.lease import ArchiveBusy, Lease
 from queuey.spark.jobs.manifest import Archive
 from queuey.spark.jobs.opened import Opened
 from queuey.spark.jobs.units import BUCKET_WEIGHT, whole
@@ -87,15 +88,18 @@ def archive_stream(
         OptionError: The directory holds something else; the checkpoint is of a stream to another one; partitions are
             chosen, which a bucket cannot be of.
         QueueNotFound: A queue that is named does not exist.
+        ArchiveBusy: Another run writes to the archive when the stream starts.
         StreamingQueryException: The stream failed.
     """
     if isinstance(options.selection, Assign):
         raise OptionError("an archive is of whole queues")
     store = stores.opened(options.store)
     about = Archive(application=stores.application(store, options.store), seconds=options.seconds, data=options.data)
-    there = opened.begin(spark, options.to, about, write=True)
+    lease = Lease(store, Files(spark, options.to).root)
+    with lease:
+        there = opened.begin(spark, options.to, about, write=True)
     _check_checkpoint(Files(spark, checkpoint), there.files)
-    closing = Closing(spark, options, there, store, say, grace=0.0 if once else GRACE * every)
+    closing = Closing(spark, options, there, store, say, lease, grace=0.0 if once else GRACE * every)
     query = _started(spark, options, checkpoint, closing.keep, every=None if once else every)
     try:
         while not query.awaitTermination(max(1, round(every))):
@@ -112,8 +116,17 @@ class Closing:
     """Keeps micro-batches, and completes buckets that are over. One of both at a time."""
 
     def __init__(
-        self, spark: SparkSession, options: ArchiveOptions, there: Opened, store: Store, say: Say, *, grace: float
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        there: Opened,
+        store: Store,
+        say: Say,
+        lease: Lease,
+        *,
+        grace: float,
     ) -> None:
+        self._lease = lease
         self._spark = spark
         self._options = options
         self._there = there
@@ -145,8 +158,13 @@ class Closing:
             self._store.ping()
             queues = self._queues({key[0] for key in self._parts})
             over = {key for key in self._parts if self._over(queues[key[0]], self._bucket(key))}
-            if over:
-                self._complete(over, queues)
+            if not over:
+                return
+            try:
+                with self._lease:
+                    self._complete(over, queues)
+            except ArchiveBusy as busy:
+                self._say(f"{len(over)} buckets are completed later. {busy}")
 
     def report(self) -> StreamReport:
         """Says what was done."""
@@ -161,7 +179,7 @@ class Closing:
 
     def _complete(self, over: Collection[Key], queues: Mapping[str, Queue]) -> None:
         self._say(f"completing {len(over)} buckets")
-        scene = Scene(self._spark, self._options, self._there, queues, self._say)
+        scene = Scene(self._spark, self._options, self._there, queues, self._say, self._lease)
         units = [unit for key in sorted(over) for unit in whole(queues[key[0]], self._bucket(key), BUCKET_WEIGHT)]
         also = incoming.read(self._spark, self._there.files, self._parts, over)
         place = f"{STAGING}/{secrets.token_hex(8)}/stream"

@@ -18,6 +18,7 @@ from queuey.spark.jobs.archive import ArchiveReport, archive
 from queuey.spark.jobs.buckets import Bucket
 from queuey.spark.jobs.checking import CheckOptions, CheckReport, check
 from queuey.spark.jobs.files import Files
+from queuey.spark.jobs.lease import ArchiveBusy, Lease
 from queuey.spark.options import Pattern, Subscribe
 from tests.replacing import replace
 from tests.spark.jobs.archives import HOUR, archived, last_hour, message, options, past, stored, until
@@ -55,6 +56,15 @@ def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
     """Deletes every ``share``-th message, as TTL would."""
     found = kept.all(queue)[::share]
     kept.store.delete(queue, [(one.partition, one.position) for one in found])
+
+
+def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A run that begins while another one writes to the archive is told so, and changes nothing."""
+    past(embedded, "orders", 10, hours=2)
+    with Lease(embedded.store, Files(spark, str(to)).root), pytest.raises(ArchiveBusy, match="by another run: process"):
+        archive(spark, options(embedded, to), quiet)
+    assert not to.exists()
+    assert archive(spark, options(embedded, to), quiet).messages == 10
 
 
 def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Path) -> None:

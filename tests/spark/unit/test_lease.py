@@ -1,0 +1,144 @@
+"""Runs over one archive are kept apart by a lease, which ends with whoever holds it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from threading import Event
+
+import pytest
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.spark.jobs.lease import SECONDS, ArchiveBusy, Lease
+from queuey.storage import Ledger
+from tests.spark.kept import Kept
+
+ARCHIVE = "file:/srv/archive"
+
+
+class Later(Ledger):
+    """A ledger whose clock can be put forward, and whose answers can be lost."""
+
+    def __init__(self, inner: Ledger) -> None:
+        self._inner = inner
+        self.ahead = 0.0
+        self.losing = False
+
+    def now(self) -> int:
+        """Gives the clock."""
+        return self._inner.now() + round(self.ahead * ids.TICKS_PER_SECOND)
+
+    def seconds(self) -> float:
+        """Gives the clock in seconds."""
+        return ids.ticks_to_seconds(self.now())
+
+    def entry(self, work: str, piece: int) -> bytes | None:
+        """Passes on."""
+        return self._inner.entry(work, piece)
+
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+        """Passes on, and may lose the answer."""
+        found = self._inner.enter(work, piece, value, expected=expected)
+        if self.losing:
+            raise StoreUnavailable("away", outcome="unknown")
+        return found
+
+
+@pytest.fixture
+def ledger(embedded: Kept) -> Later:
+    """The store's ledger."""
+    return Later(embedded.store)
+
+
+def lease(ledger: Later, archive: str = ARCHIVE) -> Lease:
+    """A lease whose holder and whose rivals have one clock."""
+    return Lease(ledger, archive, clock=ledger.seconds)
+
+
+def test_one_at_a_time(ledger: Later) -> None:
+    """While a run holds the lease, another is told who has it, since when and until when; after it, it is free."""
+    with lease(ledger) as held:
+        with pytest.raises(ArchiveBusy) as caught, lease(ledger):
+            raise AssertionError("two runs hold the lease")
+        held.check()
+        with lease(ledger, "file:/srv/other"):
+            pass
+    said = str(caught.value)
+    assert said.startswith(
+        f"{ARCHIVE} is written by another run: process {os.getpid()} on {socket.gethostname()}, since 20"
+    )
+    assert "its lease ends at 20" in said
+    with lease(ledger):
+        pass
+
+
+def test_killed_run(ledger: Later) -> None:
+    """The lease of a run that does not renew it ends; that run can replace nothing from then on."""
+    killed = lease(ledger)
+    killed.take()
+    ledger.ahead = SECONDS - 5
+    with pytest.raises(ArchiveBusy):
+        lease(ledger).take()
+    ledger.ahead = SECONDS + 1
+    second = lease(ledger)
+    second.take()
+    with pytest.raises(ArchiveBusy, match="has ended, and another run has taken it"):
+        killed.check()
+    second.check()
+    killed.give_back()
+    with pytest.raises(ArchiveBusy):
+        lease(ledger).take()
+
+
+def test_killed_run_on_this_machine(ledger: Later, embedded: Kept) -> None:
+    """The lease of a process that is gone is free at once where that can be seen."""
+    program = (
+        "import os, sys; from queuey.storage import sqlite; from queuey.spark.jobs.lease import Lease\n"
+        "Lease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])), sys.argv[2]).take()\n"
+        "os._exit(0)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program, embedded.options["data"], ARCHIVE], check=False).returncode == 0
+    )
+    lease(ledger).take()
+
+
+def test_renewed(ledger: Later) -> None:
+    """A run that renews its lease in time keeps it for as long as it likes."""
+    held = lease(ledger)
+    held.take()
+    for _ in range(3):
+        ledger.ahead += SECONDS * 0.8
+        held.check()
+        with pytest.raises(ArchiveBusy):
+            lease(ledger).take()
+
+
+def test_renewed_beside_the_run(embedded: Kept) -> None:
+    """A thread renews the lease while it is held."""
+    renewed = Event()
+
+    class Heard(Later):
+        def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+            found = super().enter(work, piece, value, expected=expected)
+            if expected is not None:
+                renewed.set()
+            return found
+
+    with Lease(Heard(embedded.store), ARCHIVE, seconds=0.3):
+        assert renewed.wait(30)
+
+
+def test_lost_answer(ledger: Later) -> None:
+    """A run that does not know whether its renewal arrived still holds the lease, and knows that the next time."""
+    held = lease(ledger)
+    held.take()
+    ledger.losing = True
+    with pytest.raises(StoreUnavailable):
+        held.renew()
+    ledger.losing = False
+    held.renew()
+    held.check()
