@@ -108,3 +108,9 @@ def test_make_help_names_the_fixed_targets(target: str) -> None:
     """The targets that people and continuous integration rely on exist and are explained."""
     result = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
     assert re.search(rf"^\s+make {target} +\w", result.stdout, re.MULTILINE)
+
+
+def test_start_without_warnings() -> None:
+    """What Pyramid imports does not warn whoever starts the service of something that only Pyramid can change."""
+    command = [sys.executable, "-W", "error:pkg_resources is deprecated", "-c", "import queuey.web.app"]
+    subprocess.run(command, cwd=ROOT, check=True)

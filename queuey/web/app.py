@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any
-
-from pyramid.config import Configurator
 
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
@@ -16,6 +15,11 @@ from queuey.web import ops, v1
 from queuey.web.answers import Answer
 from queuey.web.auth import Authenticator
 from queuey.web.errors import NoSuchResource, error_answer
+
+with warnings.catch_warnings():
+    # Of the end of pkg_resources, which Pyramid 2.1 imports: nobody who starts the service can do anything about it.
+    warnings.filterwarnings("ignore", "pkg_resources is deprecated")
+    from pyramid.config import Configurator
 
 
 class _Root:
