@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
+from uuid import uuid4
 
 import msgspec
 
@@ -78,7 +78,7 @@ class Queues:
             QueueExists: It exists with other fields.
         """
         if name is None:
-            name = secrets.token_hex(16)
+            name = uuid4().hex
         elif (error := queue_name_error(name, self._limits.max_queue_name)) is not None:
             raise InvalidRequest({"queue_name": error})
         try:

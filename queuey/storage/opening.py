@@ -180,7 +180,7 @@ def _check_files(options: CassandraOptions) -> None:
     try:
         context = ssl.create_default_context(cafile=None if options.tls_ca is None else str(options.tls_ca))
         if options.tls_cert is not None and options.tls_key is not None:
-            context.load_cert_chain(options.tls_cert, options.tls_key, password=_no_password)
+            context.load_cert_chain(options.tls_cert, options.tls_key, password=no_password)
     except OSError as error:
         raise SettingsError(f"The TLS files for Cassandra cannot be used: {error.strerror or error}.") from error
 
@@ -192,5 +192,10 @@ def _check_body(settings: Settings) -> None:
         raise SettingsError(f"Setting max_body can be {MOST_BODY} at most with Cassandra.")
 
 
-def _no_password() -> str:
+def no_password() -> str:
+    """Stands for the password of a key in a file: asking for one would hold up whoever starts a service.
+
+    Raises:
+        ssl.SSLError: Always.
+    """
     raise ssl.SSLError("the key is encrypted with a password, which is not supported")

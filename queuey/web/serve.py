@@ -45,7 +45,7 @@ from queuey.errors import QueueyError
 from queuey.service import Limits
 from queuey.settings import Settings, part
 from queuey.storage import Store
-from queuey.storage.opening import open_store
+from queuey.storage.opening import no_password, open_store
 from queuey.web import logs
 
 logger = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ def check_tls(settings: Settings) -> None:
     """
     if settings.tls_cert is not None and settings.tls_key is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=_no_password)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=no_password)
 
 
 def find_address(settings: Settings) -> tuple[str, int]:
@@ -339,7 +339,3 @@ def _announce_when_up(address: tuple[str, int], announce: Callable[[], None]) ->
         else:
             announce()
             return
-
-
-def _no_password() -> str:
-    raise ssl.SSLError("the key is encrypted with a password, which is not supported")

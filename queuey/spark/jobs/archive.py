@@ -30,6 +30,7 @@ from queuey.spark.jobs.manifest import Archive, Kept, Manifest, Source, Summary
 from queuey.spark.jobs.opened import Opened
 from queuey.spark.jobs.units import Search, Unit, divided, grouped, shared, waves, whole
 from queuey.spark.options import Selection, StoreOptions
+from queuey.terminal import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -147,7 +148,7 @@ def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveRe
 
 def _run(scene: Scene) -> ArchiveReport:
     options, queues, say = scene.options, scene.queues, scene.say
-    say(f"looking for closed buckets of {len(queues)} queues")
+    say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
     damaged: list[str] = []
     searches = scene.searches(damaged)
     units = scans.find(scene.spark, options.store, shared(searches, scene.tasks))
@@ -253,7 +254,7 @@ class Scene:
         try:
             for number, wave in enumerate(found):
                 keys = {unit.key for unit in wave}
-                self.say(f"archiving {len(keys)} buckets ({number + 1} of {len(found)} waves)")
+                self.say(f"archiving {plural(len(keys), 'bucket')} ({number + 1} of {plural(len(found), 'wave')})")
                 manifests, differing = self.wave(keys, wave, f"{STAGING}/{run}/wave{number}")
                 archived += map(_archived, manifests)
                 failed += failures(differing)
@@ -349,7 +350,8 @@ class Scene:
         summaries = contents.summaries(keeping.read_staged(self.spark, files, staged))
         differing = {}
         if self.options.verify:
-            self.say(f"checking {sum(one.count for one in summaries.values())} messages against the store")
+            count = sum(one.count for one in summaries.values())
+            self.say(f"checking {plural(count, 'message')} against the store")
             differing = self.differing(units, staged, summaries)
         manifests = self.publish(staged, summaries.keys() - differing.keys(), summaries)
         files.delete(place)

@@ -35,6 +35,7 @@ from queuey.spark.jobs.opened import Opened
 from queuey.spark.jobs.units import BUCKET_WEIGHT, whole
 from queuey.spark.options import Assign
 from queuey.storage import Store
+from queuey.terminal import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,7 +165,7 @@ class Closing:
                 with self._lease:
                     self._complete(over, queues)
             except ArchiveBusy as busy:
-                self._say(f"{len(over)} buckets are completed later. {busy}")
+                self._say(f"{plural(len(over), 'bucket')} left for later. {busy}")
 
     def report(self) -> StreamReport:
         """Says what was done."""
@@ -178,7 +179,7 @@ class Closing:
         )
 
     def _complete(self, over: Collection[Key], queues: Mapping[str, Queue]) -> None:
-        self._say(f"completing {len(over)} buckets")
+        self._say(f"completing {plural(len(over), 'bucket')}")
         scene = Scene(self._spark, self._options, self._there, queues, self._say, self._lease)
         units = [unit for key in sorted(over) for unit in whole(queues[key[0]], self._bucket(key), BUCKET_WEIGHT)]
         also = incoming.read(self._spark, self._there.files, self._parts, over)

@@ -15,6 +15,7 @@ from queuey.spark.jobs import accounts, matching
 from queuey.spark.jobs.matching import FLAGS
 from queuey.spark.jobs.places import Places, spans
 from queuey.spark.options import StoreOptions
+from queuey.terminal import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,7 +183,7 @@ def run(spark: SparkSession, options: AuditOptions, say: Callable[[str], None] =
     # Horizons first: what lies below them is there when it is looked for.
     about = spark.createDataFrame(places.about(found), matching.ABOUT)
     groups = {**places.offsets(found), **options.offsets}
-    say(f"scanning {len(found):,} queues")
+    say(f"scanning {plural(len(found), 'queue')}")
     rows = matching.matched(
         places.sealed(matching.promised(receipts, about), found),
         matching.present(places.stored(found), places.archived(found)),

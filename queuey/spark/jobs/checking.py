@@ -18,6 +18,7 @@ from queuey.spark.jobs.opened import Opened
 from queuey.spark.jobs.units import Search, divided, grouped, shared
 from queuey.spark.options import Selection, StoreOptions
 from queuey.storage import Store
+from queuey.terminal import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +93,7 @@ def check(spark: SparkSession, options: CheckOptions, say: Say) -> CheckReport:
     names = there.selected(options.selection)
     unreadable: list[str] = []
     manifests = there.manifests({(name, one) for name in names for one in there.bucket_names(name)}, unreadable)
-    say(f"checking {len(manifests)} buckets")
+    say(f"checking {plural(len(manifests), 'bucket')}")
     keys = {one.key for one in manifests}
     present = there.keeper.present(keys)
     found = contents.summaries(there.keeper.read(present)) if present else {}

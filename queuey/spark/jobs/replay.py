@@ -28,6 +28,7 @@ from queuey.spark.jobs.manifest import ArchiveDamaged, Manifest, Source
 from queuey.spark.jobs.opened import Opened
 from queuey.spark.options import LEAD, MAX_NAME, Selection, StoreOptions
 from queuey.storage import Store
+from queuey.terminal import plural
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -153,7 +154,7 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     there = opened.existing(spark, options.archive)
     manifests = chosen(there, options)
     targets = targets_of(manifests, options)
-    say(f"looking through {len(manifests)} buckets")
+    say(f"looking through {plural(len(manifests), 'bucket')}")
     _check_partitions(manifests, options)
     store = stores.opened(options.store)
     scene = Scene(spark, options, there, store, manifests, targets)
@@ -162,7 +163,8 @@ def replay(spark: SparkSession, options: ReplayOptions, say: Say) -> ReplayRepor
     if options.dry_run:
         return scene.report(counts, {name for name in targets.values() if name not in standing}, expired=expired)
     created = scene.prepare(standing)
-    say(f"writing {sum(counts.values())} messages to {len(set(targets.values()))} queues")
+    count = plural(sum(counts.values()), "message")
+    say(f"writing {count} to {plural(len(set(targets.values())), 'queue')}")
     return scene.carried_out(counts, created, expired)
 
 

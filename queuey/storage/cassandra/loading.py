@@ -22,10 +22,6 @@ LOADED_AT_ONCE = 5000
 """Messages that are divided among places together."""
 WIDE_ROWS = 200_000
 WIDE_BYTES = 64_000_000
-"""What a wide place of loaded messages may hold. The dense ones are so narrow that it is worth to have it large: many
-small places cost a reader more than few large ones."""
-WIDE_ROWS = 200_000
-WIDE_BYTES = 64_000_000
 """What a wide place of loaded messages may hold: more than others, because the next narrower ones are so much narrower,
 and many small places cost a reader more than a few large ones."""
 BATCH_ROWS = 100

@@ -152,11 +152,6 @@ class Target:
         return f"cassandra://{hosts}{'' if self.port == DEFAULT_PORT else f':{self.port}'}/{self.keyspace}"
 
 
-def is_cassandra(store: str) -> bool:
-    """Tells whether a ``store`` setting names a Cassandra keyspace."""
-    return store.startswith("cassandra:")
-
-
 def parse_url(text: str) -> Target:
     """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port.
 

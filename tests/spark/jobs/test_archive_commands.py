@@ -35,7 +35,7 @@ def test_there_and_back(run: Run, embedded: Kept, tmp_path: Path) -> None:
     done = run("pipeline", "archive", "--pattern", "ord.*", "--to", to, *data)
     assert done.code == 0, done.err
     assert done.text.split()[:4] == ["queue", "bucket", "messages", "bytes"]
-    assert "2 buckets with 30 messages of 1 queues archived" in done.err
+    assert "2 buckets with 30 messages of 1 queue archived" in done.err
     checked = run("pipeline", "archive", "orders", "--to", to, *data, "--check", "--json")
     assert (checked.code, checked.json["damaged"], checked.json["messages"]) == (0, [], 30)
     replayed = run("pipeline", "replay", to, "--into", "copy", "--from", "-3h", *data, "--json")
