@@ -22,6 +22,7 @@ from qdo.worker.metrics import WorkerMetrics
 from queuey import cli as queuey_cli
 from queuey import settings
 from queuey.metrics import Metrics, exposition
+from queuey.storage import Store
 from queuey.storage.sqlite import open_store
 from tests.servers import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
 
@@ -236,3 +237,20 @@ def test_metrics_of_workers() -> None:
     """The page about workers names exactly the metrics that a worker has."""
     families = {family.name + "_total" * (family.type == "counter") for family in WorkerMetrics(None).collect()}
     assert set(re.findall(r"`(qdo_[a-z_]+)`", text_of("docs/qdo.md"))) == families
+
+
+def test_picture() -> None:
+    """The picture of the architecture has every part of the storage contract, and calls nothing later that is there."""
+    shown = set(re.findall(r">([^<>]*)</text>", text_of("docs/architecture.svg")))
+    assert {part.__name__ for part in Store.__bases__} - shown == set()
+    (later,) = (text for text in shown if text.startswith("queues applications"))
+    assert "ledger" in later
+    assert not any("later:" in text for text in shown)
+
+
+def test_services_of_the_readme_run_side_by_side() -> None:
+    """Each service that the README starts listens on a port of its own, and what follows asks that one."""
+    starts = re.findall(r"^\S*queuey serve\b(.*)", text_of("README.md"), re.MULTILINE)
+    ports = [re.sub(r".*--port (\d+).*", r"\1", options) if "--port" in options else "5000" for options in starts]
+    assert sorted(ports) == sorted(set(ports))
+    assert set(re.findall(r"127\.0\.0\.1:(50\d\d)", text_of("README.md"))) == set(ports)

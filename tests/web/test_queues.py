@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from uuid import UUID
 
 import pytest
 
@@ -26,10 +26,10 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
 
 
 def test_create_without_a_name_makes_one_up(owner: Caller) -> None:
-    """A queue without a name gets 32 random hex digits; empty values mean not given."""
+    """A queue without a name gets a random UUID's digits, as from the original; empty values mean not given."""
     first = owner.send_form("POST").json["queue_name"]
     second = owner.send_form("POST", "", queue_name="", partitions="", principles="").json["queue_name"]
-    assert re.fullmatch("[0-9a-f]{32}", first)
+    assert (UUID(first).version, UUID(first).hex) == (4, first)
     assert first != second
 
 
