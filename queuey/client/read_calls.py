@@ -178,7 +178,7 @@ def _options(query: Query) -> dict[str, Any]:
 
 def _messages(wires: Iterable[_Wire]) -> list[Message]:
     try:
-        bytes.fromhex("".join([wire.message_id for wire in wires]))  # all at once: five times quicker
+        bytes.fromhex("".join([wire.message_id for wire in wires]))  # one look at all
     except ValueError as error:
         raise InvalidAnswer(f"the answer has a message whose id is none: {error}") from error
     return [_message(wire) for wire in wires]

@@ -131,3 +131,23 @@ def test_raw_takes_one_id_that_exists(owner: Caller, queue: str) -> None:
     missing = owner.get(f"{queue}/{ID}", raw="true")
     assert (missing.status, list(missing.errors)) == (404, ["InvalidMessageID"])
     assert owner.get(f"{queue}/{ID}", raw="false").messages == []
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "errors"),
+    [
+        ("xml", "[1]", {"encoding": '"xml" is not one of json'}),
+        ("json", "[1", {"body": "Is no JSON that others could read"}),
+        ("json", "", {"body": "Required"}),
+        ("json", '""', {"body": "Required"}),
+    ],
+)
+def test_bodies_that_should_be_json(
+    owner: Caller, queue: str, encoding: str, body: str, errors: dict[str, str]
+) -> None:
+    """A body that is said to be JSON has to be, in a post as in a put; nothing is stored otherwise."""
+    headers = {"X-Encoding": encoding, "Content-Type": "text/plain"}
+    for method, path in (("POST", queue), ("PUT", f"{queue}/{ID}")):
+        reply = owner(method, path, body, headers=headers)
+        assert (reply.status, reply.errors) == (400, errors)
+    assert owner.get(queue, partitions="*", delay=0).messages == []
