@@ -34,7 +34,7 @@ def start_query(queue: str, options: ReadOptions) -> Query:
     options.setdefault("merge", True)
     query = Query(queue=queue, **options)
     if query.order != "ascending" or query.before is not None or query.until is not None:
-        raise InvalidArgument("a live read goes forwards and has no end")
+        raise InvalidArgument("a live read goes forwards and has no end: leave out order, before and until")
     return query
 
 

@@ -78,5 +78,5 @@ def _seconds(moment: float) -> str:
 
 def _text(microseconds: int) -> str:
     if microseconds < 0:
-        raise ValueError("Positions before 1970 cannot be asked for.")
+        raise ValueError(f"{microseconds / 1_000_000:.6f} lies before 1970, where no message is: ask from 0 on.")
     return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"

@@ -154,5 +154,5 @@ def _profile(values: dict[str, Any], path: Path) -> Profile:
     fields = {name: values.get(name) for name in Profile.__struct_fields__}
     wrong = [name for name, value in fields.items() if not isinstance(value, str) or not value]
     if wrong:
-        raise ProfileInvalid(f"the profile {path} lacks {', '.join(wrong)}")
+        raise ProfileInvalid(f"the profile {path} lacks {', '.join(wrong)}: add it, or have queuey serve write another")
     return Profile(**{name: str(value) for name, value in fields.items()})

@@ -79,9 +79,12 @@ class Outgoing(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Refuses a message without a body, with two, or with one of another type."""
         if (self.body is UNSET) == (self.json is UNSET):
-            raise InvalidArgument("a message has either a body or a JSON value")
+            given = "neither is" if self.body is UNSET else "both are"
+            raise InvalidArgument(f"a message has either a body or a JSON value; {given} given")
         if self.body is not UNSET and not isinstance(self.body, str | bytes):
-            raise InvalidArgument("a body is str or bytes; JSON values are given as json=")
+            raise InvalidArgument(
+                f"a body is str or bytes, not {type(self.body).__name__}; JSON values are given as json="
+            )
 
 
 class _Item(msgspec.Struct, omit_defaults=True):

@@ -63,7 +63,7 @@ def parse_servers(addresses: str | Iterable[str], application: str | None) -> tu
         raise InvalidArgument("no server address was given")
     names = {name for _, name, _ in parsed if name is not None} | ({application} if application else set())
     if len(names) > 1:
-        raise InvalidArgument(f"the addresses name several applications: {', '.join(sorted(names))}")
+        raise InvalidArgument(f"the addresses name several applications ({', '.join(sorted(names))}); a client has one")
     name = names.pop() if names else DEFAULT_APPLICATION
     return tuple(dict.fromkeys(Server(root, name, local) for root, _, local in parsed))
 

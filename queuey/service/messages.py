@@ -144,7 +144,8 @@ class MessageUseCases:
             found = entry.use(lambda queue, some=some: self._store.fetch(queue, _within(queue, some)))  # type: ignore[misc]
             weight += body_bytes(found)
             if weight > self._limits.page_bytes and len(places) > 1:
-                raise TooLarge({"InvalidMessageID": f"Bodies are longer than {self._limits.page_bytes} bytes together"})
+                text = f"Bodies are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
+                raise TooLarge({"InvalidMessageID": text})
             messages += found
         self._metrics.delivered(len(messages))
         return messages
