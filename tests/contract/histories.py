@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import ClassVar
 
 from hypothesis import strategies as st
@@ -59,6 +60,7 @@ class Histories(RuleBasedStateMachine):
             store.close()
 
     def _store(self, at: int) -> Store:
+        self._model.began = time.monotonic()
         return self._stores[at % len(self._stores)]
 
     def _row(self, name: str, at: int) -> Queue:

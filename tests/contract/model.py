@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass, field, replace
 
 from queuey import ids
@@ -20,16 +22,18 @@ class Stored:
     Attributes:
         ends: The earliest and the latest tick at which its TTL may be over; 0: it was over once.
         minted: Its id was made by the store; G1 speaks of those.
+        gone: Seconds by the world's clock, from which on a store that counts lifetimes by that may have dropped it.
     """
 
     body: str | bytes
     meta: Meta
     ends: tuple[int, int]
     minted: bool
+    gone: float = math.inf
 
     def alive(self, now: int) -> bool:
         """Whether it must be shown."""
-        return now < self.ends[0]
+        return now < self.ends[0] and time.monotonic() < self.gone
 
     def dead(self, now: int) -> bool:
         """Whether it must not be shown."""
@@ -72,6 +76,7 @@ class Model:
         one_order: Ids ascend over all partitions, in the order in which they are given out.
         newest: The highest id minted without delay.
         latest: The highest that the clock ever stood.
+        began: When, by the world's clock, the call began that comes next.
     """
 
     def __init__(self, clock: Clock, *, one_order: bool = True) -> None:
@@ -81,6 +86,11 @@ class Model:
         self.passed = 0
         self.newest: Position = ids.FIRST
         self.latest = clock.ticks
+        self.began = time.monotonic()
+
+    def _gone(self, ttl: int) -> float:
+        """Returns from when on a message may have been dropped that was written since the last call began."""
+        return math.inf if self.one_order else self.began + ttl - 1
 
     def appended(
         self,
@@ -106,7 +116,7 @@ class Model:
         span = ttl * ids.TICKS_PER_SECOND
         early = self.clock.ticks + (int(delay * ids.TICKS_PER_SECOND) if delay else 0)
         ends = (min(early, place[0]) + span, max(early, place[0]) + span + SLACK)
-        messages[place] = Stored(body, meta or Meta(), ends, minted=True)
+        messages[place] = Stored(body, meta or Meta(), ends, minted=True, gone=self._gone(ttl))
 
     def time_moved(self) -> None:
         """Whatever was past its end once may be gone for good, though the clock be set back."""
@@ -123,7 +133,9 @@ class Model:
     ) -> None:
         """Takes note of a message at a given id."""
         end = max(self.clock.ticks, place[0]) + ttl * ids.TICKS_PER_SECOND
-        queue.part(partition).messages[place] = Stored(body, meta or Meta(), (end, end), minted=False)
+        queue.part(partition).messages[place] = Stored(
+            body, meta or Meta(), (end, end), minted=False, gone=self._gone(ttl)
+        )
 
     def deleted(self, queue: ModelQueue, partition: int, place: Position) -> bool:
         """Forgets a message; tells whether it was alive."""
