@@ -77,7 +77,7 @@ def _show_plan(report: Report) -> None:
     for migration in report.migrations:
         output.say(f"-- {migration.name}")
         for statement in migration.statements:
-            output.say(f"{statement};")
+            output.write(f"{statement};\n".encode())
     if not report.migrations:
         output.say(f"-- keyspace {report.keyspace} is up to date")
 
