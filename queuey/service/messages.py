@@ -114,8 +114,9 @@ class MessageUseCases:
         """
         places = list(dict.fromkeys(places))
         most = self._limits.max_batch_bytes
-        if len(places) > 1 and len(draft.body) * len(places) > most:
-            text = f"{len(places)} copies of {len(draft.body)} bytes are more than {most} bytes together"
+        size = len(draft.body.encode() if isinstance(draft.body, str) else draft.body)
+        if len(places) > 1 and size * len(places) > most:
+            text = f"{len(places)} copies of {size} bytes are more than {most} bytes together"
             raise TooLarge({"body": text})
 
         def write(queue: Queue) -> None:

@@ -57,6 +57,11 @@ HOLDER = "queuey.holder"
 KEPT = "queuey.kept"
 """Set in the environ of a read: bytes that its answer has been counted with."""
 
+OPERATIONS = ("/__", "/metrics")
+"""Begin the paths that monitors ask without a credential."""
+MONITOR = "/"
+"""The holder that they are together, so that other strangers do not make a service look ill."""
+
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 
@@ -103,8 +108,7 @@ class Gateway:
         self._page_bytes = page_bytes
         self._memory = room = Room(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._intake = Intake(max_body, room, arrival=arrival)
-        self._crowd = Crowd()
-        self._work = Pool("queuey-request", threads, room, None if self._reads_wait else self._crowd)
+        self._work = Pool("queuey-request", threads, room, self._computing)
         # One application alone gets two thirds of the places, so that there are some for whoever comes then.
         self._places = Room(waiters + (waiters + 1) // 2, alpha=2)
         self._waits = Pool("queuey-wait", self._places.total, room)
@@ -113,6 +117,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop
         self._thread = 0
         self._tell: Calls
+        self._crowd: Crowd
         self._time: LoopTime
         self._begun: dict[asyncio.Future[Answer], tuple[float, Callable[[], Outcome], Later]] = {}
 
@@ -121,7 +126,9 @@ class Gateway:
         self._loop = loop
         self._thread = threading.get_ident()
         self._tell = Calls(loop)
-        self._time = LoopTime(loop)
+        self._crowd = Crowd(loop, self._work.dispatch)
+        # Where a store waits for a network, what is under way is what makes it fast.
+        self._time = LoopTime(loop, 1024 if self._reads_wait else 32)
         for pool in (self._work, self._waits):
             pool.start(loop, self._tell)
         loop.call_later(1.0, self._look_for_late)
@@ -152,7 +159,7 @@ class Gateway:
             raise unreadable(foreign)
         method = environ["REQUEST_METHOD"]
         holder = self._count(environ)
-        if not holder and announced_length(environ) != 0:
+        if holder in {NOBODY, MONITOR} and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
             if method in {"POST", "PUT"}:
                 answer = await self._work.run(NOBODY, partial(self._run_unread, environ))
@@ -173,10 +180,21 @@ class Gateway:
 
     def _count(self, environ: Environ) -> str:
         """Returns whom a request counts for."""
-        environ[HOLDER] = holder = self._gate.holder(environ) or NOBODY
-        if holder != self._crowd.last:
-            self._crowd.saw(holder)
+        holder = self._gate.holder(environ)
+        if holder is None:
+            # Who that is will be known when the credential has been looked at.
+            holder = NOBODY
+        else:
+            if holder == NOBODY and environ["PATH_INFO"].startswith(OPERATIONS):
+                holder = MONITOR
+            if holder != self._crowd.last:
+                self._crowd.saw(holder)
+        environ[HOLDER] = holder
         return holder
+
+    def _computing(self) -> bool:
+        """Tells whether threads that make long answers would keep others waiting."""
+        return self._crowd.several and not self._reads_wait
 
     async def _wait_or_work(self, environ: Environ, holder: str) -> Answer:
         """Answers in a thread, for reads if it has to be one."""
@@ -216,10 +234,10 @@ class Gateway:
         if difference < 0:
             self._work.dispatch()
 
-    async def _pause(self, holder: str, seconds: float) -> None:
+    async def _pause(self, holder: str) -> None:
         """Lets others have their turn between two pieces of an answer."""
         if self._crowd.several:
-            await self._time.pause(holder, seconds)
+            await self._time.pause(holder)
 
     async def _read_at_once(self, environ: Environ, match: dict[str, str], holder: str) -> Answer | None:
         """Answers a read in the loop's thread, or returns None with the request as it was."""
@@ -300,7 +318,6 @@ class Gateway:
         self._intake.give_up_late()
         for line in (self._time, self._work, self._waits):
             line.give_up_late(min(self._deadline, ROOM_SECONDS))
-        self._crowd.tick()
         self._loop.call_later(1.0, self._look_for_late)
 
     # In a thread

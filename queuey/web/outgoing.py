@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from time import monotonic
 from typing import Any
 
 from queuey.web.answers import JSON, PIECE, TEXT, Answer, Body, Header
@@ -17,8 +18,6 @@ from queuey.web.answers import JSON, PIECE, TEXT, Answer, Body, Header
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 """Takes the next part of an answer, as ASGI has it."""
 
-PIECE_SECONDS = 0.0001
-"""About what the loop needs to hand over a piece."""
 STALL = 20.0
 """Seconds within which a client has to take a piece."""
 SLOWEST = 32 * 1024
@@ -39,7 +38,7 @@ class Outlet:
     def __init__(
         self,
         change: Callable[[str, int], None],
-        pause: Callable[[str, float], Awaitable[None]],
+        pause: Callable[[str], Awaitable[None]],
         *,
         stall: float = STALL,
     ) -> None:
@@ -47,7 +46,7 @@ class Outlet:
 
         Args:
             change: Notes that a holder has more or fewer bytes than before.
-            pause: Is awaited before each further piece; takes the holder, and the seconds that a piece takes.
+            pause: Is awaited before each further piece, with the holder.
             stall: Seconds within which a client has to take a piece.
         """
         self._change = change
@@ -85,14 +84,16 @@ class Outlet:
     async def _send_pieces(self, answer: Answer, send: Send, holder: str) -> None:
         """Sends a body piece by piece; without its end, the server drops the answer and the connection."""
         left = answer.size
+        seconds = self._stall + left / SLOWEST
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._stall + left / SLOWEST):
-                for piece in _pieces(answer.body):
-                    if left < answer.size:
-                        await self._pause(holder, PIECE_SECONDS)
-                    left -= len(piece)
-                    async with asyncio.timeout(self._stall):
-                        await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+            for piece in _pieces(answer.body):
+                if left < answer.size:
+                    await self._pause(holder)
+                left -= len(piece)
+                began = monotonic()
+                async with asyncio.timeout(min(self._stall, seconds)):
+                    await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                seconds -= monotonic() - began
 
 
 def _pieces(body: Body) -> Iterator[bytes]:

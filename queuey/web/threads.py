@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
@@ -48,39 +48,51 @@ class Calls:
 
 
 class Crowd:
-    """Tells whether more than one holder has asked for something within the last second or two.
+    """Tells whether more than one holder asks for something at about the same moment.
 
     While that is so, threads hand the interpreter over sooner: one that computes for a holder otherwise keeps the loop,
     and each statement of the writer, waiting for 5 ms. (That costs all threads together some of their speed.)
     """
 
-    ALONE, PROMPT = 0.005, 0.0001
-    """Seconds after which a thread hands the interpreter over: by default, and while there are several holders."""
+    LASTS = 0.1
+    """Seconds for which two holders whose requests follow each other are several."""
+    PROMPT = 0.0001
+    """Seconds after which a thread hands the interpreter over while there are several holders."""
 
-    __slots__ = ("_others", "last", "several")
+    __slots__ = ("_alone", "_changed", "_loop", "_until", "last", "several")
 
-    def __init__(self) -> None:
-        self._others = False
+    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
+        """Begins with nobody.
+
+        Args:
+            loop: Tells when the time is over.
+            changed: Is called when there are several no more: what has waited for that may go on.
+        """
+        self._loop = loop
+        self._changed = changed
+        self._alone = sys.getswitchinterval()
+        self._until = 0.0
         self.several = False
         self.last: str | None = None
 
     def saw(self, holder: str) -> None:
         """Notes a request. One by the same holder as the ``last`` changes nothing."""
         if self.last not in (holder, None):
-            self._others = True
+            self._until = monotonic() + self.LASTS
             if not self.several:
-                self._change(several=True)
+                self.several = True
+                sys.setswitchinterval(self.PROMPT)
+                self._loop.call_later(self.LASTS, self._look)
         self.last = holder
 
-    def tick(self) -> None:
-        """Is called every second."""
-        if self.several and not self._others:
-            self._change(several=False)
-        self._others = False
-
-    def _change(self, *, several: bool) -> None:
-        self.several = several
-        sys.setswitchinterval(self.PROMPT if several else self.ALONE)
+    def _look(self) -> None:
+        left = self._until - monotonic()
+        if left > 0:
+            self._loop.call_later(left, self._look)
+            return
+        self.several = False
+        sys.setswitchinterval(self._alone)
+        self._changed()
 
 
 class _Entry(NamedTuple):
@@ -97,20 +109,31 @@ class LoopTime:
     While one holder alone asks, its requests run as they come, and nobody calls this. Where there are several, each
     waits in its holder's queue, and a turn of the loop begins a few: those of whoever has used least. Of one holder no
     more are under way than a writer's group should have of it, so that the groups that others wait for are short.
+
+    The pieces of long answers have half of each turn, by turns as well: they wait behind each other, not behind new
+    requests, and are never refused.
     """
 
     TURN = 0.0004
     """Seconds that the requests begun in a turn of the loop take, by what their holders' last ones took."""
     BEGUN = 8
     """Requests that a turn begins at most."""
-    UNDER_WAY = 32
-    """Weight of one holder's requests under way."""
-    UNIT = 4096
+    PIECES = 2
+    """Pieces of answers that a turn lets go on."""
+    UNIT = 8192
     """Bytes of a body that add one to the weight of a request."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, under_way: int = 32) -> None:
+        """Prepares.
+
+        Args:
+            loop: Whose time it is.
+            under_way: Weight of one holder's requests under way, while there are several holders.
+        """
         self._loop = loop
         self._turns: Turns[_Entry] = Turns()
+        self._pieces: Turns[asyncio.Future[None]] = Turns()
+        self._most = under_way
         self._under_way = Room(sys.maxsize, alpha=1)
         self._took: dict[str, float] = {}
         self._called = False
@@ -145,9 +168,12 @@ class LoopTime:
             self._took[holder] = seconds
         self._call()
 
-    async def pause(self, holder: str, seconds: float) -> None:
-        """Waits for the turn of another piece of a request's work, the last of which took so many seconds."""
-        self.leave(holder, await self.enter(holder, 0), seconds)
+    async def pause(self, holder: str) -> None:
+        """Waits for the turn of another piece of an answer."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._pieces.put(holder, future)
+        self._call()
+        await future
 
     def give_up_late(self, seconds: float) -> None:
         """Refuses requests that have waited for so long. Is called every second."""
@@ -155,34 +181,45 @@ class LoopTime:
         for holder, entry in self._turns.drop(lambda entry: entry.began < late):
             _settle(entry.future, None, self._under_way.refusal(holder, entry.weight))
         self._turns.forget()
+        self._pieces.forget()
         self._took.clear()
 
     def _call(self) -> None:
-        if self._turns and not self._called:
+        if not self._called and (self._turns or self._pieces):
             self._called = True
             self._loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         """Begins some requests; the next turn of the loop, which has handled them, begins the next."""
         self._called = False
+        if self._begin_pieces() + self._begin_requests():
+            self._call()
+
+    def _begin_pieces(self) -> int:
+        begun = 0
+        while begun < self.PIECES and (found := self._pieces.take_with_holder(lambda _holder, _future: True)):
+            holder, future = found
+            if not future.done():
+                self._pieces.charge(holder, 1)
+                future.set_result(None)
+                begun += 1
+        return begun
+
+    def _begin_requests(self) -> int:
         begun = 0
         seconds = 0.0
-        while begun < self.BEGUN and seconds < self.TURN:
-            found = self._turns.take_with_holder(self._fits)
-            if found is None:
-                break
+        while begun < self.BEGUN and seconds < self.TURN and (found := self._turns.take_with_holder(self._fits)):
             holder, entry = found
             if not entry.future.done():
                 self._under_way.change(holder, entry.weight)
                 entry.future.set_result(None)
                 begun += 1
                 seconds += self._took.get(holder, 0.0)
-        if begun:
-            self._call()
+        return begun
 
     def _fits(self, holder: str, entry: _Entry) -> bool:
         held = self._under_way.held(holder)
-        return not held or held + entry.weight <= self.UNDER_WAY
+        return not held or held + entry.weight <= self._most
 
 
 class Job:
@@ -206,23 +243,25 @@ class Pool:
     One application alone may keep all threads busy. There is one more, for the first job of each other one.
     """
 
-    def __init__(self, name: str, count: int, memory: Room, crowd: Crowd | None = None) -> None:
+    def __init__(self, name: str, count: int, memory: Room, computing: Callable[[], bool] = lambda: False) -> None:
         """Prepares; the threads start with :meth:`start`.
 
         Args:
             name: Of the threads.
             count: Of threads that one holder alone may use.
             memory: What a job's weight is taken from.
-            crowd: Given where jobs mostly compute: with several holders each gets ``EACH`` threads, since threads that
-                compute keep the event loop from running.
+            computing: Tells whether of jobs with a weight, which make long answers, each holder should have one now:
+                their threads compute, and keep the event loop from running.
         """
-        self._crowd = crowd
+        self._computing = computing
         self._memory = memory
         self._name = name
         self._count = count
         # As many jobs as there are threads may be under way, and as many ready.
         self._hand = Room(2 * count + 2, alpha=count)
         self._turns: Turns[Job] = Turns()
+        self._making: Counter[str] = Counter()
+        self._extra: Job | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._first: SimpleQueue[Job | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop
@@ -273,13 +312,10 @@ class Pool:
             _settle(job.future, None, lacking.refusal(holder, job.weight if lacking is self._memory else 1))
         self._turns.forget()
 
-    EACH = 1
-    """Jobs of each of several holders, where jobs compute."""
-
     def _fits(self, holder: str, job: Job) -> bool:
-        if self._crowd is not None and self._crowd.several and self._hand.held(holder) >= self.EACH:
+        if job.weight and ((holder in self._making and self._computing()) or not self._memory.fits(holder, job.weight)):
             return False
-        return self._hand.fits(holder, 1) and (not job.weight or self._memory.fits(holder, job.weight))
+        return self._hand.fits(holder, 1)
 
     def dispatch(self) -> None:
         """Hands out jobs that may begin. Is called when something has become free."""
@@ -287,9 +323,13 @@ class Pool:
             if job.future.done():
                 continue
             busy = self._hand.total - self._hand.free >= self._count
-            first = busy and not self._hand.held(job.holder)
+            first = busy and self._extra is None and not self._hand.held(job.holder)
             self._hand.change(job.holder, 1)
             self._memory.change(job.holder, job.weight)
+            if job.weight:
+                self._making[job.holder] += 1
+            if first:
+                self._extra = job
             (self._first if first else self._jobs).put(job)
 
     def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
@@ -306,6 +346,10 @@ class Pool:
 
     def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
         self._hand.change(job.holder, -1)
+        if job.weight:
+            self._making -= Counter((job.holder,))
+        if job is self._extra:
+            self._extra = None
         self._turns.charge(job.holder, seconds)
         if job.future.done() or error is not None:
             self._memory.change(job.holder, -job.weight)

@@ -247,7 +247,7 @@ def test_what_is_no_id_never_becomes_a_path(connect: Connect, place: Any) -> Non
     assert script.requests == []
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "_read", "a/b", "a\nb", "\x7f", "\ud800"])
+@pytest.mark.parametrize("name", ["", ".", "..", "_read", "a/b", "\ud800"])
 def test_what_is_no_queue_name_never_becomes_a_path(connect: Connect, name: str) -> None:
     """A name that would lead to another resource is refused before anything is sent."""
     script = Script(ok())

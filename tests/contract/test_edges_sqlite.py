@@ -17,6 +17,7 @@ from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavai
 from queuey.messages import Page, Queue, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
 from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.connection import _patience, hastily
 from queuey.storage.sqlite.messages import AVOIDED, SLOW
 from queuey.storage.sqlite.reading import read_slice
 from queuey.storage.sqlite.transaction import Transaction
@@ -205,7 +206,9 @@ class TestReadsBegun:
     """Reads in a thread that must not be held up: they are done before ``begin_read`` returns, or not begun."""
 
     @staticmethod
-    def bodies(store: SqliteStore, queue: Queue, limit: int = 100, *, descending: bool = False) -> list[object] | None:
+    def bodies(
+        store: SqliteStore, queue: Queue, limit: int = 100, *, partition: int = 1, descending: bool = False
+    ) -> list[object] | None:
         """What a read gives, None if it was not begun."""
         told: list[Page] = []
 
@@ -214,7 +217,7 @@ class TestReadsBegun:
             assert error is None
             told.append(page)
 
-        begun = store.begin_read(queue, Slice(1, limit=limit, descending=descending), done)
+        begun = store.begin_read(queue, Slice(partition, limit=limit, descending=descending), done)
         assert len(told) == begun
         return [message.body for message in told[0].messages] if begun else None
 
@@ -222,6 +225,7 @@ class TestReadsBegun:
         """The same messages, and the same errors."""
         queue = make_queue(store)
         say(store, queue, *"abc")
+        assert shown_bodies(store, queue) == ["a", "b", "c"]
         assert self.bodies(store, queue) == ["a", "b", "c"]
         assert self.bodies(store, queue, 2, descending=True) == ["c", "b"]
         store.purge_queue(queue)
@@ -230,8 +234,10 @@ class TestReadsBegun:
         assert [type(error) for error in told] == [QueueChanged]
 
     def test_nobody_is_waited_for(self, store: SqliteStore) -> None:
-        """While all reading connections are lent nothing is begun."""
+        """While all reading connections are lent, or none has been opened yet, nothing is begun."""
         queue = make_queue(store)
+        assert self.bodies(store, queue) is None
+        assert shown_bodies(store, queue) == []
         with store._db.readers.reading():
             assert self.bodies(store, queue) is None
         assert self.bodies(store, queue) == []
@@ -240,15 +246,40 @@ class TestReadsBegun:
         """Nothing is begun until somebody has shown it, which moves the clock on."""
         queue = make_queue(store)
         store.append(queue, [new("later", delay=10)])
+        assert shown_bodies(store, queue) == []
         assert self.bodies(store, queue) == []
         clock.advance(11)
         assert self.bodies(store, queue) is None
         assert shown_bodies(store, queue) == ["later"]
         assert self.bodies(store, queue) == ["later"]
 
+    def test_very_many_rows_are_left_to_threads(self, store: SqliteStore, clock: Clock) -> None:
+        """A read that would walk over very many expired messages is broken off; other partitions are read as ever."""
+        queue = make_queue(store, partitions=2)
+        say(store, queue, "long", ttl=3600)
+        for _ in range(10):
+            say(store, queue, *["x"] * 1000, ttl=2)
+        say(store, queue, "other", partition=2)
+        assert len(shown_bodies(store, queue)) > 1
+        clock.advance(3)
+        assert self.bodies(store, queue) is None
+        assert shown_bodies(store, queue) == ["long"]
+        assert self.bodies(store, queue) is None
+        assert self.bodies(store, queue, partition=2) == ["other"]
+        with store._db.readers.reading() as connection:
+            assert len(connection.execute("SELECT * FROM messages").fetchall()) == 10_002
+
+    def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
+        """A file that somebody has locked whole stops no thread that must not be held up."""
+        with store._db.readers.reading() as connection, hastily(connection):
+            patience = _patience(60.0)
+            assert not patience(0)
+        assert patience(0)
+
     def test_a_slow_disk_is_left_to_threads(self, store: SqliteStore) -> None:
         """After a read that took long, none is begun for a second."""
         queue = make_queue(store)
+        assert shown_bodies(store, queue) == []
 
         def slow(*args: Any, **kwargs: Any) -> Page:  # noqa: ANN401 - as read_slice takes them
             time.sleep(2 * SLOW)

@@ -188,6 +188,55 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
     assert running(Shop())(work) == [200] * 70
 
 
+def test_slow_reads_of_strangers_hold_up_no_monitor() -> None:
+    """While reads of strangers do not come back, the load balancer is still told that the service is there."""
+    stuck = threading.Event()
+
+    class Shop(Stub):
+        def holder(self, _environ: dict[str, Any]) -> str:
+            return ""
+
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            if environ["QUERY_STRING"] == "slow":
+                assert stuck.wait(30)
+            return super().__call__(environ, start_response)
+
+    async def work(gateway: Gateway) -> list[int]:
+        slow = [asyncio.create_task(Request("GET", "/v1/a/q/info", query="slow").to(gateway)) for _ in range(5)]
+        await asyncio.sleep(0.02)
+        others = [await Request("GET", "/__lbheartbeat__").to(gateway) for _ in range(5)]
+        assert not any(task.done() for task in slow)
+        stuck.set()
+        return [reply.status for reply in [*others, *await asyncio.gather(*slow)]]
+
+    assert running(Shop(), patience=0.01)(work) == [200] * 10
+
+
+def test_reads_go_on_when_one_is_alone_again() -> None:
+    """What waited while there were several begins when there are not, though nothing else happens."""
+    stuck = threading.Event()
+
+    class Shop(Stub):
+        def holder(self, environ: dict[str, Any]) -> str:
+            return environ["QUERY_STRING"].partition("=")[0]
+
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            if environ["QUERY_STRING"] == "a=slow":
+                assert stuck.wait(30)
+            return super().__call__(environ, start_response)
+
+    async def work(gateway: Gateway) -> None:
+        await Request("PUT", "/v1/a", query="b").to(gateway)
+        slow = asyncio.create_task(Request("GET", "/v1/a/q/info", query="a=slow").to(gateway))
+        await asyncio.sleep(0)
+        reply = await asyncio.wait_for(Request("GET", "/v1/a/q/info", query="a").to(gateway), 4)
+        assert (reply.status, slow.done()) == (200, False)
+        stuck.set()
+        await slow
+
+    running(Shop(), patience=0.01)(work)
+
+
 @pytest.mark.parametrize("network", [True, False])
 def test_reads_take_turns_only_where_nobody_waits_for_a_network(network: bool) -> None:  # noqa: FBT001 - a parameter
     """Threads that wait for a network read side by side; those that compute, one after the other."""

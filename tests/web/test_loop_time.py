@@ -31,26 +31,30 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_several_are_noticed_for_a_while() -> None:
-    """One holder, however often it asks, is no crowd; two are one until only one has asked for a second or two."""
-    crowd = Crowd()
-    several = []
-    for holder in "aaabbbb":
-        crowd.saw(holder)
-        several.append(crowd.several)
-        crowd.tick()
-    assert several == [False] * 3 + [True] * 2 + [False] * 2
+def test_several_are_noticed_for_a_moment() -> None:
+    """One holder, however often it asks, is no crowd; two whose requests follow each other are one for a moment.
 
+    Meanwhile a thread that computes hands the interpreter over sooner. Somebody who asks now and then changes little.
+    """
 
-def test_threads_are_prompt_while_there_are_several() -> None:
-    """A thread that computes hands the interpreter over sooner, and as ever again once one holder is alone."""
-    crowd = Crowd()
-    for holder in "ab":
-        crowd.saw(holder)
-    assert sys.getswitchinterval() == pytest.approx(Crowd.PROMPT, rel=0.01)
-    crowd.tick()
-    crowd.tick()
-    assert sys.getswitchinterval() == pytest.approx(Crowd.ALONE, rel=0.01)
+    async def scenario() -> None:
+        sys.setswitchinterval(0.005)
+        ended = asyncio.Event()
+        crowd = Crowd(asyncio.get_running_loop(), ended.set)
+        for _ in range(3):
+            crowd.saw("a")
+            assert not crowd.several
+        for holder in "bbab":
+            crowd.saw(holder)
+            assert crowd.several
+            assert sys.getswitchinterval() == pytest.approx(Crowd.PROMPT, rel=0.01)
+        await asyncio.wait_for(ended.wait(), 60)
+        assert not crowd.several
+        assert sys.getswitchinterval() == pytest.approx(0.005, rel=0.01)
+        crowd.saw("b")
+        assert not crowd.several
+
+    asyncio.run(scenario())
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +113,7 @@ def test_a_turn_is_short(seconds: float, most: int) -> None:
     play(scenario)
 
 
-@pytest.mark.parametrize(("size", "most"), [(0, LoopTime.UNDER_WAY), (60_000, 2), (1 << 20, 1)])
+@pytest.mark.parametrize(("size", "most"), [(0, 32), (60_000, 4), (1 << 20, 1)])
 def test_no_more_of_one_are_under_way_than_its_part(size: int, most: int) -> None:
     """Of one of several holders so many are under way as its part allows, long ones fewer; each end begins another."""
 
@@ -157,5 +161,20 @@ def test_requests_called_off_give_their_part_back(begun: bool) -> None:  # noqa:
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
         await asyncio.wait_for(time.enter("a", 1 << 20), 10)
+
+    play(scenario)
+
+
+def test_pieces_of_answers_wait_behind_pieces_only() -> None:
+    """However many requests of their holder wait, and may not begin, pieces of answers go on; none is refused."""
+
+    async def scenario(time: LoopTime) -> None:
+        await time.enter("a", 1 << 20)
+        waiting = [asyncio.create_task(time.enter("a", 0)) for _ in range(500)]
+        pieces = [asyncio.create_task(time.pause(holder)) for holder in "aab"]
+        await turns(1)
+        time.give_up_late(-1)
+        await asyncio.wait_for(asyncio.gather(*pieces), 10)
+        assert {type(one) for one in await asyncio.gather(*waiting, return_exceptions=True)} == {TooManyRequests}
 
     play(scenario)

@@ -38,6 +38,7 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteApplications, SqliteOffsets
         self._deadline = Deadline(options.deadline)
         self._db = Database(directory, options, self._deadline)
         self._known = {}
+        self._long = {}
         self._sweep = Sweep(self._db)
 
     def ping(self) -> None:

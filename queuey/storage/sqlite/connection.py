@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -126,6 +127,8 @@ def _patience(seconds: float) -> Callable[[int], bool]:
 
     def handler(tries: int) -> bool:
         nonlocal began
+        if _haste.on:
+            return False
         now = time.monotonic()
         if tries == 0:
             began = now
@@ -135,6 +138,44 @@ def _patience(seconds: float) -> Callable[[int], bool]:
         return True
 
     return handler
+
+
+class TooLong(StoreBusy):
+    """What was to be read in haste takes longer than that."""
+
+
+class _Haste(threading.local):
+    """Whether the thread must not be held up."""
+
+    on = False
+
+
+_haste = _Haste()
+_HASTY_STEPS = 20_000
+"""Steps of SQLite's machine, some 15 for a message, after which a statement in haste is broken off: a millisecond."""
+
+
+@contextlib.contextmanager
+def hastily(connection: Connection) -> Iterator[None]:
+    """Has what is read meanwhile, in this thread, neither wait for another process nor go through very many rows.
+
+    Raises:
+        TooLong: It would have to.
+    """
+    _haste.on = True
+    connection.set_progress_handler(_stop, _HASTY_STEPS)
+    try:
+        yield
+    except (apsw.InterruptError, apsw.BusyError) as error:
+        message = "this takes longer than it may"
+        raise TooLong(message) from error
+    finally:
+        connection.set_progress_handler(None)
+        _haste.on = False
+
+
+def _stop() -> bool:
+    return True
 
 
 class Readers:
@@ -153,7 +194,7 @@ class Readers:
         """Returns a free connection; give it back with :meth:`give`, or call :meth:`drop` after an error.
 
         Args:
-            wait: Up to the deadline until one is free.
+            wait: Up to the deadline until one is free, and until it is open.
 
         Raises:
             StoreBusy: None is free.
@@ -169,6 +210,10 @@ class Readers:
             self._free.put(connection)
             message = "the store is closed"
             raise StoreClosed(message)
+        if connection is None and not wait:
+            self._free.put(None)
+            message = "no reading connection is open"
+            raise StoreBusy(message)
         if connection is None:
             try:
                 connection = connect(self._path, self._options, read_only=True)

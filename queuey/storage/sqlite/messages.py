@@ -13,7 +13,7 @@ from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue
 from queuey.storage import items as items_of
 from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import rows
-from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.connection import Connection, TooLong, hastily
 from queuey.storage.sqlite.database import Database, Watch
 from queuey.storage.sqlite.reading import read_slice, to_messages
 from queuey.storage.sqlite.runs import estimate, live_runs, lowest_live
@@ -24,7 +24,9 @@ COUNTED = 10_000
 SLOW = 0.05
 """Seconds that a short read takes only if it has to wait for the disk."""
 AVOIDED = 1.0
-"""Seconds for which no read is begun in the caller's thread after one was slow."""
+"""Seconds for which no read is begun in the caller's thread after one that could not be, or was slow."""
+_LONG = 1000
+"""Partitions of which that is remembered."""
 
 _FETCH = "SELECT ticks, low, expires, body, meta FROM messages WHERE qp = ? AND ticks = ? AND low = ? AND expires > ?"
 _COUNT = (
@@ -78,7 +80,7 @@ class SqliteMessages(Scanning):
             for partition, position in places:
                 transaction.put(base | partition, position, lifetime, item.body, meta)
 
-        self._db.writer.perform(work)
+        self._db.writer.perform(work, weight=len(places) * len(item.body))
 
     def fetch(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> list[Message]:
         """See the contract."""
@@ -121,28 +123,37 @@ class SqliteMessages(Scanning):
         return pages
 
     _begins_again = 0.0
+    _long: dict[int, float]
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """See the contract. The read is done before this returns, in the caller's thread.
 
-        After one that had to wait for the disk, reads are left to :meth:`read` for a while.
+        A read that goes through very many rows, all expired say, is broken off and left to :meth:`read`; so are the
+        reads of that partition for a while, and all reads after one that had to wait for the disk.
         """
         began = monotonic()
-        if began < self._begins_again:
+        key = queue.qid << 8 | part.partition
+        if began < max(self._begins_again, self._long.get(key, 0.0)):
             return False
         page: Page | None = None
         error: QueueyError | None = None
         try:
-            with self._db.readers.reading(wait=False) as connection:
+            with self._db.readers.reading(wait=False) as connection, hastily(connection):
                 safe = self._sample(connection, queue, wait=False)
                 [page] = self._pages(connection, queue, [part], safe)
+        except TooLong:
+            if len(self._long) >= _LONG:
+                self._long.clear()
+            self._long[key] = began + AVOIDED
+            return False
         except StoreBusy:
             return False
         except QueueyError as failure:
             error = failure
-        ended = monotonic()
-        if ended - began > SLOW:
-            self._begins_again = ended + AVOIDED
+        finally:
+            ended = monotonic()
+            if ended - began > SLOW:
+                self._begins_again = ended + AVOIDED
         done(page, error)
         return True
 

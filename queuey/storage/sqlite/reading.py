@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 from queuey import ids
@@ -19,10 +18,6 @@ _ROWS = f"SELECT ticks, low, expires, body, meta {RANGE} "
 ASCENDING = _ROWS + "ORDER BY ticks, low LIMIT ?"
 DESCENDING = _ROWS + "ORDER BY ticks DESC, low DESC LIMIT ?"
 
-_STEP = 32
-"""Rows between looks at the size of the page: bounds what is held beyond ``max_bytes``."""
-_STEP_BYTES = 8 * 1024
-"""Bytes of a small page for each of these rows."""
 _RECENT = 2 * TICKS_PER_SECOND
 """Reads that begin this near to now do not ask where live messages begin."""
 
@@ -70,13 +65,11 @@ def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[An
     """Takes rows (the body fourth) until one of the two bounds; returns them and whether a bound was met."""
     rows: list[Any] = []
     size = 0
-    step = min(_STEP, 1 + max_bytes // _STEP_BYTES)
-    while chunk := list(islice(cursor, step)):
-        for index, row in enumerate(chunk):
-            size += len(row[3])
-            if size >= max_bytes:
-                return rows + chunk[: index + 1], True
-        rows += chunk
+    for row in cursor:
+        rows.append(row)
+        size += len(row[3])
+        if size >= max_bytes:
+            return rows, True
     return rows, len(rows) >= limit
 
 

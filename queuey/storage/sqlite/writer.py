@@ -47,11 +47,14 @@ class _Operation:
     Whoever gets ``claim`` decides: the writer runs the operation, its caller withdraws it.
     """
 
-    __slots__ = ("claim", "done", "error", "result", "work")
+    __slots__ = ("claim", "done", "error", "result", "weight", "work")
 
-    def __init__(self, work: Append | Callable[[Transaction], Any], done: Callable[[_Operation], None]) -> None:
+    def __init__(
+        self, work: Append | Callable[[Transaction], Any], done: Callable[[_Operation], None], weight: int
+    ) -> None:
         self.work = work
         self.done = done
+        self.weight = weight
         self.result: Any = None
         self.error: Exception | None = None
         self.claim = threading.Lock()
@@ -108,34 +111,38 @@ class Writer:
 
     def append(self, append: Append) -> list[Position]:
         """Stores messages; see :class:`Append`. Raises what :meth:`perform` raises."""
-        positions: list[Position] = self._wait(append)
+        positions: list[Position] = self._wait(append, _weight(append))
         return positions
 
     def begin_append(
         self, append: Append, done: Callable[[list[Position] | None, Exception | None], None]
     ) -> Callable[[], Outcome]:
         """Starts to store messages; see the storage contract."""
-        operation = _Operation(append, lambda ended: done(ended.result, ended.error))
+        operation = _Operation(append, lambda ended: done(ended.result, ended.error), _weight(append))
         self._submit(operation)
         return operation.withdraw
 
-    def perform(self, work: Callable[[Transaction], T]) -> T:
+    def perform(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
         """Runs ``work`` inside a transaction and returns its result once that is committed.
 
         ``work`` may be run again after a rollback, so it must keep its effects inside the transaction.
+
+        Args:
+            work: What to do.
+            weight: Bytes of bodies that it writes.
 
         Raises:
             QueueyError: What ``work`` raised; its effects are undone.
             StoreUnavailable: The write failed; ``outcome`` says whether it may have happened.
         """
-        result: T = self._wait(work)
+        result: T = self._wait(work, weight)
         return result
 
-    def _wait(self, work: Append | Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the operation gives
+    def _wait(self, work: Append | Callable[[Transaction], Any], weight: int) -> Any:  # noqa: ANN401 - what the operation gives
         left = self._deadline.left(self._options.deadline)
         answered = threading.Lock()
         answered.acquire()
-        operation = _Operation(work, lambda _: answered.release())
+        operation = _Operation(work, lambda _: answered.release(), weight)
         self._submit(operation)
         if not answered.acquire(timeout=left):
             outcome = operation.withdraw()
@@ -190,10 +197,8 @@ class Writer:
         while operation is not None:
             if operation.claim.acquire(blocking=False):
                 group.append(operation)
-                if isinstance(operation.work, Append):
-                    items = operation.work.items
-                    size += len(items)
-                    weight += len(items[0].body) if len(items) == 1 else sum(len(item.body) for item in items)
+                size += len(operation.work.items) if isinstance(operation.work, Append) else 1
+                weight += operation.weight
             if not waiting or size >= _GROUP_MESSAGES or weight >= _GROUP_BYTES:
                 break
             waiting -= 1
@@ -278,6 +283,12 @@ class Writer:
             connection.close(True)  # noqa: FBT003 - apsw takes it by position only
         except DatabaseError:
             return
+
+
+def _weight(append: Append) -> int:
+    """Returns the bytes of the bodies, a character counted as one."""
+    items = append.items
+    return len(items[0].body) if len(items) == 1 else sum(len(item.body) for item in items)
 
 
 def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
