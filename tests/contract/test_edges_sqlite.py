@@ -317,6 +317,18 @@ class TestWriter:
         store._db.writer._thread.join(60)
         assert not store._db.writer._thread.is_alive()
 
+    def test_one_deadline_for_all_that_a_call_waits_for(self, store: SqliteStore) -> None:
+        """A call that has used up its time waits neither for a connection nor for the writer, nor does it write."""
+        queue = make_queue(store)
+        deadline = store._deadline
+        with store._db.readers.reading(), deadline.running(deadline.next_end() - 14.9):
+            with pytest.raises(StoreUnavailable):
+                shown_bodies(store, queue)
+            with pytest.raises(StoreUnavailable) as refused:
+                say(store, queue, "x")
+        assert refused.value.outcome == "none"
+        assert shown_bodies(store, queue) == []
+
     def test_groups_are_bounded_by_bytes(self, store: SqliteStore) -> None:
         """However much has gathered, a transaction takes a few megabytes of it."""
         queue = make_queue(store)

@@ -176,19 +176,6 @@ class TestLocked:
         assert len(with_none) < 6
         again.close()
 
-    def test_one_deadline_for_all_that_a_call_waits_for(self, tmp_path: Path) -> None:
-        """A call that has used up its time waits neither for a connection nor for the writer, nor does it write."""
-        made = prepare(tmp_path / "data", SqliteOptions(readers=1, busy_timeout=60.0, deadline=90.0))
-        deadline = made.store._deadline
-        with made.store._db.readers.reading(), deadline.running(deadline.next_end() - 89.9):
-            with pytest.raises(StoreUnavailable):
-                shown_bodies(made.store, made.queue)
-            with pytest.raises(StoreUnavailable) as refused:
-                say(made.store, made.queue, "x")
-        assert refused.value.outcome == "none"
-        assert shown_bodies(made.store, made.queue) == ["put"]
-        made.store.close()
-
     def test_closing_refuses_what_waits(self, tmp_path: Path) -> None:
         """Closing a store that is stuck refuses the writes that wait, and those do not happen later."""
         made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=60.0))

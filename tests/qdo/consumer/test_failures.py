@@ -61,7 +61,7 @@ async def test_a_service_that_was_away_is_read_on(site: Site, tmp_path: Path, ca
             assert bodies(found) == [4, 5]
             assert consumer.assignment == {Partition(queue, 1)}
             await consumer.close()
-    messages = [record.message for record in caplog.records if "the service" in record.message]
+    messages = [record.message for record in caplog.records if "of the service" in record.message]
     assert (
         len([text for text in messages if "fail" in text]) == len([text for text in messages if "again" in text]) == 1
     )

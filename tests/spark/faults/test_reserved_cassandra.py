@@ -30,7 +30,7 @@ def attempt(kept: Kept, name: str, mortal: Mortal | None, lead: float) -> Counts
 
 def scenario(kept: Kept, name: str, at: int, when: str, *, late: bool) -> str:
     """Kills an attempt, lets another one do the work, and returns what is wrong with the outcome; empty: nothing."""
-    lead = 0.3 if late else 8.0
+    lead = 1.5 if late else 8.0
     with pytest.raises(Killed):
         attempt(kept, name, Mortal(kept.store, at, when), lead)
     queue = kept.queue(name, partitions=2)
