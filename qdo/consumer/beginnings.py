@@ -86,5 +86,4 @@ async def _begin(
     for track in tracks:
         point = points.get(track.partition)
         if point is not None and track.partition not in lost and track.since is None and not track.closed:
-            track.committed = track.floor = point
             begin_at(track, point)

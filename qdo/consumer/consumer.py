@@ -27,7 +27,7 @@ from qdo.consumer.positions import point_of
 from qdo.consumer.settings import ConsumerSettings
 from qdo.consumer.shelf import Shelf, Taken
 from qdo.consumer.signals import Signal
-from qdo.consumer.tracks import Track
+from qdo.consumer.tracks import Track, is_behind
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.partitions import Partition
@@ -121,9 +121,7 @@ class AsyncConsumer:
             grace=self.settings.grace,
             revoke_timeout=self.settings.revoke_timeout,
         )
-        self._commits = Commits(
-            self._ownership.tracks, self._group.commit, self._mirror if self.settings.mirror else None
-        )
+        self._commits = Commits(self._track, self._group.commit, self._mirror if self.settings.mirror else None)
         self._lookout = Lookout(
             client,
             Subscription(queues, patterns),
@@ -238,9 +236,8 @@ class AsyncConsumer:
             SessionLost: The partitions are no longer this member's.
         """
         if offsets is None:
-            await self._commits.handed_out()
-        else:
-            await self._commits.given(offsets)
+            offsets = {track.partition: track.position for track in self._tracks() if track.position is not None}
+        await self._commits.given(offsets)
 
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Goes on elsewhere in a partition. What was prefetched is dropped, and the next commit may go back.
@@ -363,24 +360,37 @@ class AsyncConsumer:
         """Commits what counts as processed, if that is wanted."""
         if self.settings.commit_every is None:
             return
+        settled = {
+            track.partition: track.settled
+            for track in self._tracks()
+            if track.settled is not None and not is_behind(track, track.settled)
+        }
         try:
-            await self._commits.settled(partitions)
+            await self._commits.given({each: settled[each] for each in settled.keys() & (partitions or settled)})
         except QdoError as error:
             log.warning("not everything could be committed: %s", error)
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
         for partition in partitions:
-            track = self._ownership.tracks.get(partition)
+            track = self._track(partition)
             if track is not None:
                 track.paused = paused
                 self._shelf.refresh(track)
         self._changed()
 
+    def _tracks(self) -> list[Track]:
+        """Where the partitions stand that commits are accepted for."""
+        return [row.track for row in self._group.rows.values() if row.track is not None]
+
     def _owned(self) -> list[Track]:
-        return [track for track in self._ownership.tracks.values() if not track.closed]
+        return [track for track in self._tracks() if not track.closed]
+
+    def _track(self, partition: Partition) -> Track | None:
+        row = self._group.row(partition)
+        return None if row is None else row.track
 
     def _known(self, partition: Partition) -> Track:
-        track = self._ownership.tracks.get(partition)
+        track = self._track(partition)
         if track is None:
             raise NotOwner(f"{partition} is not this member's", frozenset([partition]))
         return track

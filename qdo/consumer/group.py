@@ -11,11 +11,11 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 
-from qdo.consumer.handover import Owner
 from qdo.consumer.membership import Cause, State, after
-from qdo.consumer.stay import Signals, Stay, Terms
+from qdo.consumer.partition_table import Owner, Row
+from qdo.consumer.stay import Stay
+from qdo.consumer.terms import Signals, Terms
 from qdo.coordination import Coordinator, Event, Held, Member, Session
 from qdo.errors import CoordinationError, CoordinationLost, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
@@ -92,8 +92,17 @@ class Group:
 
     @property
     def held(self) -> Mapping[Partition, Held]:
-        """What is owned, what is being revoked among it. Changes while it is looked at: do not await meanwhile."""
-        return MappingProxyType({} if self._stay is None else self._stay.holdings.held)
+        """What is owned, what is being revoked among it."""
+        return {each: row.held for each, row in self.rows.items() if row.held is not None}
+
+    @property
+    def rows(self) -> Mapping[Partition, Row]:
+        """The rows of what is owned, what is being revoked among it."""
+        return {} if self._stay is None else self._stay.table.held
+
+    def row(self, partition: Partition) -> Row | None:
+        """Returns the row of a partition that is owned, or being revoked."""
+        return None if self._stay is None else self._stay.table.held_row(partition)
 
     async def start(self) -> None:
         """Joins the group.
@@ -138,7 +147,7 @@ class Group:
             CoordinationLost: The service did not answer for ``patience``: each was recorded or not.
             SessionLost: It ended meanwhile.
         """
-        return frozenset(offsets) if self._stay is None else await self._stay.commit(offsets)
+        return frozenset(offsets) if self._stay is None else await self._stay.table.commit(offsets)
 
     def _move(self, cause: Cause) -> None:
         state = after(self._state, cause)
@@ -201,7 +210,7 @@ class Group:
 
     async def _join_once(self) -> Stay:
         """Joins under a new session."""
-        signals = Signals(self._told)
+        signals = Signals(lambda event: self._told(signals, event))
         member = Member(self._member, self._seen, self._static, self._terms.now())
         joining = asyncio.create_task(self._coordinator.join(member, signals))
         try:
@@ -216,19 +225,19 @@ class Group:
         self._stay = Stay(session, member, signals, self._owner, self._terms, lambda: self._seen)
         self._move("joined")
         if signals.lost.is_set():
-            self._told("lost")
+            self._told(signals, "lost")
         else:
-            self._told("suspended" if signals.suspended else "connected")
+            self._told(signals, "suspended" if signals.suspended else "connected")
         return self._stay
 
-    def _told(self, event: Event) -> None:
-        """Takes note of an event of the present session, in the instant it is heard of."""
-        if event == "changed":
+    def _told(self, signals: Signals, event: Event) -> None:
+        """Takes note of an event of the present session, in the instant it is heard of; of others there is nothing."""
+        if event == "changed" or signals is not self._signals:
             return
         self._move(event)
         if event == "lost":
             if self._stay is not None:
-                self._stay.close()
+                self._stay.table.close()
         else:
             self._tell(suspended=event == "suspended")
 

@@ -17,34 +17,18 @@ suspended   nobody answers. It still owns what it owned, hands out nothing new, 
 leaving     revokes all that it holds, releases it and leaves. What is lost meanwhile is only told.
 left        final.
 
-**A partition**, as one member sees it::
-
-    elsewhere ──the target gives it──► wanted ──taken──► held ──the target takes it away──► revoking
-        ▲                                │                                                      │
-        │                            the end of the                                       its owner is done,
-        │                            taking is not known                                  or its time is over
-        │                                ▼                                                      ▼
-        └──released, or taken again── unsure                                                releasing
-        └──────────────────────────────────────────────released─────────────────────────────────┘
-
-wanted      is taken; while somebody else still owns it, again at every change.
-held        its owner (the consumer) was told and works on it. A partition that the target leaves where it is stays
-            held, whatever else moves.
-revoking    its owner was told to stop, and may still commit. Once begun it is carried through, even if the target
-            gives the partition back: then it is taken anew.
-releasing   no commit is accepted any more; it is released until that is known to have worked.
-unsure      may be owned or not: taken again if the target still gives it, otherwise released.
-
-When the session is lost all of them are elsewhere at once, and the owner is told which were held or being revoked.
+**Its partitions** have states of their own, in :mod:`qdo.consumer.partition_table`. What is given to it and has no row
+there is taken; while somebody else still owns it, again at every change. What is owned and is not given to it any more
+is given up. Once begun that is carried through, even if the target gives the partition back: then it is taken anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from typing import Final, Literal, NamedTuple
 
 from qdo.assignment import plan
+from qdo.consumer.partition_table import State as PartitionState
 from qdo.coordination import Member, Target, Versioned
 from qdo.partitions import Partition
 
@@ -99,9 +83,7 @@ class View(NamedTuple):
         me: Its id.
         members: Who is there, as it read last; None: it has not looked yet, and leads nobody.
         target: The target, read before the members: so it is never set on account of older members.
-        held: What it owns and works on.
-        revoking: What it owns but was told to give up, until it is known to be released.
-        unsure: What it may own or not.
+        states: Of its partitions; what has none is not its own.
         planned: What it computed last as the leader.
         now: Seconds since 1970.
         age: Seconds for which members have been changing.
@@ -112,9 +94,7 @@ class View(NamedTuple):
     me: str
     members: Mapping[str, Member] | None
     target: Versioned
-    held: AbstractSet[Partition]
-    revoking: AbstractSet[Partition]
-    unsure: AbstractSet[Partition]
+    states: Mapping[Partition, PartitionState]
     planned: Planned | None
     now: float
     age: float
@@ -127,17 +107,15 @@ class Decision(NamedTuple):
 
     Attributes:
         target: What to set the target to, at the version that was read; None: leave it.
-        revoke: What its owner is to give up.
+        give_up: What it owns, or may own, and is not to have.
         take: What to take.
-        release: What to release without telling anybody: its owner does not know of it.
         wait: Seconds after which to look again even if nothing changes; None: there is no need.
         planned: To be handed in with the next view.
     """
 
     target: Target | None = None
-    revoke: frozenset[Partition] = frozenset()
+    give_up: frozenset[Partition] = frozenset()
     take: frozenset[Partition] = frozenset()
-    release: frozenset[Partition] = frozenset()
     wait: float | None = None
     planned: Planned | None = None
 
@@ -151,9 +129,10 @@ def decide(view: View) -> Decision:
     given = frozenset(partition for partition, owner in view.target.target.owners.items() if owner == view.me)
     return Decision(
         target=target,
-        revoke=frozenset(view.held - given),
-        take=given - view.held - view.revoking,
-        release=frozenset(view.unsure - given - view.held - view.revoking),
+        give_up=frozenset(
+            each for each, state in view.states.items() if state in {"owned", "unsure"} and each not in given
+        ),
+        take=frozenset(each for each in given if view.states.get(each, "unsure") == "unsure"),
         wait=wait,
         planned=planned,
     )

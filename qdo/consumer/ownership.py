@@ -1,8 +1,9 @@
 """What the group tells a consumer: which partitions are its own from now on, and which no longer.
 
 Per partition ``on_assign`` comes first and is over before anything is read, then either ``on_revoke``, which may still
-commit, or ``on_lost``, or both when the session ends in the middle of a revocation. Callbacks for different partitions
-may run side by side. An exception in one of them is logged; the partitions go where the group says all the same.
+commit, or ``on_lost``, or both when the session ends, or the time is over, in the middle of a revocation. Callbacks for
+different partitions may run side by side. An exception in one of them is logged; the partitions go where the group says
+all the same.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from qdo.consumer.fetcher import Fetcher
+from qdo.consumer.partition_table import Row
 from qdo.consumer.shelf import Shelf
 from qdo.consumer.tracks import Track
-from qdo.coordination import Held
 from qdo.partitions import Partition
 
 log = logging.getLogger("qdo.consumer")
@@ -40,7 +41,7 @@ class Callbacks(NamedTuple):
 
 
 class Ownership:
-    """Keeps the tracks of the partitions that are this member's.
+    """Has partitions read that are this member's, and tells the user what becomes of them.
 
     Args:
         shelf: Where messages are held.
@@ -52,7 +53,6 @@ class Ownership:
         changed: Called when partitions can be handed out that could not.
 
     Attributes:
-        tracks: By partition, those included that are being revoked.
         stopped: Nothing may be handed out now.
     """
 
@@ -66,7 +66,6 @@ class Ownership:
         leaving: Callable[[frozenset[Partition]], Awaitable[None]],
         changed: Callable[[], None],
     ) -> None:
-        self.tracks: dict[Partition, Track] = {}
         self.stopped = False
         self._shelf = shelf
         self._fetcher = fetcher
@@ -74,50 +73,43 @@ class Ownership:
         self._begin = begin
         self._leaving = leaving
         self._changed = changed
-        self._assigning: dict[Partition, asyncio.Event] = {}
         self._beginning: set[asyncio.Future[None]] = set()
 
     def attach(self, callbacks: Callbacks) -> None:
         """Has somebody else told too, before those who are told already."""
         self._callbacks.insert(0, callbacks)
 
-    async def assigned(self, held: Mapping[Partition, Held]) -> None:
+    async def assigned(self, rows: Collection[Row]) -> None:
         """Takes partitions over: tells the user, then begins to read them."""
-        tracks = {partition: Track(partition, each.offset.id) for partition, each in held.items()}
-        for partition, track in tracks.items():
-            self._stop(self.tracks.get(partition))
-            self.tracks[partition] = track
-            if track.committed is not None or self._begin is None:
-                track.place(track.committed)
-        told = asyncio.Event()
-        self._assigning |= dict.fromkeys(tracks, told)
-        try:
-            for each in self._callbacks:
-                await _tell(each.on_assign, frozenset(tracks))
-        finally:
-            told.set()
-            for partition in tracks:
-                if self._assigning.get(partition) is told:
-                    del self._assigning[partition]
-        self._open(track for track in tracks.values() if not track.closed)
-
-    async def revoke(self, partitions: frozenset[Partition]) -> None:
-        """Stops partitions, tells the user, and forgets them; afterwards they may be released."""
-        tracks = self._close(partitions)
-        try:
-            await self._assignments(partitions)
-            for each in self._callbacks:
-                await _tell(each.on_revoke, partitions)
-            await self._leaving(partitions)
-        finally:
-            self._forget(tracks)
-
-    async def lost(self, partitions: frozenset[Partition]) -> None:
-        """Forgets partitions that are somebody else's by now, and tells the user."""
-        self._forget(self._close(partitions))
-        await self._assignments(partitions)
+        tracks = [Track(row) for row in rows]
+        for row, track in zip(rows, tracks, strict=True):
+            row.track = track
+            if row.recorded is not None or self._begin is None:
+                track.place(row.recorded)
         for each in self._callbacks:
-            await _tell(each.on_lost, partitions)
+            await _tell(each.on_assign, rows)
+        for track in tracks:
+            track.announced = True
+        self._open(track for track in tracks if not track.closed)
+
+    def stop(self, rows: Collection[Row]) -> None:
+        """Reads and hands out nothing more of some partitions."""
+        for row in rows:
+            if row.track is not None:
+                if row.track.opened:
+                    self._fetcher.drop(row.track)
+                self._shelf.clear(row.track)
+
+    async def revoke(self, row: Row) -> None:
+        """Tells the user that a partition goes; afterwards it may be released."""
+        for each in self._callbacks:
+            await _tell(each.on_revoke, [row])
+        await self._leaving(frozenset([row.partition]))
+
+    async def lost(self, rows: Collection[Row]) -> None:
+        """Tells the user of partitions that are somebody else's by now."""
+        for each in self._callbacks:
+            await _tell(each.on_lost, rows)
 
     def suspended(self) -> None:
         """Hands out nothing until it is resumed: nobody can tell whether the partitions are still this member's."""
@@ -143,7 +135,7 @@ class Ownership:
 
     def moved(self, track: Track) -> None:
         """Reads a partition from where it was placed by the user, unless he is still being told of it."""
-        if track.partition not in self._assigning:
+        if track.announced:
             self._open([track])
 
     async def close(self) -> None:
@@ -166,35 +158,11 @@ class Ownership:
             task.add_done_callback(self._beginning.discard)
         self._changed()
 
-    def _close(self, partitions: Iterable[Partition]) -> dict[Partition, Track]:
-        tracks = {partition: self.tracks[partition] for partition in partitions if partition in self.tracks}
-        for track in tracks.values():
-            self._stop(track)
-        return tracks
 
-    def _stop(self, track: Track | None) -> None:
-        if track is None or track.closed:
-            return
-        track.closed = True
-        if track.opened:
-            self._fetcher.drop(track)
-        self._shelf.clear(track)
-
-    def _forget(self, tracks: Mapping[Partition, Track]) -> None:
-        """Forgets tracks, but not those that have taken their places."""
-        for partition, track in tracks.items():
-            if self.tracks.get(partition) is track:
-                del self.tracks[partition]
-
-    async def _assignments(self, partitions: Iterable[Partition]) -> None:
-        """Waits for the user to have been told that partitions are his before he is told that they are not."""
-        for told in {self._assigning[partition] for partition in partitions if partition in self._assigning}:
-            await told.wait()
-
-
-async def _tell(callback: Callback | None, partitions: frozenset[Partition]) -> None:
-    if callback is None or not partitions:
+async def _tell(callback: Callback | None, rows: Collection[Row]) -> None:
+    if callback is None or not rows:
         return
+    partitions = frozenset(row.partition for row in rows)
     with logged(callback, partitions):
         result = callback(partitions)
         if inspect.isawaitable(result):

@@ -2,20 +2,19 @@
 
 ::
 
-    fresh ──open──► open ◄──pause / resume──► paused
-      │               │                         │
-      └───────────────┴───────revoke / lost─────┴──► closed (final)
+    fresh ──on_assign over──► announced ──place known──► opened ◄──pause / resume──► paused
 
-A partition that comes back after it was closed is another track, which begins at the committed offset. ``since`` is
-None until it is known where to begin; nothing is read before.
+``since`` is None until it is known where to begin; nothing is read before. Whether the partition is this member's says
+its row (:mod:`qdo.consumer.partition_table`); one that comes back later is another row with another track, which begins
+at the committed offset.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
+from qdo.consumer.partition_table import Row
 from qdo.errors import InvalidArgument
-from qdo.partitions import Partition
 from queuey.client import EARLIEST, Message, id_after, order_of
 
 
@@ -23,14 +22,12 @@ class Track:
     """Where one partition stands.
 
     Args:
-        partition: The partition.
-        committed: The recorded offset, if any.
+        row: The partition, as the group has it.
 
     Attributes:
+        partition: The partition.
         position: The last message handed out, or the point after which the next one lies; None: the beginning.
         settled: The position up to which everything counts as processed without being asked.
-        committed: What is recorded.
-        floor: What was recorded, or is just being recorded; no commit goes below it.
         since: From where to read on.
         count: Messages held.
         size: Bytes of their bodies, about.
@@ -39,18 +36,20 @@ class Track:
         failures: Reads in a row that failed.
         rest_until: Instant (of the loop) before which it is not read.
         sought: It was moved since the last commit, so that this one may go back.
+        announced: The user was told of it.
+        opened: It is read.
+        paused: Nothing of it is handed out for now.
         turn: Rises whenever what was read before is not to be handed out any more.
     """
 
     __slots__ = (
         "_chunks",
+        "_row",
         "_start",
-        "closed",
-        "committed",
+        "announced",
         "count",
         "failures",
         "flight",
-        "floor",
         "more",
         "opened",
         "partition",
@@ -64,12 +63,11 @@ class Track:
         "turn",
     )
 
-    def __init__(self, partition: Partition, committed: str | None) -> None:
-        self.partition = partition
-        self.committed = committed
-        self.floor = committed
-        self.position = committed
-        self.settled = committed
+    def __init__(self, row: Row) -> None:
+        self.partition = row.partition
+        self._row = row
+        self.position = row.recorded
+        self.settled = row.recorded
         self.since: str | None = None
         self.count = 0
         self.size = 0
@@ -81,9 +79,24 @@ class Track:
         self.turn = 0
         self.opened = False
         self.paused = False
-        self.closed = False
+        self.announced = False
         self._chunks: deque[tuple[list[Message], int]] = deque()
         self._start = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is not this member's any more, or is being given up."""
+        return self._row.state != "owned"
+
+    @property
+    def committed(self) -> str | None:
+        """What is recorded."""
+        return self._row.recorded
+
+    @property
+    def floor(self) -> str | None:
+        """What is to be recorded, or else was; no commit goes below it unless somebody went back."""
+        return self.committed if self._row.wish is None else self._row.wish
 
     @property
     def live(self) -> bool:
@@ -146,13 +159,18 @@ class Track:
         self.size += each * len(messages)
 
 
-def check_commit(track: Track, identifier: str) -> bool:
+def check_commit(track: Track, identifier: str, *, back: bool = False) -> bool:
     """Tells whether an id is worth recording as the offset of a partition: whether it differs from what is recorded.
+
+    Args:
+        track: Where the partition stands.
+        identifier: The id.
+        back: It may lie before what was recorded.
 
     Raises:
         InvalidArgument: It is no id, was not handed out yet, or lies before what was recorded and nobody went back.
     """
-    if track.committed is not None and identifier == track.committed:
+    if track.committed is not None and identifier == track.committed == track.floor:
         return False
     try:
         order = order_of(identifier)
@@ -160,6 +178,15 @@ def check_commit(track: Track, identifier: str) -> bool:
         raise InvalidArgument(f"{track.partition}: {identifier!r} is not a message id") from error
     if track.position is None or order > order_of(track.position):
         raise InvalidArgument(f"{track.partition}: {identifier} was not handed out, so it cannot be committed")
-    if track.floor is not None and order < order_of(track.floor) and not track.sought:
+    if _behind(track, order) and not back:
         raise InvalidArgument(f"{track.partition}: {identifier} lies before {track.floor}, which was committed")
     return True
+
+
+def is_behind(track: Track, identifier: str) -> bool:
+    """Tells whether more than this was committed already, and nobody went back since."""
+    return _behind(track, order_of(identifier))
+
+
+def _behind(track: Track, order: tuple[int, int]) -> bool:
+    return track.floor is not None and not track.sought and order < order_of(track.floor)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 
 from qdo.consumer.group import Group
+from qdo.coordination import Held
+from qdo.coordination.local.session import LocalSession
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import GroupNotFound
@@ -126,16 +128,17 @@ async def test_commits_of_the_same_at_the_same_time_are_one(site: Site) -> None:
     queue = await site.queue(partitions=5)
     for partition in range(1, 6):
         await site.send(queue, 1, partition)
-    record, calls = Group.commit, []
+    record, calls = LocalSession.commit, []
 
-    async def counted(self: Group, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
-        calls.append(len(offsets))
-        return await record(self, offsets)
+    async def counted(self: LocalSession, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+        wanted = list(offsets)
+        calls.append(len(wanted))
+        return await record(self, wanted)
 
     with replace(record, counted):
         consumer = await site.consumer(queue)
-    await collect(consumer, 5)
-    await asyncio.gather(*(consumer.commit() for _ in range(5)))
+        await collect(consumer, 5)
+        await asyncio.gather(*(consumer.commit() for _ in range(5)))
     assert calls == [5]
     assert len(await site.offsets()) == 5
 

@@ -10,13 +10,15 @@ import pytest
 from qdo.consumer.commits import Commits
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.ownership import Callbacks, Ownership
+from qdo.consumer.partition_table import Row, State
 from qdo.consumer.settings import ConsumerSettings
 from qdo.consumer.shelf import Shelf
+from qdo.consumer.tracks import Track
 from qdo.coordination import Held, Offset
 from qdo.errors import NotOwner
 from qdo.partitions import Partition
 from tests.qdo.consumer.conftest import Site
-from tests.qdo.unit.samples import ONE, TWO, message_id, messages
+from tests.qdo.unit.samples import ONE, message_id, messages
 
 
 class Scene:
@@ -45,11 +47,25 @@ class Scene:
             leaving=self._leaving,
             changed=self.fetcher.kick,
         )
+        self.rows: dict[Partition, Row] = {}
 
     async def assigned(self, *partitions: Partition) -> None:
         """Assigns partitions of which message 1 was committed."""
-        held = {one: Held(one, Offset(message_id(1)), 1) for one in partitions}
-        await self.owner.assigned(held)
+        new = {one: Row(one, Held(one, Offset(message_id(1)), 1)) for one in partitions}
+        self.rows |= new
+        await self.owner.assigned(list(new.values()))
+
+    def track(self, partition: Partition) -> Track | None:
+        """Gives where a partition stands for which commits are accepted."""
+        row = self.rows[partition]
+        return row.track if row.commits else None
+
+    def stop(self, partition: Partition, state: State) -> Row:
+        """Says that a partition is not owned any more."""
+        row = self.rows[partition]
+        row.state = state
+        self.owner.stop([row])
+        return row
 
     async def _leaving(self, partitions: frozenset[Partition]) -> None:
         self.calls.append("leaving")
@@ -71,61 +87,28 @@ def scene(site: Site) -> Scene:
     return Scene(site)
 
 
-async def test_revocations_wait_for_assignments(scene: Scene) -> None:
-    """Nobody is told that a partition goes while being told that it comes; others are."""
-    hold = scene.holds["assign"] = asyncio.Event()
-    assigning = asyncio.create_task(scene.assigned(ONE))
-    await asyncio.sleep(0)
-    revoking = asyncio.create_task(scene.owner.revoke(frozenset([ONE])))
-    await asyncio.sleep(0)
-    del scene.holds["assign"]
-    await scene.assigned(TWO)
-    assert scene.calls == ["assign 1", "assign 2"]
-    hold.set()
-    await asyncio.gather(assigning, revoking)
-    assert scene.calls[2:] == ["assign 1 done", "revoke 1", "leaving"]
-    assert set(scene.owner.tracks) == {TWO}
-    assert not scene.owner.tracks[TWO].closed
-    await scene.fetcher.close()
-
-
 async def test_a_loss_stops_the_partition_at_once(scene: Scene) -> None:
-    """Even while the user is still being told of the assignment; he hears of the loss afterwards."""
+    """Even while the user is still being told of the assignment: it is not read afterwards either."""
     hold = scene.holds["assign"] = asyncio.Event()
     assigning = asyncio.create_task(scene.assigned(ONE))
     await asyncio.sleep(0)
-    losing = asyncio.create_task(scene.owner.lost(frozenset([ONE])))
-    await asyncio.sleep(0)
-    assert scene.owner.tracks == {}
+    row = scene.stop(ONE, "lost")
     hold.set()
-    await asyncio.gather(assigning, losing)
+    await assigning
+    await scene.owner.lost([row])
     assert scene.calls == ["assign 1", "assign 1 done", "lost 1"]
     assert scene.fetcher._free == {}
 
 
-async def test_a_loss_during_a_revocation_is_told_at_once(scene: Scene) -> None:
-    """Whoever finishes his work in on_revoke learns that it is in vain."""
-    await scene.assigned(ONE)
-    hold = scene.holds["revoke"] = asyncio.Event()
-    revoking = asyncio.create_task(scene.owner.revoke(frozenset([ONE])))
-    await asyncio.sleep(0)
-    await scene.owner.lost(frozenset([ONE]))
-    assert scene.calls == ["assign 1", "revoke 1", "lost 1"]
-    hold.set()
-    await revoking
-
-
 async def test_a_partition_that_comes_back_is_another_one(scene: Scene) -> None:
-    """A revocation that ends late, or was cut short, does not take the new one away."""
+    """What is told late of the old one does not stop the new one."""
     await scene.assigned(ONE)
-    scene.holds["revoke"] = asyncio.Event()
-    revoking = asyncio.create_task(scene.owner.revoke(frozenset([ONE])))
-    await asyncio.sleep(0)
+    old = scene.stop(ONE, "releasing")
     await scene.assigned(ONE)
-    track = scene.owner.tracks[ONE]
-    revoking.cancel()
-    await asyncio.gather(revoking, return_exceptions=True)
-    assert scene.owner.tracks[ONE] is track
+    await scene.owner.lost([old])
+    scene.owner.stop([old])
+    track = scene.track(ONE)
+    assert track is not None
     assert track.live
     assert track.flight is not None
     await scene.fetcher.close()
@@ -139,17 +122,16 @@ async def test_commits_end_with_the_revocation(scene: Scene) -> None:
         asked.append(dict(offsets))
         return frozenset()
 
-    commits = Commits(scene.owner.tracks, record, None)
+    commits = Commits(scene.track, record, None)
     await scene.assigned(ONE)
-    scene.shelf.put(scene.owner.tracks[ONE], messages(2, 9))
+    track = scene.track(ONE)
+    assert track is not None
+    scene.shelf.put(track, messages(2, 9))
     scene.shelf.hand_out(scene.shelf.take(3))
-    hold = scene.holds["revoke"] = asyncio.Event()
-    revoking = asyncio.create_task(scene.owner.revoke(frozenset([ONE])))
-    await asyncio.sleep(0)
+    row = scene.stop(ONE, "revoking")
     assert scene.shelf.take(10) == []
-    await commits.handed_out()
-    hold.set()
-    await revoking
+    await commits.given({ONE: message_id(4)})
+    row.state = "releasing"
     with pytest.raises(NotOwner):
         await commits.given({ONE: message_id(4)})
     assert asked == [{ONE: message_id(4)}]
@@ -160,6 +142,6 @@ async def test_what_is_stopped_is_not_read_on(scene: Scene, site: Site) -> None:
     """The call that only it was part of is broken off."""
     await scene.assigned(ONE)
     await site.gate.until(lambda: site.gate.held == 1)
-    await scene.owner.revoke(frozenset([ONE]))
+    scene.stop(ONE, "revoking")
     await asyncio.gather(*scene.fetcher._tasks, return_exceptions=True)
     assert (site.gate.held, scene.fetcher._flights, scene.fetcher._free) == (0, set(), {})

@@ -186,6 +186,34 @@ async def test_one_that_takes_too_long_loses_the_partition(site: Site) -> None:
         await first.commit({moved: next(one.id for one in found if one.partition == moved.number)})
 
 
+async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(site: Site) -> None:
+    """Though the revocation that ran out of time is still going on, and ends only then."""
+    queue = await site.queue(partitions=2)
+    told = Told()
+    ending = asyncio.Event()
+
+    async def on_revoke(partitions: frozenset[Partition]) -> None:
+        if ending.is_set():
+            return
+        while not ending.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ending.wait()
+
+    first = await site.consumer(
+        queue,
+        owns=places(queue, 1, 2),
+        callbacks=told.callbacks() | {"on_revoke": on_revoke},
+        revoke_timeout=0.1,
+    )
+    second = await site.consumer(queue)
+    (moved,) = second.assignment
+    await second.close()
+    await until(lambda: told.of(moved.number) == ["on_assign", "on_lost", "on_assign"])
+    ending.set()
+    await site.send(queue, 3, moved.number)
+    assert bodies(await collect(first, 3), moved.number) == [1, 2, 3]
+
+
 async def test_callbacks_that_fail_change_nothing(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """What they raise is logged; partitions come and go all the same."""
     queue = await site.queue(partitions=2)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import pytest
 
 from qdo.consumer.group import Group
-from qdo.coordination import Coordinator, Held
+from qdo.consumer.partition_table import Row
+from qdo.coordination import Coordinator
 from qdo.partitions import Partition, Queue
 from tests.qdo.contract.backends import LONG, Service
 from tests.qdo.contract.conftest import backend, service
@@ -85,22 +86,28 @@ class Count:
                 if partition not in refused and self.have.get(partition) == number - 1:
                     self.have[partition] = number
 
-    async def assigned(self, held: Mapping[Partition, Held]) -> None:
+    async def assigned(self, rows: Collection[Row]) -> None:
         """See the protocol."""
-        assert not held.keys() & self.have.keys()
-        self.have |= {partition: int(each.offset.id or "0") for partition, each in held.items()}
-        self._note("assigned", frozenset(held))
+        new = {row.partition: int(row.recorded or "0") for row in rows}
+        assert not new.keys() & self.have.keys()
+        self.have |= new
+        self._note("assigned", frozenset(new))
 
-    async def revoke(self, partitions: frozenset[Partition]) -> None:
+    def stop(self, rows: Collection[Row]) -> None:
+        """See the protocol. It counts until it gives up."""
+
+    async def revoke(self, row: Row) -> None:
         """See the protocol. Counts once more before it gives up."""
-        self._note("revoke", partitions)
-        for partition in partitions & self.slow.keys():
-            await self.slow[partition].wait()
-        await self.count(partitions)
-        self._drop(partitions)
+        only = frozenset([row.partition])
+        self._note("revoke", only)
+        if row.partition in self.slow:
+            await self.slow[row.partition].wait()
+        await self.count(only)
+        self._drop(only)
 
-    async def lost(self, partitions: frozenset[Partition]) -> None:
+    async def lost(self, rows: Collection[Row]) -> None:
         """See the protocol."""
+        partitions = frozenset(row.partition for row in rows)
         self._drop(partitions)
         self._note("lost", partitions)
 

@@ -129,8 +129,8 @@ class Play:
             return
         decision = self.decision(player)
         player.planned = decision.planned
-        self._revoke(player, decision.revoke)
-        for partition in decision.release:
+        self._revoke(player, decision.give_up & player.held)
+        for partition in decision.give_up - player.revoking:
             self._release(player, partition)
         for partition in sorted(decision.take):
             self._take(player, partition, heard=self._calm or bool((number + partition.number) % 4))
@@ -157,9 +157,11 @@ class Play:
             me=player.member.id,
             members=self._snapshots[player.members_at],
             target=Versioned(self.targets[player.target_at], player.target_at),
-            held=frozenset(player.held),
-            revoking=frozenset(player.revoking),
-            unsure=frozenset(player.unsure),
+            states={
+                **dict.fromkeys(player.unsure, "unsure"),
+                **dict.fromkeys(player.held, "owned"),
+                **dict.fromkeys(player.revoking, "revoking"),
+            },
             planned=player.planned,
             now=self.now,
             age=self.now - player.changed_at,

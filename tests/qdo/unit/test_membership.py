@@ -30,9 +30,7 @@ def view(me: str, **changes: Any) -> View:  # noqa: ANN401 - any field
         me=me,
         members=BOTH,
         target=Versioned(HALVES, 7),
-        held=frozenset(partition for partition, owner in HALVES.owners.items() if owner == me),
-        revoking=frozenset(),
-        unsure=frozenset(),
+        states={partition: "owned" for partition, owner in HALVES.owners.items() if owner == me},
         planned=None,
         now=1000.0,
         age=60.0,
@@ -52,26 +50,27 @@ def test_whoever_has_what_the_target_gives_it_rests() -> None:
 
 def test_what_the_target_gives_is_taken() -> None:
     """All of it that is not held, what is unsure as well."""
-    assert decide(view("b", held=frozenset([TWO]))).take == {FOUR}
-    assert decide(view("b", held=frozenset(), unsure=frozenset([TWO]))).take == {TWO, FOUR}
+    assert decide(view("b", states={TWO: "owned"})).take == {FOUR}
+    assert decide(view("b", states={TWO: "unsure"})).take == {TWO, FOUR}
 
 
 def test_what_the_target_takes_away_is_revoked() -> None:
     """And nothing else: what stays is not touched."""
-    decision = decide(view("b", held=frozenset([ONE, TWO, FOUR])))
-    assert decision == Decision(revoke=frozenset([ONE]))
+    decision = decide(view("b", states=dict.fromkeys([ONE, TWO, FOUR], "owned")))
+    assert decision == Decision(give_up=frozenset([ONE]))
 
 
 def test_a_revocation_is_carried_through() -> None:
     """What is being revoked is neither revoked again nor taken back before it is released."""
-    assert decide(view("b", held=frozenset([FOUR]), revoking=frozenset([TWO]))) == Decision()
-    assert decide(view("b", revoking=frozenset([ONE]))) == Decision()
+    for state in ("revoking", "releasing"):
+        assert decide(view("b", states={FOUR: "owned", TWO: state})) == Decision()
+        assert decide(view("b", states={TWO: "owned", FOUR: "owned", ONE: state})) == Decision()
 
 
 def test_what_may_have_been_taken_is_released_when_it_is_not_to_be_had() -> None:
-    """Nobody works on it, so nobody has to be told."""
-    assert decide(view("b", unsure=frozenset([ONE]))) == Decision(release=frozenset([ONE]))
-    assert decide(view("b", unsure=frozenset([ONE]), revoking=frozenset([ONE]))) == Decision()
+    """What is given up without a word when nobody works on it."""
+    states = {TWO: "owned", FOUR: "owned", ONE: "unsure"}
+    assert decide(view("b", states=states)) == Decision(give_up=frozenset([ONE]))
 
 
 def test_without_a_target_nothing_is_given_up() -> None:
@@ -81,7 +80,7 @@ def test_without_a_target_nothing_is_given_up() -> None:
     decision = decide(view("a", target=none))
     assert decision.target is not None
     assert set(decision.target.owners) == set(HALVES.owners)
-    assert not decision.revoke
+    assert not decision.give_up
 
 
 def test_only_the_leader_sets_the_target() -> None:
@@ -104,10 +103,10 @@ def test_nobody_leads_who_is_not_there() -> None:
 def test_a_leader_waits_for_more_changes_to_come() -> None:
     """It says for how long, and goes on taking and revoking meanwhile."""
     members = {**BOTH, "c": Member("c", SEEN)}
-    early = decide(view("a", members=members, age=0.02, held=frozenset([ONE, TWO])))
+    early = decide(view("a", members=members, age=0.02, states=dict.fromkeys([ONE, TWO], "owned")))
     assert early.target is None
     assert early.wait == pytest.approx(0.03)
-    assert early.revoke == {TWO}
+    assert early.give_up == {TWO}
     assert early.take == {THREE}
     assert decide(view("a", members=members, age=0.05)).target is not None
 

@@ -6,15 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.consumer.batches import Batch
+from qdo.consumer.partition_table import Row
 from qdo.consumer.shelf import Shelf, share
 from qdo.consumer.tracks import Track
+from qdo.coordination import Held, Offset
 from qdo.partitions import Partition
 from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message_id, messages
 
 
 def opened(partition: Partition) -> Track:
     """Gives a track that may be handed out."""
-    track = Track(partition, None)
+    track = Track(Row(partition, Held(partition, Offset(), 1)))
     track.place(None)
     track.opened = True
     return track
@@ -81,7 +83,7 @@ def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
     """What was taken before a revocation or a seek is dropped, and its position stays."""
     shelf, (one, two) = filled(5, 5)
     taken = shelf.take(10)
-    one.closed = True
+    one._row.state = "revoking"
     shelf.clear(one)
     assert [batch.partition for batch in shelf.hand_out(taken)] == [TWO]
     assert one.position is None
@@ -106,7 +108,7 @@ def test_what_reached_nobody_is_handed_out_again() -> None:
     shelf, (one, two) = filled(4, 4)
     shelf.hand_out(shelf.take(2))
     shelf.hand_out(shelf.take(4))
-    two.closed = True
+    two._row.state = "revoking"
     shelf.clear(two)
     shelf.recall()
     assert one.position == message_id(1)

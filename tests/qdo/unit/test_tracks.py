@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qdo.consumer.partition_table import Row
 from qdo.consumer.tracks import Track, check_commit
+from qdo.coordination import Held, Offset
 from qdo.errors import InvalidArgument
 from queuey.client import EARLIEST, id_after
 from tests.qdo.unit.samples import ONE, message_id, messages
@@ -14,7 +16,7 @@ from tests.qdo.unit.samples import ONE, message_id, messages
 
 def track(committed: int | None = None, position: int | None = None) -> Track:
     """Gives a track that was handed out up to a position."""
-    made = Track(ONE, None if committed is None else message_id(committed))
+    made = Track(Row(ONE, Held(ONE, Offset(None if committed is None else message_id(committed)), 1)))
     made.place(made.committed)
     if position is not None:
         made.position = message_id(position)
@@ -82,7 +84,7 @@ def test_commits_do_not_go_back_unless_somebody_sought() -> None:
     one = track(3, position=9)
     with pytest.raises(InvalidArgument, match="lies before"):
         check_commit(one, message_id(2))
-    one.floor = message_id(7)
+    one._row.wish = message_id(7)
     with pytest.raises(InvalidArgument, match="lies before"):
         check_commit(one, message_id(5))
     one.seek(message_id(2))

@@ -7,12 +7,13 @@ coordination suite, and by the tests of groups that run on them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal, TypeVar
 
 import msgspec
 
 from qdo.assignment import plan
+from qdo.consumer.partition_table import Row
 from qdo.coordination import Coordinator, Event, Held, Listen, Member, Offset, Session, Target, Versioned
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
@@ -305,6 +306,7 @@ class Diary:
     Attributes:
         have: What it believes to own.
         told: All that it was told, in order.
+        stopped: Rows of which it is to hand out nothing more.
         slow: Partitions that it does not give up before the event.
         assigning: What it waits for whenever it is assigned something.
         on_revoke: What it does when it gives something up; a coroutine is awaited.
@@ -315,6 +317,7 @@ class Diary:
     def __init__(self) -> None:
         self.have: set[Partition] = set()
         self.told: list[tuple[str, frozenset[Partition]]] = []
+        self.stopped: set[Row] = set()
         self.slow: dict[Partition, asyncio.Event] = {}
         self.assigning: asyncio.Event | None = None
         self.on_revoke: Callable[[frozenset[Partition]], object] | None = None
@@ -331,20 +334,25 @@ class Diary:
         """Returns the partitions of everything that it was told of a kind."""
         return [partitions for told, partitions in self.told if told == what]
 
-    async def assigned(self, held: Mapping[Partition, Held]) -> None:
+    async def assigned(self, rows: Collection[Row]) -> None:
         """See the protocol."""
-        self._note("assigned", frozenset(held))
-        if self.have & set(held):
-            self.wrong.append(f"{held} assigned twice")
-        self.have |= set(held)
+        partitions = self._note("assigned", rows)
+        if self.have & partitions:
+            self.wrong.append(f"{partitions} assigned twice")
+        self.have |= partitions
         if self.assigning is not None:
             await self._wait("assigned", self.assigning)
 
-    async def revoke(self, partitions: frozenset[Partition]) -> None:
+    def stop(self, rows: Collection[Row]) -> None:
         """See the protocol."""
-        self._note("revoke", partitions)
-        if not partitions <= self.have:
-            self.wrong.append(f"{partitions} revoked, but not had")
+        self.wrong += [f"{row.partition} stopped while it is owned" for row in rows if row.state == "owned"]
+        self.stopped |= set(rows)
+
+    async def revoke(self, row: Row) -> None:
+        """See the protocol."""
+        partitions = self._note("revoke", [row])
+        if not partitions <= self.have or row not in self.stopped:
+            self.wrong.append(f"{partitions} revoked, but not had or not stopped")
         for partition in partitions & self.slow.keys():
             await self._wait("revoke", self.slow[partition])
         if self.on_revoke is not None:
@@ -353,23 +361,25 @@ class Diary:
                 await result
         self.have -= partitions
 
-    async def lost(self, partitions: frozenset[Partition]) -> None:
+    async def lost(self, rows: Collection[Row]) -> None:
         """See the protocol."""
-        self._note("lost", partitions)
-        if not partitions <= self.have:
-            self.wrong.append(f"{partitions} lost, but not had")
+        partitions = self._note("lost", rows)
+        if not partitions <= self.have or not self.stopped.issuperset(rows):
+            self.wrong.append(f"{partitions} lost, but not had or not stopped")
         self.have -= partitions
 
     def suspended(self) -> None:
         """See the protocol."""
-        self._note("suspended", frozenset())
+        self._note("suspended", ())
 
     def resumed(self) -> None:
         """See the protocol."""
-        self._note("resumed", frozenset())
+        self._note("resumed", ())
 
-    def _note(self, what: str, partitions: frozenset[Partition]) -> None:
+    def _note(self, what: str, rows: Collection[Row]) -> frozenset[Partition]:
+        partitions = frozenset(row.partition for row in rows)
         self.told.append((what, partitions))
+        return partitions
 
     async def _wait(self, what: str, event: asyncio.Event) -> None:
         try:
