@@ -1,4 +1,4 @@
-"""Who is to own which partition. Pure: a function of who is there, what each sees, and who was to own what before.
+"""Who is to own which partition. Pure: a function of who is there, what each wants, and who was to own what before.
 
 An assignment is
 
@@ -8,8 +8,7 @@ An assignment is
 * sticky: of all assignments that are as even, it is one that moves the fewest partitions;
 * the same wherever it is computed, whatever order members and partitions come in.
 
-What members see may differ for a while. That is no matter of opinion between them: everybody writes down what it sees,
-a queue has as many partitions as the highest number that anybody wrote, and those who wrote its name may own them.
+Members say which queues they want, and the leader looks up which there are.
 """
 
 from __future__ import annotations
@@ -60,7 +59,9 @@ def assign(
     return dict(pair for pool in shares.pools for pair in deal(pool, names))
 
 
-def plan(members: Mapping[str, Member], target: Target | None, now: float, grace: float) -> Plan:
+def plan(
+    members: Mapping[str, Member], queues: Mapping[Queue, int], target: Target | None, now: float, grace: float
+) -> Plan:
     """Returns what the target is to be, which is the present one if that is right.
 
     A static member that is gone keeps its partitions for a while, so that its return moves nothing. Others neither
@@ -68,6 +69,7 @@ def plan(members: Mapping[str, Member], target: Target | None, now: float, grace
 
     Args:
         members: Who is there.
+        queues: Those that there are, with their partitions.
         target: The present one.
         now: Seconds since 1970.
         grace: Seconds for which absent static members keep what they have.
@@ -80,7 +82,14 @@ def plan(members: Mapping[str, Member], target: Target | None, now: float, grace
     }
     since = {member: instant for member, instant in since.items() if instant + grace > now}
     kept = {partition: member for partition, member in before.owners.items() if member in since}
-    owners = assign({name: member.queues for name, member in members.items()}, before.owners, reserved=since) | kept
+    # Of members that want the same each is looked up once: they share one mapping.
+    wanted = {
+        each: {queue: count for queue, count in queues.items() if each.takes(queue)}
+        for each in {member.wants for member in members.values()}
+    }
+    owners = (
+        assign({name: wanted[member.wants] for name, member in members.items()}, before.owners, reserved=since) | kept
+    )
     holders = set(kept.values())
     absent = {member: instant for member, instant in since.items() if member in holders}
     static = frozenset(name for name, member in members.items() if member.static)

@@ -8,9 +8,10 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
 from qdo.consumer.beginnings import horizons
-from qdo.consumer.discovery import Subscription, discover
+from qdo.consumer.discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription, subscribe
 from queuey.client import EARLIEST, ApiError, id_before, instants, order_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def subscription(settings: Settings) -> Subscription | None:
     Raises:
         InvalidArgument: No queue can have such a name.
     """
-    return Subscription(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
+    return subscribe(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
 
 
 async def existing(opened: Opened, settings: Settings, numbers: Collection[int] = ()) -> list[Partition]:

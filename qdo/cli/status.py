@@ -100,15 +100,9 @@ async def look(coordinator: Coordinator, settings: Settings, *, lag: bool) -> Pi
     wanted = {each: name for each, name in (target.owners if target is not None else {}).items() if name in there}
     owners = await coordinator.owners()
     offsets = await coordinator.offsets()
-    seen = (
-        Partition(queue, number)
-        for member in members.values()
-        for queue, count in member.queues.items()
-        for number in range(1, count + 1)
-    )
     lines = {
         partition: Line(owners.get(partition, ""), wanted.get(partition, ""), offsets.get(partition))
-        for partition in chosen({*seen, *owners, *wanted, *offsets}, settings)
+        for partition in chosen({*owners, *wanted, *offsets}, settings)
     }
     picture = Picture(coordinator.group, members, lines)
     if not lag:
@@ -158,7 +152,8 @@ def as_json(picture: Picture) -> dict[str, Any]:
                 "id": member.id,
                 "static": member.static,
                 "since": member.since,
-                "queues": {queue.name: count for queue, count in sorted(member.queues.items())},
+                "queues": sorted(member.wants.names),
+                "patterns": list(member.wants.patterns),
                 "owns": sum(line.owner == member.id for line in picture.lines.values()),
             }
             for _, member in sorted(picture.members.items())

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from qdo.consumer.batches import Batch
 from qdo.consumer.beginnings import begin_at_ends
 from qdo.consumer.commits import Commits
-from qdo.consumer.discovery import Subscription
+from qdo.consumer.discovery import ask
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.group import Group
 from qdo.consumer.lookout import Lookout
@@ -31,7 +31,8 @@ from qdo.consumer.tracks import Track, is_behind
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.partitions import Partition
-from queuey.client import AsyncClient
+from qdo.subscriptions import subscribe
+from queuey.client import AsyncClient, ClientError
 
 log = logging.getLogger("qdo.consumer")
 
@@ -111,24 +112,28 @@ class AsyncConsumer:
             begin=self._begin if self.settings.start == "latest" else None,
             leaving=self._commit_settled,
             changed=self._changed,
+            failed=self._fail,
+        )
+        self._wants = subscribe(queues, patterns, self.host, client.application)
+        self._lookout = Lookout(
+            client,
+            self._wants,
+            every=self.settings.discover,
+            changed=self._look_again,
+            failed=self._fail,
         )
         self._group = Group(
             coordinator,
             self.member,
             self._ownership,
+            wants=self._wants,
+            queues=self._lookout,
             static=member is not None,
             settle=self.settings.settle,
             grace=self.settings.grace,
             revoke_timeout=self.settings.revoke_timeout,
         )
         self._commits = Commits(self._track, self._group.commit, self._mirror if self.settings.mirror else None)
-        self._lookout = Lookout(
-            client,
-            Subscription(queues, patterns),
-            host=self.host,
-            every=self.settings.discover,
-            see=self._group.see,
-        )
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -147,7 +152,9 @@ class AsyncConsumer:
         self._ownership.attach(callbacks)
 
     async def start(self) -> None:
-        """Looks for the queues and joins the group; partitions come when the group has shared them out.
+        """Joins the group; partitions come when the group has shared them out.
+
+        A service that is away does not keep it from joining.
 
         Raises:
             ClientError: The service refuses to say which queues there are.
@@ -157,14 +164,14 @@ class AsyncConsumer:
         """
         if self._tasks or self.closing:
             raise InvalidArgument("a consumer is started once")
+        loop = asyncio.get_running_loop()
         try:
             await self._reach()
+            self._tasks.append(loop.create_task(self._lookout.run()))
             await self._group.start()
         except BaseException:
             await self.close()
             raise
-        loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._lookout.run()))
         if self.settings.commit_every is not None:
             self._tasks.append(loop.create_task(self._commit_regularly(self.settings.commit_every)))
 
@@ -201,6 +208,7 @@ class AsyncConsumer:
         Raises:
             ClientError: The service refuses reads, for a reason that will not pass by itself. Reading goes on all the
                 same, so that it is worth polling again once the reason is gone.
+            CoordinationRefused: The coordination service does not allow what is needed; the same holds.
         """
         if most < 1:
             raise InvalidArgument("poll hands out at least one message")
@@ -331,10 +339,13 @@ class AsyncConsumer:
         self._shelf.recall()
 
     async def _reach(self) -> None:
-        """Opens the group and looks for the queues, side by side: these are two services."""
-        both = await asyncio.gather(self.coordinator.open(), self._lookout.look(), return_exceptions=True)
+        """Opens the group and asks the service, side by side."""
+        asking = ask(self.client, self._wants)
+        both = await asyncio.gather(self.coordinator.open(), asking, return_exceptions=True)
         for failure in both:
-            if failure is not None:
+            if isinstance(failure, ClientError) and failure.temporary:
+                log.warning("the service does not answer now: %s", failure)
+            elif failure is not None:
                 raise failure
 
     async def _close(self) -> None:
@@ -405,6 +416,10 @@ class AsyncConsumer:
         """Looks what to read, and lets a waiting poll look what is there."""
         self._fetcher.kick()
         self._signal.ring()
+
+    def _look_again(self) -> None:
+        """Has the group look again, because other queues were found."""
+        self._group.look_again()
 
     def _look_soon(self) -> None:
         """Looks which queues there are, because one was found to be gone."""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from fnmatch import fnmatchcase
 
-from qdo.deadletters import SUFFIX
-from qdo.errors import InvalidArgument
+from qdo.subscriptions import Subscription
 from queuey.client import AsyncClient, NotAllowed, QueueNotFound
 from queuey.client import Queue as Described
 
@@ -15,56 +13,6 @@ ONE_BY_ONE = 5
 """Queues that are looked up each by a call of its own rather than by going through a listing."""
 LISTED = 1000
 """Queues in one page of the listing."""
-_SPECIAL = "*?["
-
-
-class Subscription:
-    """The names and patterns of queues that are wanted.
-
-    Args:
-        names: Queues; they need not exist yet.
-        patterns: In the manner of shells, told apart by case: ``*``, ``?``, ``[a-z]``.
-
-    Raises:
-        InvalidArgument: There is neither, or no queue can have such a name.
-    """
-
-    def __init__(self, names: Iterable[str], patterns: Iterable[str]) -> None:
-        if isinstance(names, str) or isinstance(patterns, str):
-            raise InvalidArgument("queues and patterns are lists of texts")
-        self.names = frozenset(names)
-        self.patterns = tuple(dict.fromkeys(patterns))
-        if not self.names and not self.patterns:
-            raise InvalidArgument("a consumer needs the names of queues, or patterns")
-        for name in self.names:
-            if name in {"", ".", ".."} or name.startswith("_") or "/" in name:
-                raise InvalidArgument(f"no queue can be named {name!r}")
-        if "" in self.patterns:
-            raise InvalidArgument("an empty pattern matches no queue")
-
-    def wants(self, name: str) -> bool:
-        """Tells whether a queue of this name is one of them.
-
-        A pattern takes queues for dead letters only if it ends as they do: a worker would handle its failures for ever.
-        """
-        dead = name.endswith(SUFFIX)
-        return name in self.names or any(
-            fnmatchcase(name, pattern) for pattern in self.patterns if pattern.endswith(SUFFIX) or not dead
-        )
-
-    def stretches(self) -> list[str]:
-        """Returns what the names of all matching queues begin with; none of these texts begins with another."""
-        beginnings = sorted({_beginning(pattern) for pattern in self.patterns})
-        kept: list[str] = []
-        for text in beginnings:
-            if not kept or not text.startswith(kept[-1]):
-                kept.append(text)
-        return kept
-
-
-def _beginning(pattern: str) -> str:
-    """Returns the text before a pattern's first special character."""
-    return pattern[: min((pattern.find(mark) for mark in _SPECIAL if mark in pattern), default=len(pattern))]
 
 
 async def discover(client: AsyncClient, subscription: Subscription, *, listed: int = LISTED) -> dict[str, int]:
@@ -85,6 +33,20 @@ async def discover(client: AsyncClient, subscription: Subscription, *, listed: i
         if subscription.patterns:
             raise
     return await _informed(client, subscription.names)
+
+
+async def ask(client: AsyncClient, subscription: Subscription) -> None:
+    """Asks whether the service tells which queues there are; costs it one small read.
+
+    Raises:
+        ClientError: It does not.
+    """
+    try:
+        await client.queue_page(limit=1)
+    except NotAllowed:
+        if subscription.patterns:
+            raise
+        await _informed(client, sorted(subscription.names)[:1])
 
 
 async def _informed(client: AsyncClient, names: Iterable[str]) -> dict[str, int]:

@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping
 
 from qdo.consumer.membership import Cause, State, after
 from qdo.consumer.partition_table import Owner, Row
-from qdo.consumer.stay import Stay
+from qdo.consumer.stay import Queues, Stay
 from qdo.consumer.terms import Signals, Terms
 from qdo.coordination import Coordinator, Event, Held, Member, Session
 from qdo.errors import CoordinationError, CoordinationLost, MemberExists, SessionLost
-from qdo.partitions import Partition, Queue
+from qdo.partitions import Partition
+from qdo.subscriptions import Subscription
 
 __all__ = ["Group", "Owner"]
 
@@ -32,13 +33,14 @@ was not known, is over by then."""
 class Group:
     """A member of a group.
 
-    Call ``see`` before ``start``: a member that sees nothing can have nothing, and a static one would give up what was
-    kept for it. It is started and stopped once.
+    It is started and stopped once.
 
     Args:
         coordinator: The group.
         member: Its id, the same after a lost session.
         owner: Who works on the partitions.
+        wants: The queues that it subscribes to.
+        queues: Looks queues up while it leads, and calls :meth:`look_again`.
         static: The id was chosen, and its partitions are kept for a while when it is gone.
         settle: Seconds for which changes gather before it sets the target, when it leads.
         grace: Seconds for which absent static members keep their partitions, when it leads.
@@ -56,6 +58,8 @@ class Group:
         member: str,
         owner: Owner,
         *,
+        wants: Subscription,
+        queues: Queues,
         static: bool = False,
         settle: float = 0.05,
         grace: float = 0.0,
@@ -70,7 +74,8 @@ class Group:
         self._owner = owner
         self._static = static
         self._terms = Terms(settle, grace, revoke_timeout, patience, recheck, now, draw)
-        self._seen: dict[Queue, int] = {}
+        self._wants = wants
+        self._queues = queues
         self._state: State = "new"
         self._told_suspended = False
         self._stay: Stay | None = None
@@ -134,9 +139,8 @@ class Group:
             self._stopping = asyncio.create_task(self._stop())
         await asyncio.shield(self._stopping)
 
-    def see(self, queues: Mapping[Queue, int]) -> None:
-        """Tells which queues the member subscribes to and found, with their partitions. All of them, every time."""
-        self._seen = dict(queues)
+    def look_again(self) -> None:
+        """Has it look again, because other queues were found."""
         if self._signals is not None:
             self._signals.changed.set()
 
@@ -211,7 +215,7 @@ class Group:
     async def _join_once(self) -> Stay:
         """Joins under a new session."""
         signals = Signals(lambda event: self._told(signals, event))
-        member = Member(self._member, self._seen, self._static, self._terms.now())
+        member = Member(self._member, self._wants, self._static, self._terms.now())
         joining = asyncio.create_task(self._coordinator.join(member, signals))
         try:
             session = await asyncio.shield(joining)
@@ -222,7 +226,7 @@ class Group:
             stray.add_done_callback(self._strays.discard)
             raise
         self._signals = signals
-        self._stay = Stay(session, member, signals, self._owner, self._terms, lambda: self._seen)
+        self._stay = Stay(session, signals, self._owner, self._terms, self._queues)
         self._move("joined")
         if signals.lost.is_set():
             self._told(signals, "lost")

@@ -19,6 +19,7 @@ from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.partition_table import Row
 from qdo.consumer.shelf import Shelf
 from qdo.consumer.tracks import Track
+from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition
 
 log = logging.getLogger("qdo.consumer")
@@ -51,6 +52,7 @@ class Ownership:
             they begin at the beginning.
         leaving: Awaited when a revocation has been told, before the partitions are released.
         changed: Called when partitions can be handed out that could not.
+        failed: Called with an error that will not pass by itself.
 
     Attributes:
         stopped: Nothing may be handed out now.
@@ -65,6 +67,7 @@ class Ownership:
         begin: Callable[[list[Track]], Awaitable[None]] | None,
         leaving: Callable[[frozenset[Partition]], Awaitable[None]],
         changed: Callable[[], None],
+        failed: Callable[[Exception], None],
     ) -> None:
         self.stopped = False
         self._shelf = shelf
@@ -73,6 +76,7 @@ class Ownership:
         self._begin = begin
         self._leaving = leaving
         self._changed = changed
+        self._failed = failed
         self._beginning: set[asyncio.Future[None]] = set()
 
     def attach(self, callbacks: Callbacks) -> None:
@@ -110,6 +114,10 @@ class Ownership:
         """Tells the user of partitions that are somebody else's by now."""
         for each in self._callbacks:
             await _tell(each.on_lost, rows)
+
+    def refused(self, error: CoordinationRefused) -> None:
+        """Lets whoever polls hear of it."""
+        self._failed(error)
 
     def suspended(self) -> None:
         """Hands out nothing until it is resumed: nobody can tell whether the partitions are still this member's."""

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from qdo.consumer.terms import Signals, Terms
 from qdo.coordination import Held, Session
-from qdo.errors import CoordinationError, CoordinationLost, SessionLost
+from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.partitions import Partition
 
 if TYPE_CHECKING:
@@ -198,6 +198,9 @@ class Owner(Protocol):
 
     async def lost(self, rows: Collection[Row]) -> None:
         """These are somebody else's: whatever is under way is to be abandoned, and nothing can be committed."""
+
+    def refused(self, error: CoordinationRefused) -> None:
+        """The service does not allow something that there is no going on without; it is tried again all the same."""
 
     def suspended(self) -> None:
         """The service does not answer: hand out nothing new."""
@@ -419,6 +422,8 @@ class PartitionTable:
 
     def _put_off(self, rows: Iterable[Row], error: Exception, failures: int) -> float:
         """Returns after how long a failed commit is tried again; tells those for whom that is too late."""
+        if isinstance(error, CoordinationRefused):
+            self._owner.refused(error)
         pause = self._terms.pause(failures)
         now = asyncio.get_running_loop().time()
         for row in rows:
@@ -487,7 +492,9 @@ class PartitionTable:
                 await self._session.release([row.partition for row in rows])
             except SessionLost:
                 raise
-            except CoordinationError:
+            except CoordinationError as error:
+                if isinstance(error, CoordinationRefused):
+                    self._owner.refused(error)
                 failures += 1
                 await self._signals.sleep(self._terms.pause(failures))
                 continue

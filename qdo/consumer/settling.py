@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import inf
-
-from qdo.coordination import Member
 
 
 class Settling:
@@ -21,19 +18,19 @@ class Settling:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._answered: Mapping[str, Member] | None = None
+        self._answered: object = None
         self._answered_at = -inf
         self._changing_since: float | None = None
 
-    def age(self, members: Mapping[str, Member], now: float, *, at_work: bool) -> float:
+    def age(self, seen: object, now: float, *, at_work: bool) -> float:
         """Returns the time; what is left of the time for settling is to be waited, and then it is asked again.
 
         Args:
-            members: Those that are there now.
+            seen: The members and queues that are there now; compared with what was there.
             now: The present instant, of any monotonic clock.
             at_work: The group has a target.
         """
-        if members == self._answered:
+        if seen == self._answered:
             self._changing_since = None
             return self._seconds
         if self._changing_since is None:
@@ -41,5 +38,5 @@ class Settling:
         due = (self._answered_at if at_work else self._changing_since) + self._seconds
         if now < due:
             return self._seconds - (due - now)
-        self._answered, self._answered_at, self._changing_since = members, now, None
+        self._answered, self._answered_at, self._changing_since = seen, now, None
         return self._seconds

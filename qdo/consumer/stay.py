@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
+from typing import Protocol
 
-from qdo.consumer.membership import Planned, View, decide
+from qdo.consumer.membership import Planned, View, lead, steps
 from qdo.consumer.partition_table import Owner, PartitionTable, cancel
 from qdo.consumer.settling import Settling
 from qdo.consumer.terms import Signals, Terms
-from qdo.coordination import Member, Session, Versioned
-from qdo.errors import CoordinationError, CoordinationIncompatible, SessionLost
+from qdo.coordination import Session
+from qdo.errors import CoordinationError, CoordinationIncompatible, CoordinationRefused, SessionLost
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 
 log = logging.getLogger(__name__)
+
+
+class Queues(Protocol):
+    """Looks queues up for a member that leads, and has it look again when it has found something else."""
+
+    @property
+    def found(self) -> Mapping[Queue, int] | None:
+        """The queues that are there, with their partitions; None: that is not known yet."""
+
+    def look_up(self, wanted: Collection[Subscription]) -> None:
+        """Says what members want; nothing: the member does not lead. Costs nothing when it says the same again."""
 
 
 class Stay:
@@ -22,11 +35,10 @@ class Stay:
 
     Args:
         session: The session.
-        member: What it joined as.
         signals: What the session reports.
         owner: Who works on the partitions.
         terms: How to behave.
-        seen: Tells which queues the member sees now.
+        queues: Looks queues up while the member leads.
 
     Attributes:
         table: Its partitions.
@@ -35,19 +47,17 @@ class Stay:
     def __init__(
         self,
         session: Session,
-        member: Member,
         signals: Signals,
         owner: Owner,
         terms: Terms,
-        seen: Callable[[], Mapping[Queue, int]],
+        queues: Queues,
     ) -> None:
         self.table = PartitionTable(session, owner, terms, signals)
         self._session = session
-        self._me = member.id
-        self._published = member.queues
+        self._owner = owner
         self._signals = signals
         self._terms = terms
-        self._seen = seen
+        self._queues = queues
         self._taking: asyncio.Task[None] | None = None
         self._take_again = False
         self._failed_takes = 0
@@ -109,6 +119,7 @@ class Stay:
                 log.exception("everything is given up until this program is a newer one, or the group an older")
                 self.table.give_up(self.table.states)
             except CoordinationError as error:
+                self._tell_refusal(error)
                 failures += 1
                 log.log(logging.DEBUG if failures > 1 else logging.WARNING, "looking again: %s", error)
                 await self._signals.sleep(self._terms.pause(failures))
@@ -126,39 +137,50 @@ class Stay:
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
         """
-        seen = self._seen()
-        if seen != self._published:
-            await self._session.update(seen)
-            self._published = seen
-        target = await self._session.target()
-        # What the target says can be done before it is known who is there.
-        decision = decide(self._view(target, None))
-        self.table.give_up(decision.give_up)
-        self._take(decision.take)
-        decision = decide(self._view(target, await self._session.members()))
-        self._planned = decision.planned
-        if decision.target is not None:
-            await self._session.set_target(decision.target, target.version)
-            # Set or not: what there is now is to be read.
-            self._signals.changed.set()
-        return decision.wait
+        todo = steps(await self._session.assignment(), self.table.states)
+        self.table.give_up(todo.give_up)
+        self._take(todo.take)
+        if await self._session.lead():
+            try:
+                return await self._lead()
+            except CoordinationIncompatible:
+                # The others go on with what they have; who can read everything may lead when this session ends.
+                log.exception("nothing is shared out until this program is a newer one, or the group an older")
+                return None
+        self._planned = None
+        self._queues.look_up(())
+        return None
 
-    def _view(self, target: Versioned, members: Mapping[str, Member] | None) -> View:
-        return View(
-            me=self._me,
+    async def _lead(self) -> float | None:
+        """Sets the target if it is not right.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
+        target = await self._session.target()
+        members = await self._session.members()
+        self._queues.look_up({member.wants for member in members.values()})
+        queues = self._queues.found
+        if queues is None:
+            return None
+        now = asyncio.get_running_loop().time()
+        view = View(
             members=members,
-            target=target,
-            states=self.table.states,
+            queues=queues,
+            target=target.target,
             planned=self._planned,
             now=self._terms.now(),
-            age=0.0 if members is None else self._age(members, target),
+            age=self._settling.age((members, queues), now, at_work=target.target is not None),
             settle=self._terms.settle,
             grace=self._terms.grace,
         )
-
-    def _age(self, members: Mapping[str, Member], target: Versioned) -> float:
-        now = asyncio.get_running_loop().time()
-        return self._settling.age(members, now, at_work=target.target is not None)
+        orders = lead(view)
+        self._planned = orders.planned
+        if orders.target is not None:
+            await self._session.set_target(orders.target, target.version)
+            # Set or not: what there is now is to be read.
+            self._signals.changed.set()
+        return orders.wait
 
     def _take(self, partitions: frozenset[Partition]) -> None:
         """Begins to take partitions; one such call at a time, so what comes meanwhile waits for it."""
@@ -182,13 +204,19 @@ class Stay:
             self._failed_takes = 0
         except SessionLost:
             raise
-        except CoordinationError:
+        except CoordinationError as error:
+            self._tell_refusal(error)
             self._failed_takes += 1
             self._take_again = True
             await self._signals.sleep(self._terms.pause(self._failed_takes))
         self._taking = None
         if self._take_again:
             self._signals.changed.set()
+
+    def _tell_refusal(self, error: CoordinationError) -> None:
+        """Tells the owner of what will not pass by itself."""
+        if isinstance(error, CoordinationRefused):
+            self._owner.refused(error)
 
     async def _leave(self) -> None:
         """Leaves, and waits for it, but not for ever."""

@@ -2,8 +2,9 @@
 
 A group's members share out partitions. What they agree on lies with a coordination service::
 
-    members   each live member and the queues it sees       gone when its session ends
-    target    who is to own what; one value with a version  set by any member, at the version it read
+    members   each live member and the queues it wants      gone when its session ends
+    leader    the member that sets the target               gone when its session ends
+    target    who is to own what, with a version            set at the version that was read, all of it or nothing
     owners    who owns each partition                       gone when the owner's session ends
     offsets   how far each partition was processed          kept; each with a version
 
@@ -36,10 +37,12 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from qdo.partitions import Partition, Queue
+from qdo.partitions import Partition
+from qdo.subscriptions import Subscription
 
 Event = Literal["changed", "suspended", "connected", "lost"]
-"""``changed``: members, the target, or the owner of a partition that could not be taken may be others than before."""
+"""``changed``: something that the session was asked for may be another than before: what it is to own, who leads, the
+members, the target, or the owner of a partition that could not be taken."""
 Listen = Callable[[Event], None]
 
 
@@ -48,13 +51,13 @@ class Member(msgspec.Struct, frozen=True):
 
     Attributes:
         id: Its name, unique in the group.
-        queues: Every queue that it subscribes to and found, with the number of partitions.
+        wants: The queues that it subscribes to.
         static: It chose its name and keeps its partitions for a while when it is gone.
         since: When it joined, seconds since 1970.
     """
 
     id: str
-    queues: Mapping[Queue, int] = {}
+    wants: Subscription = Subscription()
     static: bool = False
     since: float = 0.0
 
@@ -120,8 +123,31 @@ class Session(abc.ABC):
         """See the module. A session that has left is lost."""
 
     @abc.abstractmethod
+    async def assignment(self) -> frozenset[Partition]:
+        """Returns what the target gives to this member. A ``changed`` event follows the next change.
+
+        Costs the same however many members and partitions the group has.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationIncompatible
+        """
+
+    @abc.abstractmethod
+    async def lead(self) -> bool:
+        """Tells whether this member is the one that sets the target; if nobody is, it may become so.
+
+        There is never more than one whose session is alive. A ``changed`` event follows when that may have become
+        another, which it does no sooner than the session of the present one ends, or somebody joins.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
+
+    @abc.abstractmethod
     async def members(self) -> dict[str, Member]:
         """Returns all live members by id, this one among them. A ``changed`` event follows the next change.
+
+        It is for who leads: it costs as much as there are members.
 
         Raises:
             CoordinationLost, SessionLost, CoordinationIncompatible
@@ -137,18 +163,11 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     async def set_target(self, target: Target, version: int) -> bool:
-        """Replaces the target if it still has the version; returns whether it did.
+        """Replaces the target if it still has the version; returns whether it did, for everybody in one instant.
 
         Raises:
-            CoordinationLost, SessionLost
-        """
-
-    @abc.abstractmethod
-    async def update(self, queues: Mapping[Queue, int]) -> None:
-        """Tells the others which queues this member sees now.
-
-        Raises:
-            CoordinationLost, SessionLost
+            CoordinationLost: It was replaced or not; a part of it never is.
+            SessionLost
         """
 
     @abc.abstractmethod
@@ -156,7 +175,8 @@ class Session(abc.ABC):
         """Takes partitions, each for itself; returns those that this session owns now.
 
         A partition that somebody owns is left out; a ``changed`` event follows when it becomes free. One that this
-        session owns already is in the answer, with a new version.
+        session owns already is in the answer, with a new version. One whose offset cannot be understood, because a
+        newer program wrote it or it is damaged, is left out and named in the log.
 
         Raises:
             CoordinationLost: Some may have been taken; take them again to know.

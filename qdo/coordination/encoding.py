@@ -1,14 +1,14 @@
 """What members, targets and offsets look like where they are stored.
 
 A value is a mark (``qdo1``: the number is the format), a byte that says how the rest is packed (``=`` as it is, ``~``
-by zlib), and JSON. Short values stay readable in whatever shows them; a target of 10,000 partitions and 1,000 members
-packs into some 30 to 200 kB, well below the 1 MB of a node in ZooKeeper.
+by zlib), and JSON. Short values stay readable in whatever shows them.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import accumulate, groupby
 from typing import TypeVar
 
 import msgspec
@@ -16,9 +16,12 @@ import msgspec
 from qdo.coordination import Member, Offset, Target
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 
 MARK = b"qdo"
 FORMAT = b"1"
+MEMBER_FORMAT = b"2"
+"""Since members say what they want, and no longer what they found."""
 PLAIN, PACKED = b"=", b"~"
 HEADER = len(MARK + FORMAT + PLAIN)
 
@@ -28,20 +31,27 @@ NAME_LIMIT = 1000
 """Characters that a group's or a member's name may have."""
 
 
-class _Queue(msgspec.Struct, array_like=True, frozen=True):
-    """A queue with its number of partitions."""
+class _Member(msgspec.Struct, frozen=True):
+    id: str
+    names: list[str]
+    patterns: list[str]
+    host: str
+    application: str
+    static: bool
+    since: float
+
+
+class Shares(msgspec.Struct, array_like=True, frozen=True):
+    """Partitions of one queue.
+
+    Attributes:
+        steps: From each partition's number to the next, beginning at 0, because equal steps pack well.
+    """
 
     host: str
     application: str
     name: str
-    partitions: int
-
-
-class _Member(msgspec.Struct, frozen=True):
-    id: str
-    queues: list[_Queue]
-    static: bool
-    since: float
+    steps: list[int]
 
 
 class _Shares(msgspec.Struct, array_like=True, frozen=True):
@@ -72,7 +82,7 @@ class _Offset(msgspec.Struct, frozen=True):
     member: str
 
 
-Stored = TypeVar("Stored", _Member, _Target, _Offset)
+Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 
 def valid_name(what: str, name: str) -> str:
@@ -96,8 +106,17 @@ def valid_name(what: str, name: str) -> str:
 
 def encode_member(member: Member) -> bytes:
     """Returns what is stored for a member."""
-    queues = [_Queue(*queue, count) for queue, count in sorted(member.queues.items())]
-    return _pack(_Member(member.id, queues, member.static, member.since))
+    wants = member.wants
+    stored = _Member(
+        member.id,
+        sorted(wants.names),
+        list(wants.patterns),
+        wants.host,
+        wants.application,
+        member.static,
+        member.since,
+    )
+    return pack(stored, MEMBER_FORMAT)
 
 
 def decode_member(data: bytes) -> Member:
@@ -106,16 +125,35 @@ def decode_member(data: bytes) -> Member:
     Raises:
         CoordinationIncompatible: A newer program wrote it, or it is none.
     """
-    stored = _unpack("member", data, _Member)
-    queues = {Queue(each.host, each.application, each.name): each.partitions for each in stored.queues}
-    return Member(stored.id, queues, stored.static, stored.since)
+    stored = unpack("member", data, _Member, MEMBER_FORMAT)
+    wants = Subscription(frozenset(stored.names), tuple(stored.patterns), stored.host, stored.application)
+    return Member(stored.id, wants, stored.static, stored.since)
+
+
+def shares(partitions: Iterable[Partition]) -> Iterator[Shares]:
+    """Yields partitions queue by queue, sorted."""
+    for queue, same in groupby(sorted(partitions), key=_queue_of):
+        numbers = [partition.number for partition in same]
+        yield Shares(*queue, [number - before for before, number in zip([0, *numbers], numbers, strict=False)])
+
+
+def _queue_of(partition: Partition) -> Queue:
+    return partition.queue
+
+
+def unshare(stored: Iterable[Shares]) -> Iterator[Partition]:
+    """Yields the partitions that :func:`shares` was given."""
+    for each in stored:
+        queue = Queue(each.host, each.application, each.name)
+        for number in accumulate(each.steps):
+            yield Partition(queue, number)
 
 
 def encode_target(target: Target) -> bytes:
     """Returns what is stored for a target."""
     members = sorted(set(target.owners.values()))
     index = {member: place for place, member in enumerate(members)}
-    return _pack(
+    return pack(
         _Target(
             members, list(_shares(target.owners, index)), dict(sorted(target.absent.items())), sorted(target.static)
         )
@@ -137,7 +175,7 @@ def decode_target(data: bytes) -> Target:
     Raises:
         CoordinationIncompatible: A newer program wrote it, or it is none.
     """
-    stored = _unpack("target", data, _Target)
+    stored = unpack("target", data, _Target)
     owners: dict[Partition, str] = {}
     try:
         for shares in stored.owners:
@@ -152,7 +190,7 @@ def decode_target(data: bytes) -> Target:
 
 def encode_offset(offset: Offset) -> bytes:
     """Returns what is stored for an offset."""
-    return _pack(_Offset(offset.id, offset.at, offset.member))
+    return pack(_Offset(offset.id, offset.at, offset.member))
 
 
 def decode_offset(data: bytes) -> Offset:
@@ -161,22 +199,29 @@ def decode_offset(data: bytes) -> Offset:
     Raises:
         CoordinationIncompatible: A newer program wrote it, or it is none.
     """
-    stored = _unpack("offset", data, _Offset)
+    stored = unpack("offset", data, _Offset)
     return Offset(stored.id, stored.at, stored.member)
 
 
-def _pack(stored: _Member | _Target | _Offset) -> bytes:
+def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:
+    """Returns what is stored for a value, in a format."""
     text = msgspec.json.encode(stored)
     if len(text) <= READABLE:
-        return MARK + FORMAT + PLAIN + text
-    return MARK + FORMAT + PACKED + zlib.compress(text)
+        return MARK + form + PLAIN + text
+    return MARK + form + PACKED + zlib.compress(text)
 
 
-def _unpack(what: str, data: bytes, kind: type[Stored]) -> Stored:
+def unpack(what: str, data: bytes, kind: type[Stored], form: bytes = FORMAT) -> Stored:
+    """Returns what :func:`pack` was given.
+
+    Raises:
+        CoordinationIncompatible: It has another format, or it is none.
+    """
     head, packing = data[: HEADER - 1], data[HEADER - 1 : HEADER]
-    if head.startswith(MARK) and head != MARK + FORMAT:
-        raise CoordinationIncompatible(f"a newer program than this one wrote the {what}: {data[:HEADER]!r}")
-    if head != MARK + FORMAT or packing not in {PLAIN, PACKED}:
+    if head.startswith(MARK) and head != MARK + form and len(head) == len(MARK + form):
+        age = "a newer" if head > MARK + form else "an older"
+        raise CoordinationIncompatible(f"{age} program than this one wrote the {what}: {data[:HEADER]!r}")
+    if head != MARK + form or packing not in {PLAIN, PACKED}:
         raise _damaged(what, data)
     try:
         text = data[HEADER:] if packing == PLAIN else zlib.decompress(data[HEADER:])

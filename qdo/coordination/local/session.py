@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TypeVar
-
-import msgspec
 
 from qdo.coordination import Held, Member, Session, Target, Versioned
 from qdo.coordination.local import groups, owners, sessions
@@ -15,7 +13,7 @@ from qdo.coordination.local.database import Transaction, now
 from qdo.coordination.local.keeper import Keeper
 from qdo.coordination.local.stay import State, Stay
 from qdo.errors import CoordinationLost, SessionLost
-from qdo.partitions import Partition, Queue
+from qdo.partitions import Partition
 
 T = TypeVar("T")
 
@@ -33,6 +31,15 @@ class LocalSession(Session):
         if self._stay.state == "connected" and now() >= self._stay.until:
             return "suspended"
         return self._stay.state
+
+    async def assignment(self) -> frozenset[Partition]:
+        """See the contract."""
+        target, me = (await self.target()).target, self._stay.member.id
+        return frozenset() if target is None else frozenset(each for each, who in target.owners.items() if who == me)
+
+    async def lead(self) -> bool:
+        """See the contract. Of the members of one machine it is the one whose name comes first."""
+        return min(await self.members()) == self._stay.member.id
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""
@@ -62,16 +69,6 @@ class LocalSession(Session):
             return groups.set_target(tx, self._stay.where, target, version)
 
         return await self._ask(work)
-
-    async def update(self, queues: Mapping[Queue, int]) -> None:
-        """See the contract."""
-        seen = dict(queues)
-
-        def work(tx: Transaction) -> None:
-            self._stay.member = msgspec.structs.replace(self._stay.member, queues=seen)
-            sessions.update(tx, self._stay.session, self._stay.where, self._stay.member)
-
-        await self._ask(work)
 
     async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
         """See the contract."""

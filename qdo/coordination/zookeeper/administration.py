@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterable, Mapping
 
 from qdo.coordination import Member, Offset, Target
-from qdo.coordination.encoding import decode_member, decode_offset, decode_target, encode_offset
+from qdo.coordination.encoding import decode_member, decode_offset, encode_offset
+from qdo.coordination.zookeeper import assignments
 from qdo.coordination.zookeeper.changes import (
     NODE_LIMIT,
     Change,
@@ -47,8 +48,14 @@ async def members(link: Link, tree: Tree) -> dict[str, Member]:
 async def target(link: Link, tree: Tree) -> Target | None:
     """Returns the target."""
     await link.sync(tree.target)
-    (node,) = await link.read([tree.target])
-    return None if node is None else decode_target(node.data)
+    rounds = Rounds("the target")
+    while rounds:
+        (node,) = await link.read([tree.target])
+        present = await assignments.read(link, tree, node)
+        (after,) = await link.read([tree.target])
+        if after == node:
+            return present.target.target
+    raise AssertionError  # rounds end by an error
 
 
 async def owners(link: Link, tree: Tree) -> dict[Partition, str]:

@@ -111,12 +111,12 @@ class Node(NamedTuple):
     session: int
 
 
-def bundle(changes: Sequence[Change]) -> Iterator[slice]:
-    """Yields which changes go together, in order."""
+def bundle(changes: Sequence[Change], most: int = MOST_OPERATIONS) -> Iterator[slice]:
+    """Yields which changes go together, in order, up to so many operations."""
     first, operations, weight = 0, 0, 0
     for index, change in enumerate(changes):
         more = size(change)
-        if index > first and (operations + len(change) > MOST_OPERATIONS or weight + more > MOST_BYTES):
+        if index > first and (operations + len(change) > most or weight + more > MOST_BYTES):
             yield slice(first, index)
             first, operations, weight = index, 0, 0
         operations += len(change)

@@ -19,6 +19,7 @@ says whose it is, and the version goes up once more, so that nothing that was se
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -29,7 +30,10 @@ from qdo.coordination.zookeeper.changes import Change, Check, Create, Delete, Do
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.tree import Tree
 from qdo.coordination.zookeeper.writing import Maker, apply_each
+from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Partition, Queue
+
+log = logging.getLogger("qdo.zookeeper")
 
 FEW = 4
 """Partitions of a queue that are tried at once; of more it is asked first which are owned, all in one answer."""
@@ -65,6 +69,7 @@ class Ownership:
         self._maker = Maker(link)
         self._owner = member.encode()
         self._held: set[Partition] = set()
+        self._strange: set[Partition] = set()
         self._watched: set[str] = set()
 
     def hear(self, paths: Iterable[str]) -> None:
@@ -80,7 +85,7 @@ class Ownership:
 
         Raises:
             CoordinationLost: Some may have been taken.
-            SessionLost, CoordinationRefused, CoordinationIncompatible
+            SessionLost, CoordinationRefused
         """
         wanted = dict.fromkeys(partitions)
         held: dict[Partition, Held] = {}
@@ -130,8 +135,8 @@ class Ownership:
         new = {partition.queue for partition, node in offsets.items() if node is None}
         await self._maker.make(path for queue in new for path in self._holders(queue))
         # Before anything is taken: what cannot be understood must not be owned.
-        recorded = {each: Offset() if node is None else decode_offset(node.data) for each, node in offsets.items()}
-        wishes = {each: self._taking(each, node, mine=each in todo.mine) for each, node in offsets.items()}
+        recorded = {each: offset for each, node in offsets.items() if (offset := self._understood(each, node))}
+        wishes = {each: self._taking(each, offsets[each], mine=each in todo.mine) for each in recorded}
         again = Sorted(set(), set(), set())
         missing: set[str] = set()
         for partition, outcome in (await apply_each(self._link, wishes)).items():
@@ -145,6 +150,18 @@ class Ownership:
         self._maker.doubt(missing)
         await self._maker.make(missing)
         return again
+
+    def _understood(self, partition: Partition, node: Node | None) -> Offset | None:
+        """Returns the offset that a node holds; None, with a word in the log, if it is none for this program."""
+        if node is None:
+            return Offset()
+        try:
+            return decode_offset(node.data)
+        except CoordinationIncompatible as error:
+            if partition not in self._strange:
+                self._strange.add(partition)
+                log.error("%s is left out, because its offset cannot be read: %s", partition, error)  # noqa: TRY400 - says it all
+            return None
 
     def _place(self, partition: Partition, refusal: Refusal, again: Sorted, *, mine: bool) -> None:
         """Says what to do with a partition that could not be taken."""
@@ -201,6 +218,8 @@ class Ownership:
         # The servers check that there is an owner; that it is this session only the session knows.
         wishes = {each: self._recording(held, recorded[each]) for each, held in known.items() if each in self._held}
         outcomes = await apply_each(self._link, wishes)
+        # Whoever is refused looks whose a partition is before it takes or releases it.
+        self._held.difference_update(each for each, outcome in outcomes.items() if not isinstance(outcome, Done))
         return {
             partition: Held(partition, recorded[partition], outcome.versions[-1]) if isinstance(outcome, Done) else None
             for partition, outcome in ((each, outcomes.get(each)) for each in known)

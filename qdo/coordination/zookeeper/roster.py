@@ -1,4 +1,4 @@
-"""Who is in the group, and the target, as one session sees them: read again only where something is another.
+"""Who is in the group, and single nodes, as one session sees them: read again only where something is another.
 
 The servers tell once of the next change of what was read, before they answer anything that is asked later on the same
 connection. So nothing is asked for until that is heard: of a thousand members those are read that came or said
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from qdo.coordination import Member, Versioned
-from qdo.coordination.encoding import decode_member, decode_target
+from qdo.coordination import Member
+from qdo.coordination.encoding import decode_member
+from qdo.coordination.zookeeper.changes import Node
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.tree import Tree, decode
 
@@ -86,46 +87,46 @@ class Roster:
         return found
 
 
-class Aim:
-    """The target of a group.
+class Watched:
+    """One node, read again only when the servers told of a change.
 
     Args:
         link: The session.
-        path: Its node.
+        path: The node.
     """
 
     def __init__(self, link: Link, path: str) -> None:
         self._link = link
         self._path = path
         self._heard = 0
-        self._known: Versioned | None = None
+        self._known: tuple[Node | None] | None = None
 
     def hear(self, paths: Iterable[str]) -> None:
-        """Forgets the target if it changed."""
+        """Forgets the node if it changed."""
         if self._path in paths:
             self.forget()
 
     def forget(self) -> None:
-        """Forgets the target."""
+        """Forgets the node."""
         self._known = None
         self._heard += 1
 
-    async def read(self) -> Versioned:
-        """Returns the target, and has the next change told.
+    async def read(self) -> Node | None:
+        """Returns the node, None if it is not there, and has the next change told.
 
         Raises:
-            CoordinationLost, SessionLost, CoordinationIncompatible
+            CoordinationLost, SessionLost, CoordinationRefused
         """
         if self._known is not None and self._link.state == "connected":
-            return self._known
+            return self._known[0]
         while True:
             heard = self._heard
             (node,) = await self._link.read([self._path], watch=True)
-            if node is not None:
-                target = Versioned(decode_target(node.data), node.version)
-                if heard == self._heard:
-                    self._known = target
-                return target
-            (node,) = await self._link.look([self._path], watch=True)
             if node is None:
-                return Versioned(None, -1)
+                # Only what is there is watched by a read.
+                (there,) = await self._link.look([self._path], watch=True)
+                if there is not None:
+                    continue
+            if heard == self._heard:
+                self._known = (node,)
+            return node

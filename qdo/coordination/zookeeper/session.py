@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-import msgspec
-
 from qdo.coordination import Event, Held, Listen, Member, Session, Target, Versioned
-from qdo.coordination.encoding import encode_member, encode_target
-from qdo.coordination.zookeeper.changes import ANY, NODE_LIMIT, Change, Create, Done, Refused, Rounds, Set
+from qdo.coordination.encoding import encode_member
+from qdo.coordination.zookeeper.assignments import Own, Setting
+from qdo.coordination.zookeeper.changes import Change, Create, Done, Refused, Rounds
 from qdo.coordination.zookeeper.driver import Link, State
 from qdo.coordination.zookeeper.ownership import Ownership
-from qdo.coordination.zookeeper.roster import Aim, Roster
+from qdo.coordination.zookeeper.roster import Roster, Watched
 from qdo.coordination.zookeeper.tree import Tree
 from qdo.coordination.zookeeper.writing import lacks_parent, make
-from qdo.errors import CoordinationLost, InvalidArgument, MemberExists, SessionLost
-from qdo.partitions import Partition, Queue
+from qdo.errors import CoordinationLost, MemberExists, SessionLost
+from qdo.partitions import Partition
 
 EVENTS: Mapping[State, Event] = {"connected": "connected", "suspended": "suspended", "lost": "lost"}
 
@@ -37,8 +36,19 @@ class ZooKeeperSession(Session):
         self._member = member
         self._listen = listen
         self._roster = Roster(link, tree)
-        self._aim = Aim(link, tree.target)
+        self._presence = Watched(link, tree.member(member.id))
+        self._leader = Watched(link, tree.leader)
+        self._own = Own(link, tree, member.id)
+        self._setting = Setting(link, tree)
         self._ownership = Ownership(link, tree, member.id)
+        self._watching = (
+            self._roster,
+            self._presence,
+            self._leader,
+            *self._own.watched,
+            self._setting.watched,
+            self._ownership,
+        )
         self._over = False
 
     async def join(self) -> None:
@@ -48,7 +58,7 @@ class ZooKeeperSession(Session):
             MemberExists: Another session has made it.
             CoordinationLost, CoordinationRefused
         """
-        wish: Change = (Create(self._tree.member(self._member.id), self._value(), ephemeral=True),)
+        wish: Change = (Create(self._tree.member(self._member.id), encode_member(self._member), ephemeral=True),)
         rounds = Rounds("the group")
         while rounds:
             (outcome,) = await self.link.apply([wish])
@@ -69,33 +79,35 @@ class ZooKeeperSession(Session):
         state = self.link.state
         return "lost" if state == "new" else state
 
+    async def assignment(self) -> frozenset[Partition]:
+        """See the contract."""
+        mine = await self._presence.read()
+        if mine is None or mine.session != self.link.session:
+            raise self._removed()
+        return await self._own.read()
+
+    async def lead(self) -> bool:
+        """See the contract. The first to come leads, until its session ends."""
+        rounds = Rounds("the leader")
+        while rounds:
+            node = await self._leader.read()
+            if node is not None:
+                return node.session == self.link.session
+            await self.link.apply([(Create(self._tree.leader, self._member.id.encode(), ephemeral=True),)])
+            self._leader.forget()
+        raise AssertionError  # rounds end by an error
+
     async def members(self) -> dict[str, Member]:
         """See the contract."""
-        members = await self._roster.members()
-        if self._member.id not in members:
-            raise self._removed()
-        return members
+        return await self._roster.members()
 
     async def target(self) -> Versioned:
         """See the contract."""
-        return await self._aim.read()
+        return await self._setting.read()
 
     async def set_target(self, target: Target, version: int) -> bool:
         """See the contract."""
-        data = encode_target(target)
-        if len(data) > NODE_LIMIT:
-            raise InvalidArgument(f"a target of {len(target.owners)} partitions is too large for one node")
-        path = self._tree.target
-        wish = Create(path, data) if version == ANY else Set(path, data, version)
-        (outcome,) = await self.link.apply([(wish,)])
-        return isinstance(outcome, Done)
-
-    async def update(self, queues: Mapping[Queue, int]) -> None:
-        """See the contract."""
-        self._member = msgspec.structs.replace(self._member, queues=dict(queues))
-        (outcome,) = await self.link.apply([(Set(self._tree.member(self._member.id), self._value(), ANY),)])
-        if not isinstance(outcome, Done):
-            raise self._removed()
+        return await self._setting.set(target, version)
 
     async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
         """See the contract."""
@@ -114,12 +126,6 @@ class ZooKeeperSession(Session):
         self._over = True
         await self.link.close()
 
-    def _value(self) -> bytes:
-        value = encode_member(self._member)
-        if len(value) > NODE_LIMIT:
-            raise InvalidArgument(f"a member with {len(self._member.queues)} queues is too large for one node")
-        return value
-
     def _removed(self) -> SessionLost:
         """Ends the session, because somebody removed its node: whom the others do not see is no member."""
         gone = SessionLost("the member was removed from the group")
@@ -130,15 +136,13 @@ class ZooKeeperSession(Session):
         self._tell(EVENTS[state])
         if state == "connected":
             # What was watched is watched no more.
-            self._roster.forget()
-            self._aim.forget()
-            self._ownership.forget()
+            for each in self._watching:
+                each.forget()
             self._tell("changed")
 
     def _on_watch(self, paths: list[str]) -> None:
-        self._roster.hear(paths)
-        self._aim.hear(paths)
-        self._ownership.hear(paths)
+        for each in self._watching:
+            each.hear(paths)
         self._tell("changed")
 
     def _tell(self, event: Event) -> None:

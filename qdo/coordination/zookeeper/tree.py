@@ -3,7 +3,9 @@
 ::
 
     <chroot>/groups/<group>/members/<id>                                         ephemeral: the member
-                           /target                                               the target
+                           /leader                                               ephemeral: the leader's id
+                           /target                                               which generation of it counts
+                           /assignments/<id>                                     what a member is to own
                            /owners/<host>/<application>/<queue>/<partition>      ephemeral: its owner's id
                            /offsets/<host>/<application>/<queue>/<partition>     how far it was processed
 
@@ -88,9 +90,19 @@ class Tree(NamedTuple):
         return f"{self.top}/members"
 
     @property
+    def leader(self) -> str:
+        """The leader."""
+        return f"{self.top}/leader"
+
+    @property
     def target(self) -> str:
-        """The target."""
+        """Which generation of the target counts."""
         return f"{self.top}/target"
+
+    @property
+    def assignments(self) -> str:
+        """Holds what each member is to own."""
+        return f"{self.top}/assignments"
 
     @property
     def owners(self) -> str:
@@ -105,6 +117,10 @@ class Tree(NamedTuple):
     def member(self, member: str) -> str:
         """Returns the node of a member."""
         return f"{self.members}/{encode(member)}"
+
+    def assignment(self, member: str) -> str:
+        """Returns the node of what a member is to own."""
+        return f"{self.assignments}/{encode(member)}"
 
     def owners_of(self, queue: Queue) -> str:
         """Returns the node that holds the owners of a queue's partitions."""

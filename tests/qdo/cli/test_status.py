@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from qdo.coordination import Member, Target
+from qdo.subscriptions import subscribe
 from queuey.client import AsyncClient, Client
 from tests.commands import Run
 from tests.processes import ending
@@ -24,21 +25,22 @@ def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, 
     client.send(queue, "alone", partition=2)
     one, three = place.partition(queue, 1), place.partition(queue, 3)
     place.record({one: sent[1].id})
-    sees = {one.queue: 3}
-    members = Member("anna", queues=sees), Member("bert", queues=sees, static=True)
-    with living(place.url, GROUP, *members, owns={"anna": [one], "bert": [three]}, target=Target({one: "bert"})):
+    wants = subscribe([queue], [], one.queue.host, one.queue.application)
+    members = Member("anna", wants), Member("bert", wants, static=True)
+    target = Target({one: "bert", place.partition(queue, 2): "bert", three: "bert"})
+    with living(place.url, GROUP, *members, owns={"anna": [one], "bert": [three]}, target=target):
         found = run("status", "--json").json
         shown = run("status").text
     assert [(member["id"], member["static"], member["owns"]) for member in found["members"]] == [
         ("anna", False, 1),
         ("bert", True, 1),
     ]
-    assert found["members"][0]["queues"] == {queue: 3}
+    assert found["members"][0]["queues"] == [queue]
     lines = {line["partition"]: line for line in found["partitions"]}
     assert [(lines[number]["owner"], lines[number]["target"]) for number in (1, 2, 3)] == [
         ("anna", "bert"),
-        (None, None),
-        ("bert", None),
+        (None, "bert"),
+        ("bert", "bert"),
     ]
     assert (lines[1]["offset"], lines[2]["offset"]) == (sent[1].id, None)
     assert [lines[number]["lag"] for number in (1, 2, 3)] == [2, 1, 0]

@@ -7,9 +7,10 @@ import uuid
 import pytest
 
 from qdo.consumer import AsyncConsumer
-from qdo.consumer.discovery import Subscription, discover
+from qdo.consumer.discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import subscribe
 from queuey.client import NotAllowed
 from tests.qdo.consumer.conftest import Site, bodies, collect, until
 
@@ -29,19 +30,19 @@ async def test_a_listing_is_gone_through_page_by_page(site: Site) -> None:
     """However many queues there are, and wherever a page ends; others do not count."""
     prefix, *_ = await named(site, *(f"-{letter}" for letter in "abcdefg"), partitions=2)
     await site.client.create_queue(prefix.name + "-zz.dead")
-    found = await discover(site.client, Subscription([], [prefix.name + "-*"]), listed=2)
+    found = await discover(site.client, subscribe([], [prefix.name + "-*"]), listed=2)
     assert found == {f"{prefix.name}-{letter}": 2 for letter in "abcdefg"}
     some = [f"{prefix.name}-{letter}" for letter in "abcfgx"]
-    assert set(await discover(site.client, Subscription(some, []), listed=2)) == set(some[:5])
-    both = await discover(site.client, Subscription(some[:1], [prefix.name + "-[fg]"]), listed=2)
+    assert set(await discover(site.client, subscribe(some, []), listed=2)) == set(some[:5])
+    both = await discover(site.client, subscribe(some[:1], [prefix.name + "-[fg]"]), listed=2)
     assert set(both) == {some[0], some[3], some[4]}
 
 
 async def test_few_names_are_looked_up_one_by_one(site: Site) -> None:
     """One that is not there is no error, and its neighbour in the listing is not taken for it."""
     prefix, one, other = await named(site, "-a", "-ab")
-    assert await discover(site.client, Subscription([one.name, prefix.name + "-aa"], [])) == {one.name: 1}
-    assert await discover(site.client, Subscription([one.name, other.name], [])) == {one.name: 1, other.name: 1}
+    assert await discover(site.client, subscribe([one.name, prefix.name + "-aa"], [])) == {one.name: 1}
+    assert await discover(site.client, subscribe([one.name, other.name], [])) == {one.name: 1, other.name: 1}
 
 
 async def test_new_queues_are_found(site: Site) -> None:

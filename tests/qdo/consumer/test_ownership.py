@@ -46,6 +46,7 @@ class Scene:
             begin=None,
             leaving=self._leaving,
             changed=self.fetcher.kick,
+            failed=nothing,
         )
         self.rows: dict[Partition, Row] = {}
 

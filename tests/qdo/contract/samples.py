@@ -5,6 +5,7 @@ from __future__ import annotations
 from qdo.partitions import Partition, Queue
 
 QUEUE = Queue("queuey.example.org:5000", "acme", "orders")
+OTHER = Queue("queuey.example.org:5000", "acme", "bills")
 ONE = Partition(QUEUE, 1)
 
 NAMES = (

@@ -9,21 +9,22 @@ import pytest
 from qdo.coordination import Member, Session, Target
 from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.events import Heard, eventually
-from tests.qdo.contract.samples import NAMES, ONE, QUEUE, some
+from tests.qdo.contract.events import Heard
+from tests.qdo.contract.samples import NAMES, ONE, some
 
 
 async def test_a_member_is_seen_by_all_as_it_joined(join: Join, open_one: Open) -> None:
-    """Everybody, also the member itself and who only looks, sees its queues, its kind and when it joined."""
-    queues = {QUEUE: 3, Queue("other", "acme", "orders"): 1}
+    """Everybody, also the member itself and who only looks, sees what it wants, its kind and when it joined."""
+    wants = Subscription(frozenset({"orders", "bills"}), ("log-*", "a?"), "other", "acme")
     before = time.time()
-    mine, _ = await join("a", queues=queues, static=True)
+    mine, _ = await join("a", wants=wants, static=True)
     other, _ = await join("b")
     seen = (await other.members())["a"]
     assert before - 60 < seen.since < time.time() + 60
-    assert seen == Member("a", queues, static=True, since=seen.since)
+    assert seen == Member("a", wants, static=True, since=seen.since)
     assert await mine.members() == await other.members() == await (await open_one()).members()
     assert set(await mine.members()) == {"a", "b"}
 
@@ -79,27 +80,17 @@ async def test_a_name_is_free_when_the_session_has_ended(join: Join, service: Se
     assert list(await second.members()) == ["a"]
 
 
-async def test_others_see_what_a_member_sees_now(join: Join) -> None:
-    """An update replaces the queues, and nothing else; others see it once they hear of it, which may take a moment."""
-    mine, _ = await join("a", queues={QUEUE: 1}, static=True)
-    other, heard = await join("b")
-    before = (await other.members())["a"]
-    await mine.update({QUEUE: 4, Queue("h", "a", "more"): 2})
-    after = (await eventually(heard, other.members, lambda members: members["a"] != before))["a"]
-    assert after.queues == {QUEUE: 4, Queue("h", "a", "more"): 2}
-    assert (after.static, after.since) == (before.static, before.since)
-
-
 @pytest.mark.parametrize("name", NAMES, ids=ascii)
 async def test_any_text_is_a_name(join: Join, open_one: Open, name: str) -> None:
     """Names of groups, members and of all parts of queues come back as they were given."""
     partition = Partition(Queue(name, name, name), 255)
-    session, _ = await join(name, name, queues={partition.queue: 255})
+    wants = Subscription(frozenset({name}), (name,), name, name)
+    session, _ = await join(name, name, wants=wants)
     held = await session.take([partition])
     await session.commit([(held[partition], "1")])
     assert await session.set_target(Target({partition: name}, {name: 1.5}, frozenset({name})), -1)
     looking = await open_one(name)
-    assert (await looking.members())[name].queues == {partition.queue: 255}
+    assert (await looking.members())[name].wants == wants
     assert await looking.owners() == {partition: name}
     assert (await looking.offsets())[partition].member == name
     assert await looking.target() == Target({partition: name}, {name: 1.5}, frozenset({name}))
@@ -132,7 +123,8 @@ async def expect_lost(session: Session) -> None:
         session.members,
         session.target,
         lambda: session.set_target(Target(), -1),
-        lambda: session.update({}),
+        session.assignment,
+        session.lead,
         lambda: session.take([ONE]),
         lambda: session.release([ONE]),
         lambda: session.commit([]),

@@ -1,4 +1,4 @@
-"""The target: one value with a version, set by any member at the version it read."""
+"""The target: set at the version that was read, all of it in one instant; and what it gives to each member."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Queue
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.samples import ONE, some
+from tests.qdo.contract.events import eventually
+from tests.qdo.contract.samples import ONE, OTHER, some
 
 
 async def test_a_group_begins_without_a_target(join: Join, open_one: Open) -> None:
@@ -93,10 +94,65 @@ async def test_a_target_may_be_large(join: Join) -> None:
 async def test_a_target_of_a_newer_program_is_not_guessed_at(join: Join, open_one: Open, service: Service) -> None:
     """What a newer program has written, or nobody, is refused rather than misread."""
     session, _ = await join("a")
-    await session.set_target(Target(), -1)
-    for data in (b"qdo2=later", b"", b"{}"):
+    await session.set_target(Target({ONE: "a"}), -1)
+    for data in (b"qdo9=later", b"", b"{}"):
         await service.write_target("group", data)
         with pytest.raises(CoordinationIncompatible):
             await session.target()
         with pytest.raises(CoordinationIncompatible):
             await (await open_one()).target()
+
+
+async def test_a_member_is_told_what_it_is_to_own(join: Join) -> None:
+    """Its part of the target and nothing else, from the instant on in which the target is set."""
+    mine, _ = await join("a")
+    other, heard = await join("b")
+    assert await mine.assignment() == await other.assignment() == frozenset()
+    assert await mine.set_target(Target({ONE: "a", **dict.fromkeys(some(3, OTHER), "b")}), -1)
+    assert await mine.assignment() == {ONE}
+    assert await eventually(heard, other.assignment, bool) == set(some(3, OTHER))
+    version = (await mine.target()).version
+    assert await mine.set_target(Target({ONE: "b", **dict.fromkeys(some(2, OTHER), "b")}), version)
+    assert await mine.assignment() == frozenset()
+    wanted = {ONE, *some(2, OTHER)}
+    await eventually(heard, other.assignment, lambda given: given == wanted)
+    later, _ = await join("c")
+    assert await later.assignment() == frozenset()
+
+
+async def test_no_change_of_an_assignment_is_missed(join: Join) -> None:
+    """Who looks again after each event has in the end what the last target gives it."""
+    writer, _ = await join("writer")
+    watchers = {name: await join(name) for name in "abc"}
+    last = {each: "abc"[(each.number + 19) % 3] for each in some(6)}
+
+    async def write() -> None:
+        for number in range(20):
+            _, version = await writer.target()
+            assert await writer.set_target(
+                Target({each: "abc"[(each.number + number) % 3] for each in some(6)}), version
+            )
+
+    async with asyncio.TaskGroup() as group:
+        for name, (session, heard) in watchers.items():
+            wanted = {each for each, owner in last.items() if owner == name}
+            group.create_task(eventually(heard, session.assignment, lambda given, wanted=wanted: given == wanted))  # type: ignore[misc] # one for each
+        group.create_task(write())
+
+
+async def test_one_leads_until_it_is_gone(join: Join, service: Service) -> None:
+    """Never more than one; the others hear when they may, also when a session ends without a word."""
+    members = {name: await join(name, session_timeout=service.short) for name in "bca"}
+
+    async def leading() -> list[str]:
+        return [name for name, (session, _) in members.items() if await session.lead()]
+
+    for how in ("leave", "expire"):
+        (name,) = await leading()
+        assert await leading() == [name]
+        session, _ = members.pop(name)
+        for _, heard in members.values():
+            heard.forget()
+        await (session.leave() if how == "leave" else service.expire(session))
+        await eventually(next(iter(members.values()))[1], leading, bool)
+    assert len(await leading()) == len(members) == 1

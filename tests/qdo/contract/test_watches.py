@@ -9,7 +9,7 @@ from qdo.coordination import Member, Session, Target
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import Heard, eventually
-from tests.qdo.contract.samples import ONE, QUEUE, some
+from tests.qdo.contract.samples import ONE, some
 
 
 async def told(heard: Heard, ask: Callable[[], Awaitable[object]], change: Awaitable[object]) -> None:
@@ -20,14 +20,13 @@ async def told(heard: Heard, ask: Callable[[], Awaitable[object]], change: Await
     await heard.next("changed")
 
 
-async def test_members_that_come_change_and_go_are_heard_of(join: Join, open_one: Open, service: Service) -> None:
-    """Joining, telling something else, leaving, and ending without a word."""
+async def test_members_that_come_and_go_are_heard_of(join: Join, open_one: Open, service: Service) -> None:
+    """Joining, leaving, and ending without a word."""
     mine, heard = await join("a", session_timeout=service.short)
     coordinator = await open_one()
     await told(heard, mine.members, coordinator.join(Member("b"), Heard()))
     other, _ = await join("c")
     await eventually(heard, mine.members, lambda members: set(members) == {"a", "b", "c"})
-    await told(heard, mine.members, other.update({QUEUE: 2}))
     await told(heard, mine.members, other.leave())
     ended, _ = await join("d")
     await eventually(heard, mine.members, lambda members: "d" in members)
@@ -127,4 +126,4 @@ async def test_members_of_one_coordinator_hear_of_each_other(open_one: Open) -> 
     await told(heard, mine.target, other.set_target(Target(), -1))
     await other.take([ONE])
     await told(heard, lambda: mine.take([ONE]), other.release([ONE]))
-    await told(others, other.members, mine.update({QUEUE: 1}))
+    await told(others, other.members, mine.leave())

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from qdo.coordination import Coordinator, Event, Held, Listen, Member, Offset, Session, Target, Versioned
 from qdo.errors import QdoError
-from qdo.partitions import Partition, Queue
+from qdo.partitions import Partition
 from tests.faults.history import now
 from tests.qdo.faults.records import Answered, Asked, Heard, Joined, Journal, What, place_of
 
@@ -163,6 +163,14 @@ class RecordingSession(Session):
         """See the contract."""
         return await self._inner.members()
 
+    async def assignment(self) -> frozenset[Partition]:
+        """See the contract."""
+        return await self._inner.assignment()
+
+    async def lead(self) -> bool:
+        """See the contract."""
+        return await self._inner.lead()
+
     async def target(self) -> Versioned:
         """See the contract."""
         return await self._inner.target()
@@ -170,10 +178,6 @@ class RecordingSession(Session):
     async def set_target(self, target: Target, version: int) -> bool:
         """See the contract."""
         return await self._inner.set_target(target, version)
-
-    async def update(self, queues: Mapping[Queue, int]) -> None:
-        """See the contract."""
-        await self._inner.update(queues)
 
     async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
         """See the contract."""

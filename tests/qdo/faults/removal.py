@@ -42,12 +42,10 @@ def _stickiness() -> Iterator[contextlib.AbstractContextManager[object]]:
     yield replace_in(membership, plan, _deal)
 
 
-def _deal(members: Mapping[str, Member], target: Target | None, now: float, grace: float) -> Plan:
-    counts: dict[Queue, int] = {}
-    for member in members.values():
-        for queue, count in member.queues.items():
-            counts[queue] = max(count, counts.get(queue, 0))
-    partitions = sorted(Partition(queue, number) for queue, count in counts.items() for number in range(1, count + 1))
+def _deal(
+    members: Mapping[str, Member], queues: Mapping[Queue, int], target: Target | None, now: float, grace: float
+) -> Plan:
+    partitions = sorted(Partition(queue, number) for queue, count in queues.items() for number in range(1, count + 1))
     names = sorted(members)
     return Plan(Target({each: names[index % len(names)] for index, each in enumerate(partitions)}), None)
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 
 import pytest
 
 from qdo.consumer.group import Group
 from qdo.consumer.partition_table import Row
 from qdo.coordination import Coordinator
+from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 from tests.qdo.contract.backends import LONG, Service
 from tests.qdo.contract.conftest import backend, service
 
@@ -20,6 +22,7 @@ __all__ = ["Count", "Crew", "anybody", "backend", "crew", "service"]
 PATIENCE = 60.0
 """Seconds after which a test gives up."""
 QUEUE = Queue("host", "app", "orders")
+WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
 
 
 class News:
@@ -49,6 +52,7 @@ class Count:
         have: For each partition the number that was recorded last.
         told: All that it was told, in order.
         slow: Partitions that it does not give up before the event.
+        found: The queues that there are.
         counted: How often it recorded a number, for each partition.
         unknown: How often it does not know whether it did.
     """
@@ -62,7 +66,11 @@ class Count:
         self.unknown: dict[Partition, int] = {}
         self._news = news
         self._counting = asyncio.Lock()
-        self.group = Group(coordinator, name, self, static=static, grace=grace, settle=0.02)
+        self.found: Mapping[Queue, int] | None = {}
+        self.group = Group(coordinator, name, self, wants=WANTS, queues=self, static=static, grace=grace, settle=0.02)
+
+    def look_up(self, wanted: Collection[Subscription]) -> None:
+        """See the protocol of what looks queues up: here everybody says what there is."""
 
     def times(self, what: str) -> set[Partition]:
         """Returns the partitions of everything that it was told of a kind."""
@@ -111,6 +119,10 @@ class Count:
         self._drop(partitions)
         self._note("lost", partitions)
 
+    def refused(self, error: CoordinationRefused) -> None:
+        """See the protocol."""
+        raise AssertionError(error)
+
     def suspended(self) -> None:
         """See the protocol."""
         self._note("suspended", frozenset())
@@ -157,14 +169,22 @@ class Crew:
         return member
 
     def see(self, name: str, count: int) -> None:
-        """Has a member see so many partitions."""
+        """Has a member say that there are so many partitions."""
         self._seen[name] = count
-        self.members[name].group.see({QUEUE: count})
+        self._find()
+
+    def _find(self) -> None:
+        """Has all members find what any of them says that there is."""
+        most = max((self._seen[each] for each in self.members), default=0)
+        for member in self.members.values():
+            member.found = {QUEUE: most}
+            member.group.look_again()
 
     async def leave(self, name: str) -> Count:
         """Has a member leave."""
         member = self.members.pop(name)
         self.gone.append(member)
+        self._find()
         await member.group.stop()
         await member.coordinator.close()
         return member

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from qdo.assignment import plan
-from qdo.consumer.membership import Decision, Planned, View, decide
-from qdo.coordination import Member, Target, Versioned
+from qdo.consumer.membership import Orders, Planned, Steps, View, lead, steps
+from qdo.consumer.partition_table import State as PartitionState
+from qdo.coordination import Member, Target
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 
 SETTLE, GRACE = 1.0, 20.0
 
@@ -18,7 +20,7 @@ class Player:
     """A member: what it has seen so far, and what it holds.
 
     Attributes:
-        member: As it joined, with what it sees now.
+        member: As it joined.
         session: Which of its sessions this is; the service forgets a session that expires.
         members_at: The snapshot of members that it saw last.
         target_at: The target that it saw last.
@@ -26,6 +28,7 @@ class Player:
         revoking: What it was told to give up and has not released yet.
         unsure: What it may own, because it did not hear how a taking ended.
         since: For what is held, the target that was the latest when it was taken.
+        queues: Those that it found last.
     """
 
     member: Member
@@ -38,6 +41,7 @@ class Player:
     planned: Planned | None = None
     changed_at: float = 0.0
     since: dict[Partition, int] = field(default_factory=dict)
+    queues: Mapping[Queue, int] = field(default_factory=dict)
 
 
 class Play:
@@ -49,6 +53,7 @@ class Play:
         nodes: The live members, with their sessions.
         targets: Every target that was ever set; the place in the list is the version.
         owners: The session that owns a partition.
+        counts: How many partitions each queue has.
     """
 
     def __init__(self, queues: list[Queue]) -> None:
@@ -58,7 +63,7 @@ class Play:
         self.targets: list[Target | None] = [None]
         self.owners: dict[Partition, int] = {}
         self._queues = queues
-        self._counts = dict.fromkeys(queues, 2)
+        self.counts: Mapping[Queue, int] = dict.fromkeys(queues, 2)
         self._snapshots: list[dict[str, Member]] = [{}]
         self._sessions = 0
         self._calm = False
@@ -75,7 +80,7 @@ class Play:
         if name not in self.players and name not in self.nodes:
             member = Member(name, self._some(number), static=not number % 3)
             self._sessions += 1
-            self.players[name] = Player(member, self._sessions, len(self._snapshots) - 1)
+            self.players[name] = Player(member, self._sessions, len(self._snapshots) - 1, queues=self.counts)
             self.nodes[name] = (member, self._sessions)
             self._snap()
 
@@ -91,18 +96,10 @@ class Play:
             self.owners = {partition: owner for partition, owner in self.owners.items() if owner != session}
             self._snap()
 
-    def subscribe(self, name: str, number: int) -> None:
-        """A member sees other queues, and the others learn of it."""
-        player = self.players.get(name)
-        if player is not None and self._live(player):
-            player.member = Member(name, self._some(number), player.member.static)
-            self.nodes[name] = (player.member, player.session)
-            self._snap()
-
-    def grow(self, name: str, number: int) -> None:
-        """A queue gets more partitions, which one member sees at first."""
-        self._counts[self._queues[number % len(self._queues)]] += 1
-        self.subscribe(name, 0)
+    def grow(self, _: str, number: int) -> None:
+        """A queue gets more partitions, which members see later."""
+        queue = self._queues[number % len(self._queues)]
+        self.counts = {**self.counts, queue: self.counts[queue] + 1}
 
     # What members do.
 
@@ -114,6 +111,8 @@ class Play:
             if behind and number % 2:
                 player.members_at += 1 + number % behind
                 player.changed_at = self.now
+            if number % 3:
+                player.queues = self.counts
             behind = len(self.targets) - 1 - player.target_at
             if behind:
                 player.target_at += 1 + number % behind
@@ -127,15 +126,18 @@ class Play:
             del self.players[name]
             self.join(name, number)
             return
-        decision = self.decision(player)
-        player.planned = decision.planned
-        self._revoke(player, decision.give_up & player.held)
-        for partition in decision.give_up - player.revoking:
+        todo = steps(self.given(player), self.states(player))
+        self._revoke(player, todo.give_up & player.held)
+        for partition in todo.give_up - player.revoking:
             self._release(player, partition)
-        for partition in sorted(decision.take):
+        for partition in sorted(todo.take):
             self._take(player, partition, heard=self._calm or bool((number + partition.number) % 4))
-        if decision.target is not None and player.target_at == len(self.targets) - 1:
-            self.targets.append(decision.target)
+        if (orders := self.orders(player)) is None:
+            player.planned = None
+            return
+        player.planned = orders.planned
+        if orders.target is not None and player.target_at == len(self.targets) - 1:
+            self.targets.append(orders.target)
             player.target_at += 1
 
     def finish(self, name: str, number: int) -> None:
@@ -151,27 +153,38 @@ class Play:
 
     # What can be asked.
 
-    def view(self, player: Player) -> View:
-        """Returns what a member knows."""
-        return View(
-            me=player.member.id,
-            members=self._snapshots[player.members_at],
-            target=Versioned(self.targets[player.target_at], player.target_at),
-            states={
-                **dict.fromkeys(player.unsure, "unsure"),
-                **dict.fromkeys(player.held, "owned"),
-                **dict.fromkeys(player.revoking, "revoking"),
-            },
-            planned=player.planned,
-            now=self.now,
-            age=self.now - player.changed_at,
-            settle=SETTLE,
-            grace=GRACE,
-        )
+    def given(self, player: Player) -> frozenset[Partition]:
+        """Returns what a member is to own, as far as it knows."""
+        target = self.targets[player.target_at]
+        owners = {} if target is None else target.owners
+        return frozenset(partition for partition, owner in owners.items() if owner == player.member.id)
 
-    def decision(self, player: Player) -> Decision:
-        """Returns what a member would do now."""
-        return decide(self.view(player))
+    @staticmethod
+    def states(player: Player) -> dict[Partition, PartitionState]:
+        """Returns the states of a member's partitions."""
+        return {
+            **dict.fromkeys(player.unsure, "unsure"),
+            **dict.fromkeys(player.held, "owned"),
+            **dict.fromkeys(player.revoking, "revoking"),
+        }
+
+    def orders(self, player: Player) -> Orders | None:
+        """Returns what a member does if it leads: whose name comes first, and now and then one that did so before."""
+        members = self._snapshots[player.members_at]
+        if player.member.id != min(members, default=None):
+            return None
+        return lead(
+            View(
+                members=members,
+                queues=player.queues,
+                target=self.targets[player.target_at],
+                planned=player.planned,
+                now=self.now,
+                age=self.now - player.changed_at,
+                settle=SETTLE,
+                grace=GRACE,
+            )
+        )
 
     def holders(self) -> Mapping[Partition, list[str]]:
         """Returns the members with a living session that believe to own each partition."""
@@ -203,17 +216,19 @@ class Play:
                 player.members_at = len(self._snapshots) - 1
                 player.changed_at = self.now
             player.target_at = len(self.targets) - 1
+            player.queues = self.counts
 
     def right(self) -> Target:
         """Returns what the target ought to be."""
-        return plan(self.members, self.targets[-1], self.now, GRACE).target
+        return plan(self.members, self.counts, self.targets[-1], self.now, GRACE).target
 
     def _restless(self, name: str) -> bool:
         """Tells whether a member has anything left to do or to wait for, once it has seen all."""
         self.see_all(name)
         player = self.players[name]
-        decision = self.decision(player)
-        return bool(player.revoking) or not self._live(player) or decision != Decision(planned=decision.planned)
+        todo, orders = steps(self.given(player), self.states(player)), self.orders(player)
+        idle = todo == Steps() and (orders is None or orders == Orders(planned=orders.planned))
+        return bool(player.revoking) or not self._live(player) or not idle
 
     def _live(self, player: Player) -> bool:
         return self.nodes.get(player.member.id, (None, 0))[1] == player.session
@@ -221,10 +236,11 @@ class Play:
     def _snap(self) -> None:
         self._snapshots.append({name: member for name, (member, _) in self.nodes.items()})
 
-    def _some(self, number: int) -> dict[Queue, int]:
+    def _some(self, number: int) -> Subscription:
         """Returns all queues, or for some numbers a part of them."""
         left_out = number % 7 - 1
-        return {queue: count for at, (queue, count) in enumerate(self._counts.items()) if at != left_out}
+        names = frozenset(queue.name for at, queue in enumerate(self._queues) if at != left_out)
+        return Subscription(names, (), self._queues[0].host, self._queues[0].application)
 
     def _revoke(self, player: Player, partitions: frozenset[Partition]) -> None:
         """Checks that what is revoked was given to somebody else, or to nobody, since it was taken."""
@@ -255,7 +271,6 @@ DEEDS: Mapping[str, Callable[[Play, str, int], None]] = {
     "join": Play.join,
     "crash": Play.crash,
     "expire": Play.expire,
-    "subscribe": Play.subscribe,
     "grow": Play.grow,
     "look": Play.look,
     "act": Play.act,

@@ -15,6 +15,7 @@ from qdo.assignment.pools import gather
 from qdo.assignment.savings import save
 from qdo.coordination import Member, Target
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 
 Members = dict[str, dict[Queue, int]]
 Owners = Mapping[Partition, str]
@@ -287,9 +288,9 @@ def test_a_thousand_members_share_ten_thousand_partitions() -> None:
     assert set(Counter(left.values()).values()) == {10, 11}
 
 
-def member(name: str, *, static: bool = False, seen: Mapping[Queue, int] | None = None) -> Member:
-    """Returns a member that sees some queues."""
-    return Member(name, {QUEUES[0]: 6} if seen is None else seen, static=static)
+def member(name: str, *, static: bool = False) -> Member:
+    """Returns a member that wants every queue."""
+    return Member(name, Subscription(frozenset(), ("*",), QUEUES[0].host, QUEUES[0].application), static=static)
 
 
 def group(*members: Member) -> dict[str, Member]:
@@ -298,11 +299,12 @@ def group(*members: Member) -> dict[str, Member]:
 
 
 A, B, C = member("a", static=True), member("b"), member("c")
+SIX = {QUEUES[0]: 6}
 
 
 def test_a_plan_of_nothing_is_a_first_target() -> None:
     """Without a target everything is shared out anew, and there is nothing to wait for."""
-    made = plan(group(A, B), None, 0.0, 10.0)
+    made = plan(group(A, B), SIX, None, 0.0, 10.0)
     assert Counter(made.target.owners.values()) == {"a": 3, "b": 3}
     assert made.target.static == {"a"}
     assert made.look_again is None
@@ -310,20 +312,20 @@ def test_a_plan_of_nothing_is_a_first_target() -> None:
 
 def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
     """While it is away nothing moves; when it comes back in time nothing has moved."""
-    before = plan(group(A, B, C), None, 0.0, 10.0).target
-    away = plan(group(B, C), before, 100.0, 10.0)
+    before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
+    away = plan(group(B, C), SIX, before, 100.0, 10.0)
     assert away.target.owners == before.owners
     assert away.target.absent == {"a": 100.0}
     assert away.look_again == 110.0
-    assert plan(group(B, C), away.target, 109.9, 10.0) == away
-    assert plan(group(A, B, C), away.target, 109.9, 10.0).target == before
+    assert plan(group(B, C), SIX, away.target, 109.9, 10.0) == away
+    assert plan(group(A, B, C), SIX, away.target, 109.9, 10.0).target == before
 
 
 def test_a_static_member_that_stays_away_is_gone() -> None:
     """At the instant announced its partitions go to the others."""
-    before = plan(group(A, B), None, 0.0, 10.0).target
-    away = plan(group(B), before, 100.0, 10.0)
-    gone = plan(group(B), away.target, away.look_again or 0.0, 10.0)
+    before = plan(group(A, B), SIX, None, 0.0, 10.0).target
+    away = plan(group(B), SIX, before, 100.0, 10.0)
+    gone = plan(group(B), SIX, away.target, away.look_again or 0.0, 10.0)
     assert set(gone.target.owners.values()) == {"b"}
     assert gone.target.absent == {}
     assert gone.look_again is None
@@ -331,29 +333,29 @@ def test_a_static_member_that_stays_away_is_gone() -> None:
 
 def test_without_grace_nobody_is_waited_for() -> None:
     """Static members are like others then, and other members always are."""
-    before = plan(group(A, B, C), None, 0.0, 10.0).target
-    assert set(plan(group(B, C), before, 1.0, 0.0).target.owners.values()) == {"b", "c"}
-    assert set(plan(group(A, C), before, 1.0, 10.0).target.owners.values()) == {"a", "c"}
+    before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
+    assert set(plan(group(B, C), SIX, before, 1.0, 0.0).target.owners.values()) == {"b", "c"}
+    assert set(plan(group(A, C), SIX, before, 1.0, 10.0).target.owners.values()) == {"a", "c"}
 
 
 def test_the_first_of_several_absent_members_is_looked_at_first() -> None:
     """Each has its own time, and the next one to run out is announced."""
     other = member("d", static=True)
-    before = plan(group(A, B, other), None, 0.0, 10.0).target
-    first = plan(group(B, other), before, 100.0, 10.0)
-    both = plan(group(B), first.target, 105.0, 10.0)
+    before = plan(group(A, B, other), SIX, None, 0.0, 10.0).target
+    first = plan(group(B, other), SIX, before, 100.0, 10.0)
+    both = plan(group(B), SIX, first.target, 105.0, 10.0)
     assert both.target.absent == {"a": 100.0, "d": 105.0}
     assert both.look_again == 110.0
-    one = plan(group(B), both.target, 110.0, 10.0)
+    one = plan(group(B), SIX, both.target, 110.0, 10.0)
     assert one.target.absent == {"d": 105.0}
     assert one.look_again == 115.0
 
 
 def test_a_clock_that_was_set_back_prolongs_no_absence() -> None:
     """Who left in what is now the future left now."""
-    before = plan(group(A, B), None, 0.0, 10.0).target
-    away = plan(group(B), before, 1000.0, 10.0)
-    again = plan(group(B), away.target, 500.0, 10.0)
+    before = plan(group(A, B), SIX, None, 0.0, 10.0).target
+    away = plan(group(B), SIX, before, 1000.0, 10.0)
+    again = plan(group(B), SIX, away.target, 500.0, 10.0)
     assert again.target.absent == {"a": 500.0}
 
 
@@ -372,10 +374,10 @@ def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, boo
     for joins, name, static, seconds in history:
         now += seconds
         if joins:
-            there[name] = member(name, static=static, seen=seen)
+            there[name] = member(name, static=static)
         else:
             there.pop(name, None)
-        made = plan(there, target, now, 10.0)
+        made = plan(there, seen, target, now, 10.0)
         absent = made.target.absent
         for who, since in absent.items():
             assert who not in there
@@ -386,5 +388,5 @@ def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, boo
         others.update(owner for owner in made.target.owners.values() if owner in there)
         assert not there or max(others.values()) - min(others.values()) <= 1
         assert not there or len(made.target.owners) == 10
-        assert plan(there, made.target, now, 10.0) == made
+        assert plan(there, seen, made.target, now, 10.0) == made
         target = made.target

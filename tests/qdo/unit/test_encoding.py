@@ -17,18 +17,22 @@ from qdo.coordination.encoding import (
     encode_member,
     encode_offset,
     encode_target,
+    shares,
+    unshare,
     valid_name,
 )
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 instants = st.floats(0, 1e11)
 queues = st.builds(Queue, texts, texts, texts)
 partitions = st.builds(Partition, queues, st.integers(1, 2**31))
-members = st.builds(
-    Member, texts, st.dictionaries(queues, st.integers(1, 2**31), max_size=20), static=st.booleans(), since=instants
+wanted = st.builds(
+    Subscription, st.frozensets(texts, max_size=20), st.lists(texts, max_size=5).map(tuple), texts, texts
 )
+members = st.builds(Member, texts, wanted, static=st.booleans(), since=instants)
 targets = st.builds(
     Target,
     st.dictionaries(partitions, texts, max_size=50),
@@ -84,18 +88,29 @@ def test_large_targets_stay_small(count: int) -> None:
     [
         (b"", "is none"),
         (b"{}", "is none"),
-        (b"qdo1", "is none"),
-        (b"qdo1={}", "is none"),
-        (b"qdo1=[", "is none"),
-        (b"qdo1~[", "is none"),
-        (b"qdo1?{}", "is none"),
-        (b"qdo2={}", "newer"),
+        (b"qdo", "is none"),
+        (b"qdo9={}", "newer"),
+        (b"qdo0={}", "older"),
     ],
 )
 def test_what_is_not_understood_is_refused(decode: Callable[[bytes], object], data: bytes, why: str) -> None:
     """Damage and newer formats are told apart, and neither is guessed at."""
     with pytest.raises(CoordinationIncompatible, match=why):
         decode(data)
+
+
+@pytest.mark.parametrize(("decode", "form"), [(decode_member, b"2"), (decode_target, b"1"), (decode_offset, b"1")])
+@pytest.mark.parametrize("rest", [b"", b"={}", b"=[", b"~[", b"?{}"])
+def test_what_is_damaged_is_refused(decode: Callable[[bytes], object], form: bytes, rest: bytes) -> None:
+    """Each kind has a format of its own."""
+    with pytest.raises(CoordinationIncompatible, match="is none"):
+        decode(b"qdo" + form + rest)
+
+
+@given(st.frozensets(partitions, max_size=50))
+def test_shares_come_back(share: frozenset[Partition]) -> None:
+    """Partitions are what they were, in order."""
+    assert list(unshare(shares(share))) == sorted(share)
 
 
 def test_a_target_that_contradicts_itself_is_refused() -> None:

@@ -10,128 +10,112 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.membership import TRANSITIONS, Cause, Decision, Planned, State, View, after, decide, leads
-from qdo.coordination import Member, Target, Versioned
+from qdo.consumer.membership import TRANSITIONS, Cause, Orders, Planned, State, Steps, View, after, lead, steps
+from qdo.consumer.partition_table import State as PartitionState
+from qdo.coordination import Member, Target
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 from tests.qdo.unit.grouping import DEEDS, Play
 from tests.qdo.unit.test_assignment import downhill
 
 QUEUE = Queue("host", "app", "orders")
 ONE, TWO, THREE, FOUR = (Partition(QUEUE, number) for number in (1, 2, 3, 4))
-SEEN = {QUEUE: 4}
-A, B = Member("a", SEEN), Member("b", SEEN)
+QUEUES_THERE = {QUEUE: 4}
+WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
+A, B = Member("a", WANTS), Member("b", WANTS)
 BOTH: Mapping[str, Member] = {"a": A, "b": B}
 HALVES = Target({ONE: "a", TWO: "b", THREE: "a", FOUR: "b"})
+MINE = frozenset({TWO, FOUR})
 
 
-def view(me: str, **changes: Any) -> View:  # noqa: ANN401 - any field
-    """Returns the view of a member of a group of two that has come to rest, but for some changes."""
+def view(**changes: Any) -> View:  # noqa: ANN401 - any field
+    """Returns what the leader of a group of two that has come to rest knows, but for some changes."""
     rest = View(
-        me=me,
-        members=BOTH,
-        target=Versioned(HALVES, 7),
-        states={partition: "owned" for partition, owner in HALVES.owners.items() if owner == me},
-        planned=None,
-        now=1000.0,
-        age=60.0,
-        settle=0.05,
-        grace=10.0,
+        members=BOTH, queues=QUEUES_THERE, target=HALVES, planned=None, now=1000.0, age=60.0, settle=0.05, grace=10.0
     )
     return rest._replace(**changes)
 
 
-def test_whoever_has_what_the_target_gives_it_rests() -> None:
-    """Nothing is set, taken, revoked or waited for, by the leader as well."""
-    assert decide(view("b")) == Decision()
-    leader = decide(view("a"))
-    assert leader == Decision(planned=Planned(BOTH, HALVES, None))
-    assert decide(view("a", planned=leader.planned)) == leader
+def test_whoever_has_what_is_given_to_it_rests() -> None:
+    """Nothing is set, taken, given up or waited for, by the leader as well."""
+    assert steps(MINE, dict.fromkeys(MINE, "owned")) == Steps()
+    rests = lead(view())
+    assert rests == Orders(planned=Planned(BOTH, QUEUES_THERE, HALVES, None))
+    assert lead(view(planned=rests.planned)) == rests
 
 
-def test_what_the_target_gives_is_taken() -> None:
-    """All of it that is not held, what is unsure as well."""
-    assert decide(view("b", states={TWO: "owned"})).take == {FOUR}
-    assert decide(view("b", states={TWO: "unsure"})).take == {TWO, FOUR}
+def test_what_is_given_is_taken() -> None:
+    """All of it that is not owned, what is unsure as well."""
+    assert steps(MINE, {TWO: "owned"}).take == {FOUR}
+    assert steps(MINE, {TWO: "unsure"}).take == {TWO, FOUR}
 
 
-def test_what_the_target_takes_away_is_revoked() -> None:
+def test_what_is_taken_away_is_given_up() -> None:
     """And nothing else: what stays is not touched."""
-    decision = decide(view("b", states=dict.fromkeys([ONE, TWO, FOUR], "owned")))
-    assert decision == Decision(give_up=frozenset([ONE]))
+    assert steps(MINE, dict.fromkeys([ONE, TWO, FOUR], "owned")) == Steps(give_up=frozenset([ONE]))
 
 
-def test_a_revocation_is_carried_through() -> None:
-    """What is being revoked is neither revoked again nor taken back before it is released."""
-    for state in ("revoking", "releasing"):
-        assert decide(view("b", states={FOUR: "owned", TWO: state})) == Decision()
-        assert decide(view("b", states={TWO: "owned", FOUR: "owned", ONE: state})) == Decision()
+@pytest.mark.parametrize("state", ["revoking", "releasing"])
+def test_a_revocation_is_carried_through(state: PartitionState) -> None:
+    """What is being given up is neither given up again nor taken back before it is released."""
+    assert steps(MINE, {FOUR: "owned", TWO: state}) == Steps()
+    assert steps(MINE, {TWO: "owned", FOUR: "owned", ONE: state}) == Steps()
 
 
-def test_what_may_have_been_taken_is_released_when_it_is_not_to_be_had() -> None:
-    """What is given up without a word when nobody works on it."""
-    states = {TWO: "owned", FOUR: "owned", ONE: "unsure"}
-    assert decide(view("b", states=states)) == Decision(give_up=frozenset([ONE]))
+def test_what_may_have_been_taken_is_given_up_when_it_is_not_to_be_had() -> None:
+    """What is unsure is released like the rest."""
+    assert steps(MINE, {TWO: "owned", FOUR: "owned", ONE: "unsure"}) == Steps(give_up=frozenset([ONE]))
 
 
-def test_without_a_target_nothing_is_given_up() -> None:
-    """The leader sets one, the other waits for it."""
-    none = Versioned(None, -1)
-    assert decide(view("b", target=none)) == Decision()
-    decision = decide(view("a", target=none))
-    assert decision.target is not None
-    assert set(decision.target.owners) == set(HALVES.owners)
-    assert not decision.give_up
+def test_a_leader_sets_the_target() -> None:
+    """When there is none, when somebody comes, and when there are other queues."""
+    first = lead(view(target=None)).target
+    assert first is not None
+    assert set(first.owners) == set(HALVES.owners)
+    third = lead(view(members={**BOTH, "c": Member("c", WANTS)})).target
+    assert third is not None
+    assert sorted(third.owners.values()) in (["a", "a", "b", "c"], ["a", "b", "b", "c"])
+    more = lead(view(queues={QUEUE: 6})).target
+    assert more is not None
+    assert len(more.owners) == 6
 
 
-def test_only_the_leader_sets_the_target() -> None:
-    """A third member is here: the first computes, the others keep to what there is."""
-    members = {**BOTH, "c": Member("c", SEEN)}
-    decision = decide(view("a", members=members))
-    assert decision.target is not None
-    assert sorted(decision.target.owners.values()) in (["a", "a", "b", "c"], ["a", "b", "b", "c"])
-    assert decide(view("b", members=members)) == Decision()
-    assert decide(view("b", members={"b": B})).target is not None
-
-
-def test_nobody_leads_who_is_not_there() -> None:
-    """Whoever does not see itself among the members has nothing to say about them."""
-    assert not leads("a", {"b": B})
-    assert not leads("a", {})
-    assert decide(view("a", members={"b": B})).target is None
+def test_nobody_gets_what_it_does_not_want() -> None:
+    """Queues of another name, application or service go to those who subscribe to them."""
+    others = [Queue("host", "app", "bills"), Queue("host", "other", "orders"), Queue("elsewhere", "app", "orders")]
+    members = {"a": A, "b": Member("b", Subscription(frozenset(), ("b*",), "host", "app"))}
+    target = lead(view(members=members, queues=dict.fromkeys([QUEUE, *others], 1), target=None)).target
+    assert target is not None
+    assert target.owners == {Partition(QUEUE, 1): "a", Partition(others[0], 1): "b"}
 
 
 def test_a_leader_waits_for_more_changes_to_come() -> None:
-    """It says for how long, and goes on taking and revoking meanwhile."""
-    members = {**BOTH, "c": Member("c", SEEN)}
-    early = decide(view("a", members=members, age=0.02, states=dict.fromkeys([ONE, TWO], "owned")))
+    """It says for how long."""
+    members = {**BOTH, "c": Member("c", WANTS)}
+    early = lead(view(members=members, age=0.02))
     assert early.target is None
     assert early.wait == pytest.approx(0.03)
-    assert early.give_up == {TWO}
-    assert early.take == {THREE}
-    assert decide(view("a", members=members, age=0.05)).target is not None
+    assert lead(view(members=members, age=0.05)).target is not None
 
 
 def test_a_leader_computes_once() -> None:
-    """As long as members and target are those of the last time nothing is computed; one change is enough."""
-    wrong = Planned(BOTH, HALVES, None)
-    assert decide(view("a", planned=wrong)).planned is wrong
-    other = {**BOTH, "c": Member("c", SEEN)}
-    assert decide(view("a", members=other, planned=wrong)).planned is not wrong
-    somebody_set = Versioned(Target({ONE: "b"}), 8)
-    assert decide(view("a", target=somebody_set, planned=wrong)).planned is not wrong
+    """As long as members, queues and target are those of the last time; one change is enough."""
+    wrong = Planned(BOTH, QUEUES_THERE, HALVES, None)
+    assert lead(view(planned=wrong)).planned is wrong
+    for change in ({"members": {"a": A}}, {"queues": {QUEUE: 5}}, {"target": Target({ONE: "b"})}):
+        assert lead(view(planned=wrong, **change)).planned is not wrong
 
 
 def test_a_leader_looks_again_when_an_absent_member_is_given_up() -> None:
     """It knows when that is, and computes again then."""
     before = Target(HALVES.owners, static=frozenset("b"))
-    away = decide(view("a", members={"a": A}, target=Versioned(before, 7)))
+    away = lead(view(members={"a": A}, target=before))
     assert away.target is not None
     assert away.target.absent == {"b": 1000.0}
     assert away.wait == 10.0
-    set_by_now = Versioned(away.target, 8)
-    later = view("a", members={"a": A}, target=set_by_now, planned=away.planned, now=1004.0)
-    assert decide(later) == Decision(wait=6.0, planned=away.planned)
-    over = decide(later._replace(now=1010.0))
+    later = view(members={"a": A}, target=away.target, planned=away.planned, now=1004.0)
+    assert lead(later) == Orders(wait=6.0, planned=away.planned)
+    over = lead(later._replace(now=1010.0))
     assert over.target is not None
     assert set(over.target.owners.values()) == {"a"}
 
@@ -200,7 +184,10 @@ def agreed(play: Play) -> None:
     target = play.right()
     assert play.targets[-1] == target
     assert target.absent == {}
-    seen = {name: dict(member.queues) for name, member in play.members.items()}
+    seen = {
+        name: {queue: count for queue, count in play.counts.items() if member.wants.takes(queue)}
+        for name, member in play.members.items()
+    }
     assert downhill(seen, target.owners) == []
     for name, player in play.players.items():
         assert player.held == {partition for partition, owner in target.owners.items() if owner == name}

@@ -7,14 +7,22 @@ from collections.abc import AsyncIterator
 import pytest
 
 from qdo.consumer.group import Group
-from tests.qdo.unit.group.scene import PARTITIONS, SEEN, Make
-from tests.qdo.unit.group.scripted import Diary, Scripted, until
+from tests.qdo.unit.group.scene import PARTITIONS, SEEN, WANTS, Make
+from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 
 
 @pytest.fixture
 def service() -> Scripted:
-    """A service without members."""
-    return Scripted()
+    """A service without members, with a queue."""
+    made = Scripted()
+    made.queues = dict(SEEN)
+    return made
+
+
+@pytest.fixture
+def catalogue(service: Scripted) -> Catalogue:
+    """What looks queues up."""
+    return Catalogue(service)
 
 
 @pytest.fixture
@@ -24,14 +32,13 @@ def owner() -> Diary:
 
 
 @pytest.fixture
-async def make(service: Scripted, owner: Diary) -> AsyncIterator[Make]:
+async def make(service: Scripted, owner: Diary, catalogue: Catalogue) -> AsyncIterator[Make]:
     """Makes groups that lose no time, and stops them."""
     made = []
 
     def make(**changes: object) -> Group:
         terms = {"settle": 0.0, "revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0} | changes
-        group = Group(service, "a", owner, **terms)  # type: ignore[arg-type] # any of its terms
-        group.see(SEEN)
+        group = Group(service, "a", owner, wants=WANTS, queues=catalogue, **terms)  # type: ignore[arg-type] # any of its terms
         made.append(group)
         return group
 

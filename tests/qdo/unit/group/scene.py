@@ -7,16 +7,24 @@ from collections.abc import Callable
 from qdo.consumer.group import Group
 from qdo.coordination import Member
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 from tests.qdo.unit.group.scripted import Diary, Scripted, until
 
 QUEUE = Queue("host", "app", "orders")
 SEEN = {QUEUE: 4}
 PARTITIONS = frozenset(Partition(QUEUE, number) for number in range(1, 5))
 ONE, TWO, THREE, FOUR = sorted(PARTITIONS)
-OTHER = Member("b", SEEN)
+WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
+OTHER = Member("b", WANTS)
 FIRST, LATER = "1" * 32, "2" * 32
 
 Make = Callable[..., Group]
+
+
+def see(group: Group, service: Scripted, count: int) -> None:
+    """Says how many partitions the queue has."""
+    service.queues = {QUEUE: count}
+    group.look_again()
 
 
 def share(service: Scripted) -> set[Partition]:

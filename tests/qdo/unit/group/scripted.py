@@ -10,21 +10,21 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal, TypeVar
 
-import msgspec
-
 from qdo.assignment import plan
 from qdo.consumer.partition_table import Row
 from qdo.coordination import Coordinator, Event, Held, Listen, Member, Offset, Session, Target, Versioned
-from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
+from qdo.errors import CoordinationIncompatible, CoordinationLost, CoordinationRefused, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
 
 T = TypeVar("T")
-Fault = Literal["refused", "in doubt", "expired", "silently expired", "stuck", "broken", "incompatible"]
+Fault = Literal["refused", "in doubt", "expired", "silently expired", "stuck", "broken", "incompatible", "forbidden"]
 """What goes wrong with a call:
 
 ``refused``: it was not carried out, and may be tried again. ``in doubt``: it was, but nobody is told. ``expired``: the
 session ended before. ``silently expired``: no event says so. ``stuck``: there is no answer, and then the session ends.
-``broken``: an error that nobody expects. ``incompatible``: a newer program wrote what is read.
+``broken``: an error that nobody expects. ``incompatible``: a newer program wrote what is read. ``forbidden``:
+it is not allowed.
 """
 PATIENCE = 10.0
 """Seconds after which a test gives up."""
@@ -79,6 +79,7 @@ class Scripted(Stub, Coordinator):
         faults: What goes wrong with which call: by its place among all calls, or by its name, then once.
         held_up: Calls by name that wait for an event before anything happens.
         there: The members.
+        queues: Those that there are.
         given: The target and its version.
         owned: Whose each partition is: a session, or the name of somebody who is only said to be there.
         recorded: Offsets with their versions.
@@ -94,6 +95,7 @@ class Scripted(Stub, Coordinator):
         self.faults: dict[int | str, Fault] = {}
         self.held_up: dict[str, asyncio.Event] = {}
         self.there: dict[str, Member] = {}
+        self.queues: dict[Queue, int] = {}
         self.given = Versioned(None, -1)
         self.owned: dict[Partition, ScriptedSession | str] = {}
         self.recorded: dict[Partition, tuple[str | None, int]] = {}
@@ -152,7 +154,7 @@ class Scripted(Stub, Coordinator):
 
     def right(self) -> bool:
         """Tells whether the target is what it ought to be."""
-        return self.given.target == plan(self.there, self.given.target, 0.0, 0.0).target
+        return self.given.target == plan(self.there, self.queues, self.given.target, 0.0, 0.0).target
 
     async def call(self, name: str, effect: Callable[[], T], session: ScriptedSession | None = None) -> T:
         """Carries out a call, or what the script makes of it."""
@@ -180,8 +182,10 @@ class Scripted(Stub, Coordinator):
             raise SessionLost("expired")
         if fault == "refused" or session.suspended:
             raise CoordinationLost("not reached")
-        if fault == "incompatible" and name in {"members", "target"}:
+        if fault == "incompatible" and name in {"assignment", "members", "target"}:
             raise CoordinationIncompatible("a newer program was here")
+        if fault == "forbidden":
+            raise CoordinationRefused("with these credentials")
         if fault == "broken":
             raise RuntimeError("nobody expects this")
         if fault == "stuck":
@@ -226,6 +230,20 @@ class ScriptedSession(Session):
         """See the contract."""
         return "lost" if self.gone else "suspended" if self.suspended else "connected"
 
+    async def assignment(self) -> frozenset[Partition]:
+        """See the contract."""
+
+        def effect() -> frozenset[Partition]:
+            target = self.service.given.target
+            owners = {} if target is None else target.owners
+            return frozenset(each for each, owner in owners.items() if owner == self.member.id)
+
+        return await self.service.call("assignment", effect, self)
+
+    async def lead(self) -> bool:
+        """See the contract."""
+        return await self.service.call("lead", lambda: min(self.service.there) == self.member.id, self)
+
     async def members(self) -> dict[str, Member]:
         """See the contract."""
         return await self.service.call("members", lambda: dict(self.service.there), self)
@@ -245,16 +263,6 @@ class ScriptedSession(Session):
             return True
 
         return await self.service.call("set_target", effect, self)
-
-    async def update(self, queues: Mapping[Queue, int]) -> None:
-        """See the contract."""
-
-        def effect() -> None:
-            self.member = msgspec.structs.replace(self.member, queues=queues)
-            self.service.there[self.member.id] = self.member
-            self.service.tell("changed")
-
-        await self.service.call("update", effect, self)
 
     async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
         """See the contract."""
@@ -300,6 +308,29 @@ class ScriptedSession(Session):
         self.service.expire(self, tell=False)
 
 
+class Catalogue:
+    """Looks queues up, which are there as soon as somebody says so.
+
+    Attributes:
+        away: The service cannot say.
+        wanted: What is to be looked up.
+    """
+
+    def __init__(self, service: Scripted) -> None:
+        self._service = service
+        self.away = False
+        self.wanted: Collection[Subscription] = ()
+
+    @property
+    def found(self) -> Mapping[Queue, int] | None:
+        """See the protocol."""
+        return None if self.away else self._service.queues
+
+    def look_up(self, wanted: Collection[Subscription]) -> None:
+        """See the protocol."""
+        self.wanted = wanted
+
+
 class Diary:
     """An owner that writes down what it is told.
 
@@ -307,6 +338,7 @@ class Diary:
         have: What it believes to own.
         told: All that it was told, in order.
         stopped: Rows of which it is to hand out nothing more.
+        refusals: What was refused.
         slow: Partitions that it does not give up before the event.
         assigning: What it waits for whenever it is assigned something.
         on_revoke: What it does when it gives something up; a coroutine is awaited.
@@ -318,6 +350,7 @@ class Diary:
         self.have: set[Partition] = set()
         self.told: list[tuple[str, frozenset[Partition]]] = []
         self.stopped: set[Row] = set()
+        self.refusals: list[CoordinationRefused] = []
         self.slow: dict[Partition, asyncio.Event] = {}
         self.assigning: asyncio.Event | None = None
         self.on_revoke: Callable[[frozenset[Partition]], object] | None = None
@@ -367,6 +400,10 @@ class Diary:
         if not partitions <= self.have or not self.stopped.issuperset(rows):
             self.wrong.append(f"{partitions} lost, but not had or not stopped")
         self.have -= partitions
+
+    def refused(self, error: CoordinationRefused) -> None:
+        """See the protocol."""
+        self.refusals.append(error)
 
     def suspended(self) -> None:
         """See the protocol."""

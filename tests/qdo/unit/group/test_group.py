@@ -15,13 +15,13 @@ from tests.qdo.unit.group.scene import (
     ONE,
     OTHER,
     PARTITIONS,
-    QUEUE,
-    SEEN,
     TWO,
+    WANTS,
     Make,
     rest,
+    see,
 )
-from tests.qdo.unit.group.scripted import Diary, Scripted, until
+from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 
 
 async def test_the_only_member_has_everything(group: Group, service: Scripted, owner: Diary) -> None:
@@ -29,7 +29,7 @@ async def test_the_only_member_has_everything(group: Group, service: Scripted, o
     assert group.state == "active"
     assert set(group.held) == PARTITIONS
     assert owner.told == [("assigned", PARTITIONS)]
-    assert service.there["a"].queues == SEEN
+    assert service.there["a"].wants == WANTS
 
 
 async def test_what_another_owns_is_taken_when_it_is_free(make: Make, service: Scripted, owner: Diary) -> None:
@@ -57,7 +57,7 @@ async def test_only_what_moves_is_revoked(group: Group, service: Scripted, owner
 
 async def test_a_follower_sets_no_target(make: Make, service: Scripted, owner: Diary) -> None:
     """It takes what others say, and becomes the leader when they are gone."""
-    leader = Member("A", SEEN)
+    leader = Member("A", WANTS)
     service.say(leader)
     service.give({ONE: "a", TWO: "A"})
     group = make()
@@ -69,24 +69,24 @@ async def test_a_follower_sets_no_target(make: Make, service: Scripted, owner: D
     assert owner.have == PARTITIONS
 
 
-async def test_what_is_found_later_is_told_to_the_group(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_what_is_found_later_is_shared_out(group: Group, service: Scripted, owner: Diary) -> None:
     """New partitions are shared out; the same queues again are no news."""
-    group.see({QUEUE: 6})
+    see(group, service, 6)
     await until(lambda: len(owner.have) == 6)
-    group.see({QUEUE: 6})
-    group.see({QUEUE: 7})
+    see(group, service, 6)
+    see(group, service, 7)
     await until(lambda: len(owner.have) == 7)
-    assert service.calls.count("update") == 2
+    assert service.calls.count("set_target") == 3
 
 
-async def test_queues_that_change_during_a_rebalance_are_told_after_it(
+async def test_queues_that_change_during_a_rebalance_are_shared_out_too(
     group: Group, service: Scripted, owner: Diary
 ) -> None:
     """While partitions are on their way to another, more are found."""
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
     service.say(OTHER)
     await until(lambda: len(owner.times("revoke")) == 2)
-    group.see({QUEUE: 8})
+    see(group, service, 8)
     await until(lambda: len(owner.have) == 6)
     owner.hurry()
     await rest(group, service, owner)
@@ -145,7 +145,7 @@ async def test_a_commit_in_doubt_is_made_certain(group: Group, service: Scripted
     assert await group.commit({ONE: FIRST}) == frozenset()
     assert await group.commit({ONE: LATER}) == frozenset()
     assert service.recorded[ONE][0] == LATER
-    assert service.calls[-4:] == ["commit", "take", "commit", "commit"]
+    assert [call for call in service.calls if call in {"commit", "take"}][-4:] == ["commit", "take", "commit", "commit"]
 
 
 async def test_a_commit_waits_for_the_service_for_a_time(make: Make, service: Scripted, owner: Diary) -> None:
@@ -190,4 +190,35 @@ async def test_a_cancelled_commit_leaves_no_doubt(group: Group, service: Scripte
     service.held_up.pop("commit").set()
     assert await later == frozenset()
     assert service.recorded[ONE][0] == LATER
-    assert service.calls[-2:] == ["commit", "commit"]
+    assert [call for call in service.calls if call in {"commit", "take"}][-2:] == ["commit", "commit"]
+
+
+async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(
+    make: Make, service: Scripted, owner: Diary, catalogue: Catalogue
+) -> None:
+    """A leader that cannot ask the service takes nothing from anybody, and works on what it had before."""
+    catalogue.away = True
+    service.give({ONE: "a", TWO: "b"})
+    service.say(OTHER)
+    group = make()
+    await group.start()
+    await until(lambda: owner.have == {ONE} and catalogue.wanted == {WANTS})
+    assert "set_target" not in service.calls
+    catalogue.away = False
+    group.look_again()
+    await rest(group, service, owner)
+    assert len(owner.have) == 2
+
+
+async def test_only_the_leader_has_queues_looked_up_and_members_read(
+    make: Make, service: Scripted, catalogue: Catalogue
+) -> None:
+    """The others look at what they are to own, and at nothing that grows with the group."""
+    service.say(Member("A", WANTS))
+    service.give({ONE: "a"})
+    group = make()
+    await group.start()
+    await until(lambda: set(group.held) == {ONE})
+    await until(lambda: "lead" in service.calls)
+    assert catalogue.wanted == ()
+    assert not {"members", "target"} & set(service.calls)

@@ -14,8 +14,8 @@ from tests.qdo.unit.group.scene import (
     ONE,
     OTHER,
     PARTITIONS,
-    SEEN,
     TWO,
+    WANTS,
     Make,
     rest,
 )
@@ -36,7 +36,7 @@ async def test_what_was_taken_in_doubt_and_is_given_to_another_is_released(
     make: Make, service: Scripted, owner: Diary
 ) -> None:
     """The owner never hears of it."""
-    service.say(Member("A", SEEN))
+    service.say(Member("A", WANTS))
     service.give({ONE: "a", TWO: "a"})
     service.faults["take"] = "in doubt"
     service.held_up["take"] = asyncio.Event()
@@ -56,6 +56,8 @@ async def test_nothing_is_done_while_the_session_is_suspended(group: Group, serv
     service.suspend()
     assert group.state == "suspended"
     assert owner.told[-1] == ("suspended", frozenset())
+    for _ in range(20):
+        await asyncio.sleep(0)
     before = len(service.calls)
     service.there["b"] = OTHER
     for _ in range(20):
@@ -136,7 +138,7 @@ async def test_a_commit_under_way_fails_when_the_session_is_lost(group: Group, s
 
 async def test_an_earlier_life_is_waited_for(make: Make, service: Scripted, owner: Diary) -> None:
     """A member that exists at first is gone soon, at the start and when it joins again."""
-    earlier = Member("a", SEEN)
+    earlier = Member("a", WANTS)
     service.say(earlier)
     group = make()
     starting = asyncio.create_task(group.start())
@@ -156,7 +158,7 @@ async def test_an_earlier_life_is_waited_for(make: Make, service: Scripted, owne
 async def test_a_name_that_stays_taken_is_an_error(make: Make, service: Scripted) -> None:
     """After two session timeouts it is given up, and the group is at its end."""
     service.session_timeout = 0.01
-    service.say(Member("a", SEEN))
+    service.say(Member("a", WANTS))
     group = make(draw=lambda: 0.05)
     with pytest.raises(MemberExists):
         await group.start()
@@ -179,9 +181,21 @@ async def test_everything_is_given_up_to_a_newer_program(
     group = make(recheck=0.01)
     await group.start()
     await rest(group, service, owner)
-    service.faults["target"] = "incompatible"
+    service.faults["assignment"] = "incompatible"
     service.tell("changed")
     await until(lambda: len(owner.times("revoke")) == 4)
     await rest(group, service, owner)
     assert owner.times("lost") == []
     assert CoordinationIncompatible.__name__ in caplog.text
+
+
+@pytest.mark.parametrize("call", ["assignment", "lead", "target", "members", "set_target", "take", "release"])
+async def test_what_is_not_allowed_is_told(make: Make, service: Scripted, owner: Diary, call: str) -> None:
+    """Whoever works on the partitions hears of it and may end; it is tried again all the same."""
+    service.faults[call] = "forbidden"
+    group = make()
+    await group.start()
+    await rest(group, service, owner)
+    service.say(OTHER)
+    await rest(group, service, owner)
+    assert len(owner.refusals) == 1

@@ -5,25 +5,31 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from qdo.consumer.group import Group
-from qdo.errors import SessionLost
+from qdo.errors import CoordinationRefused, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.unit.group.scene import (
     FIRST,
     LATER,
     OTHER,
     PARTITIONS,
-    QUEUE,
     SEEN,
+    WANTS,
     at_rest,
     rest,
+    see,
     share,
 )
-from tests.qdo.unit.group.scripted import Diary, Fault, Scripted, until
+from tests.qdo.unit.group.scripted import Catalogue, Diary, Fault, Scripted, until
+
+
+def group_of(service: Scripted, owner: Diary, **terms: Any) -> Group:  # noqa: ANN401 - any of its terms
+    """Makes a group that loses no time."""
+    return Group(service, "a", owner, wants=WANTS, queues=Catalogue(service), settle=0.0, **terms)
 
 
 async def live(group: Group, service: Scripted, owner: Diary) -> None:
@@ -33,7 +39,7 @@ async def live(group: Group, service: Scripted, owner: Diary) -> None:
     await commit(group, service, owner, FIRST)
     service.say(OTHER)
     await rest(group, service, owner)
-    group.see({QUEUE: 6})
+    see(group, service, 6)
     await until(lambda: len(share(service)) == 3 and at_rest(group, service, owner))
     await commit(group, service, owner, LATER)
     service.say()
@@ -50,12 +56,12 @@ async def commit(group: Group, service: Scripted, owner: Diary, identifier: str)
         try:
             if not await group.commit(dict.fromkeys(held, identifier)):
                 break
-        except (SessionLost, RuntimeError):
+        except (SessionLost, RuntimeError, CoordinationRefused):
             continue
     assert all(service.recorded[partition][0] == identifier for partition in held)
 
 
-CALLS = 45
+CALLS = 55
 """So many calls a life has at most; the last places find none to spoil."""
 
 
@@ -65,8 +71,17 @@ async def test_a_fault_at_any_call_is_lived_through(fault: Fault) -> None:
     struck = 0
     for place in range(1, CALLS):
         service, owner = Scripted(), Diary()
-        group = Group(service, "a", owner, settle=0.0, draw=lambda: 0.0, recheck=0.01 if "in" in fault else 60.0)
-        group.see(SEEN)
+        service.queues = dict(SEEN)
+        group = Group(
+            service,
+            "a",
+            owner,
+            wants=WANTS,
+            queues=Catalogue(service),
+            settle=0.0,
+            draw=lambda: 0.0,
+            recheck=0.01 if "in" in fault else 60.0,
+        )
         service.faults[place] = fault
         await live(group, service, owner)
         struck += not service.faults
@@ -84,7 +99,7 @@ async def storm(chance: random.Random, group: Group, service: Scripted, owner: D
     events: list[Callable[[], object]] = [
         lambda: service.say(OTHER),
         service.say,
-        lambda: group.see({QUEUE: chance.randrange(1, 9)}),
+        lambda: see(group, service, chance.randrange(1, 9)),
         lambda: service.expire(service.session, tell=chance.random() < 0.5),
         service.suspend,
         lambda: service.suspend(suspended=False),
@@ -114,8 +129,17 @@ async def test_whatever_comes_together_it_ends_well(seed: int) -> None:
     """When it is over all is as it should be, and the owner was told everything in order."""
     chance = random.Random(seed)
     service, owner = Scripted(), Diary()
-    group = Group(service, "a", owner, settle=0.0, draw=lambda: 0.0, revoke_timeout=chance.choice([0.0, 5.0]))
-    group.see(SEEN)
+    service.queues = dict(SEEN)
+    group = Group(
+        service,
+        "a",
+        owner,
+        wants=WANTS,
+        queues=Catalogue(service),
+        settle=0.0,
+        draw=lambda: 0.0,
+        revoke_timeout=chance.choice([0.0, 5.0]),
+    )
     await group.start()
     await storm(chance, group, service, owner)
     if chance.random() < 0.5:

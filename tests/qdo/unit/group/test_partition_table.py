@@ -150,7 +150,8 @@ async def test_every_state_to_lost(site: Site, state: State) -> None:
         await until(lambda: "revoke" in [what for what, _ in site.owner.told] and site.state() == state)
     rows = list(site.table.held.values())
     site.service.expire(site.session)
-    assert site.table.held == site.table.states == {}
+    assert site.table.held == {}
+    assert site.table.states == {}
     assert all(row.state == "lost" for row in rows)
     with pytest.raises(SessionLost):
         await site.table.commit({ONE: FIRST})

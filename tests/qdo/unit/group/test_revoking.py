@@ -15,9 +15,9 @@ from tests.qdo.unit.group.scene import (
     ONE,
     OTHER,
     PARTITIONS,
-    SEEN,
     THREE,
     TWO,
+    WANTS,
     Make,
     at_rest,
     rest,
@@ -98,7 +98,7 @@ async def test_a_partition_that_is_taken_away_while_it_is_taken_is_given_back(
     make: Make, service: Scripted, owner: Diary
 ) -> None:
     """By the time it is ours it belongs to somebody else."""
-    service.say(Member("A", SEEN))
+    service.say(Member("A", WANTS))
     service.give(dict.fromkeys(PARTITIONS, "a"))
     taking = service.held_up["take"] = asyncio.Event()
     group = make()

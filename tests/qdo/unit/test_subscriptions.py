@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.consumer.discovery import Subscription
 from qdo.errors import InvalidArgument
+from qdo.subscriptions import subscribe
 
 
 def test_names_and_patterns_add_up() -> None:
     """A name is taken as it is; a pattern is told apart by case."""
-    wanted = Subscription(["a*c"], ["log-?", "Metrics.[ab]"])
+    wanted = subscribe(["a*c"], ["log-?", "Metrics.[ab]"])
     names = ["a*c", "abc", "log-1", "log-12", "LOG-1", "Metrics.a", "Metrics.c", "metrics.a"]
     assert [name for name in names if wanted.wants(name)] == ["a*c", "log-1", "Metrics.a"]
 
 
 def test_patterns_leave_dead_letters_alone() -> None:
     """Otherwise a worker would handle its own failures for ever; whoever asks for them gets them."""
-    assert not Subscription([], ["*"]).wants("orders.dead")
-    assert Subscription([], ["*.dead"]).wants("orders.dead")
-    assert Subscription(["orders.dead"], ["*"]).wants("orders.dead")
+    assert not subscribe([], ["*"]).wants("orders.dead")
+    assert subscribe([], ["*.dead"]).wants("orders.dead")
+    assert subscribe(["orders.dead"], ["*"]).wants("orders.dead")
 
 
 @given(
@@ -30,7 +30,7 @@ def test_patterns_leave_dead_letters_alone() -> None:
 )
 def test_the_stretches_cover_all_that_matches(patterns: list[str], name: str) -> None:
     """Whatever a pattern takes lies in exactly one of the stretches of the listing that are gone through."""
-    wanted = Subscription([], patterns)
+    wanted = subscribe([], patterns)
     if wanted.wants(name):
         assert sum(name.startswith(text) for text in wanted.stretches()) == 1
 
@@ -41,4 +41,4 @@ def test_the_stretches_cover_all_that_matches(patterns: list[str], name: str) ->
 def test_what_can_name_no_queue_is_refused(names: list[str], patterns: list[str]) -> None:
     """At once, rather than by never finding it."""
     with pytest.raises(InvalidArgument):
-        Subscription(names, patterns)
+        subscribe(names, patterns)

@@ -1,0 +1,83 @@
+"""Which queues a member wants: names and patterns of one application of one service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from qdo.errors import InvalidArgument
+from qdo.partitions import Queue
+from queuey.client.deadletters import SUFFIX
+
+_SPECIAL = "*?["
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """The names and patterns of queues that are wanted; made by :func:`subscribe`.
+
+    Attributes:
+        names: Queues; they need not exist yet.
+        patterns: In the manner of shells, told apart by case: ``*``, ``?``, ``[a-z]``.
+        host: What the group calls the service.
+        application: Whose queues they are.
+    """
+
+    names: frozenset[str] = frozenset()
+    patterns: tuple[str, ...] = ()
+    host: str = ""
+    application: str = ""
+
+    def wants(self, name: str) -> bool:
+        """Tells whether a queue of this name is one of them.
+
+        A pattern takes queues for dead letters only if it ends as they do: a worker would handle its failures for ever.
+        """
+        dead = name.endswith(SUFFIX)
+        return name in self.names or any(
+            fnmatchcase(name, pattern) for pattern in self.patterns if pattern.endswith(SUFFIX) or not dead
+        )
+
+    def takes(self, queue: Queue) -> bool:
+        """Tells whether a queue is one of them, of this application and service."""
+        return (queue.host, queue.application) == (self.host, self.application) and self.wants(queue.name)
+
+    def stretches(self) -> list[str]:
+        """Returns what the names of all matching queues begin with; none of these texts begins with another."""
+        kept: list[str] = []
+        for text in sorted({_beginning(pattern) for pattern in self.patterns}):
+            if not kept or not text.startswith(kept[-1]):
+                kept.append(text)
+        return kept
+
+    def with_all(self, others: Iterable[Subscription]) -> Subscription:
+        """Returns what this one and others of the same application and service want together."""
+        same = [one for one in others if (one.host, one.application) == (self.host, self.application)]
+        names = self.names.union(*(one.names for one in same))
+        patterns = dict.fromkeys([*self.patterns, *sorted({each for one in same for each in one.patterns})])
+        return msgspec.structs.replace(self, names=names, patterns=tuple(patterns))
+
+
+def subscribe(names: Iterable[str], patterns: Iterable[str], host: str = "", application: str = "") -> Subscription:
+    """Returns a subscription.
+
+    Raises:
+        InvalidArgument: There is neither a name nor a pattern, or no queue can have such a name.
+    """
+    if isinstance(names, str) or isinstance(patterns, str):
+        raise InvalidArgument("queues and patterns are lists of texts")
+    wanted = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), host, application)
+    if not wanted.names and not wanted.patterns:
+        raise InvalidArgument("a consumer needs the names of queues, or patterns")
+    for name in wanted.names:
+        if name in {"", ".", ".."} or name.startswith("_") or "/" in name:
+            raise InvalidArgument(f"no queue can be named {name!r}")
+    if "" in wanted.patterns:
+        raise InvalidArgument("an empty pattern matches no queue")
+    return wanted
+
+
+def _beginning(pattern: str) -> str:
+    """Returns the text before a pattern's first special character."""
+    return pattern[: min((pattern.find(mark) for mark in _SPECIAL if mark in pattern), default=len(pattern))]
