@@ -67,6 +67,8 @@ def plan(
     A static member that is gone keeps its partitions for a while, so that its return moves nothing. Others neither
     lose partitions to it meanwhile nor get any of its own.
 
+    Members that are leaving count as gone.
+
     Args:
         members: Who is there.
         queues: Those that there are, with their partitions.
@@ -75,6 +77,7 @@ def plan(
         grace: Seconds for which absent static members keep what they have.
     """
     before = Target() if target is None else target
+    members = {name: member for name, member in members.items() if not member.leaving}
     since = {
         member: min(before.absent.get(member, now), now)
         for member in sorted(before.static | before.absent.keys())

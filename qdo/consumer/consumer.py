@@ -175,15 +175,19 @@ class AsyncConsumer:
         if self.settings.commit_every is not None:
             self._tasks.append(loop.create_task(self._commit_regularly(self.settings.commit_every)))
 
-    async def close(self) -> None:
+    async def close(self, within: float | None = None) -> None:
         """Stops handing out, has on_revoke told of all partitions, gives them up and leaves the group. Idempotent.
 
-        With ``commit_every`` what counts as processed is committed; that is not what was handed out last.
+        Each partition is given up as soon as its own on_revoke has returned, and goes to another member then. With
+        ``commit_every`` what counts as processed is committed; that is not what was handed out last.
+
+        Args:
+            within: Seconds that on_revoke may take; None: the setting ``revoke_timeout``.
         """
         self.closing = True
         self._signal.ring()
         if self._end is None:
-            self._end = asyncio.get_running_loop().create_task(self._close())
+            self._end = asyncio.get_running_loop().create_task(self._close(within))
         # Whoever closes may be cancelled; the group is left all the same.
         await asyncio.shield(self._end)
 
@@ -348,13 +352,13 @@ class AsyncConsumer:
             elif failure is not None:
                 raise failure
 
-    async def _close(self) -> None:
+    async def _close(self, within: float | None) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fetcher.close()
         await self._ownership.close()
-        await self._group.stop()
+        await self._group.stop(within)
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
                 await self._mirror.flush()

@@ -129,14 +129,17 @@ class Group:
             await self.stop()
             raise
 
-    async def stop(self) -> None:
-        """Has everything revoked, releases it and leaves. Idempotent; also while it is starting.
+    async def stop(self, within: float | None = None) -> None:
+        """Has everything revoked, releases each partition when it is given up, and leaves. Idempotent.
 
-        Takes as long as the owner needs to give up what it has, but no longer than ``revoke_timeout`` and some times
-        ``patience``.
+        Also while it is starting. Meanwhile the member is given nothing.
+
+        Args:
+            within: Seconds that the owner has for each partition; None: ``revoke_timeout``. Leaving takes no longer
+                than that and some times ``patience``.
         """
         if self._stopping is None:
-            self._stopping = asyncio.create_task(self._stop())
+            self._stopping = asyncio.create_task(self._stop(within))
         await asyncio.shield(self._stopping)
 
     def look_again(self) -> None:
@@ -255,7 +258,7 @@ class Group:
         except Exception:
             log.exception("the owner failed to take notice")
 
-    async def _stop(self) -> None:
+    async def _stop(self, within: float | None) -> None:
         self._move("stop")
         if self._main is not None:
             self._main.cancel()
@@ -263,7 +266,7 @@ class Group:
         if self._started is not None and not self._started.done():
             self._started.set_exception(SessionLost("it was stopped while it joined"))
         if self._stay is not None:
-            await self._stay.finish()
+            await self._stay.finish(within)
         if self._strays:
             await asyncio.wait(self._strays, timeout=self._terms.patience)
         self._move("left")

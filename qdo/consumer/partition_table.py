@@ -224,6 +224,7 @@ class PartitionTable:
         self._owner = owner
         self._terms = terms
         self._signals = signals
+        self._revoke_timeout = terms.revoke_timeout
         self._rows: dict[Partition, Row] = {}
         self._closed = False
         self._due: dict[Partition, Row] = {}
@@ -311,6 +312,11 @@ class PartitionTable:
         return lost | await asyncio.shield(asked.end)
 
     # The ends.
+
+    def give_up_all(self, seconds: float) -> None:
+        """Begins to give everything up, each within so many seconds."""
+        self._revoke_timeout = seconds
+        self.give_up(self.states)
 
     async def until_given_up(self, seconds: float) -> None:
         """Waits until nothing is being given up or released any more, for a time, no longer than the session lasts."""
@@ -449,7 +455,7 @@ class PartitionTable:
             row.told = False
 
         call = self._call("revoke", tell, self._calls)
-        await asyncio.wait({call}, timeout=self._terms.revoke_timeout)
+        await asyncio.wait({call}, timeout=self._revoke_timeout)
         if not call.done():
             log.warning("%s is released although its owner is not done with it", row.partition)
             call.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection, Mapping
 from typing import Protocol
@@ -86,17 +87,29 @@ class Stay:
         await self.table.abandon()
         await self._leave()
 
-    async def finish(self) -> None:
-        """Hands everything back and leaves; abandons it if the session is lost before or meanwhile."""
-        self.table.give_up(self.table.states)
+    async def finish(self, seconds: float | None = None) -> None:
+        """Hands everything back and leaves; abandons it if the session is lost before or meanwhile.
+
+        Args:
+            seconds: For each partition, instead of the time for a revocation.
+        """
+        within = self._terms.revoke_timeout if seconds is None else seconds
+        self.table.give_up_all(within)
+        retiring = asyncio.create_task(self._retire())
         if self._taking is not None:
             lost = asyncio.create_task(self._signals.lost.wait())
             waited = {self._taking, lost}
             await asyncio.wait(waited, timeout=self._terms.patience, return_when=asyncio.FIRST_COMPLETED)
             lost.cancel()
-            self.table.give_up(self.table.states)
-        await self.table.until_given_up(self._terms.revoke_timeout + self._terms.patience)
+            self.table.give_up_all(within)
+        await self.table.until_given_up(within + self._terms.patience)
+        await cancel(retiring)
         await self.abandon()
+
+    async def _retire(self) -> None:
+        """Tells the others that it leaves, so that what it gives up goes on at once; they find out anyway."""
+        with contextlib.suppress(CoordinationError):
+            await self._session.retire()
 
     async def _look_on(self) -> None:
         """Looks whenever something may have changed.

@@ -54,12 +54,14 @@ class Member(msgspec.Struct, frozen=True):
         wants: The queues that it subscribes to.
         static: It chose its name and keeps its partitions for a while when it is gone.
         since: When it joined, seconds since 1970.
+        leaving: It finishes what it has in hand, and is to be given nothing.
     """
 
     id: str
     wants: Subscription = Subscription()
     static: bool = False
     since: float = 0.0
+    leaving: bool = False
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -134,10 +136,10 @@ class Session(abc.ABC):
 
     @abc.abstractmethod
     async def lead(self) -> bool:
-        """Tells whether this member is the one that sets the target; if nobody is, it may become so.
+        """Tells whether this member is the one that sets the target; if nobody is, it may become so, unless it retired.
 
         There is never more than one whose session is alive. A ``changed`` event follows when that may have become
-        another, which it does no sooner than the session of the present one ends, or somebody joins.
+        another, which it does no sooner than the present one retires or is gone, or somebody joins.
 
         Raises:
             CoordinationLost, SessionLost
@@ -202,6 +204,14 @@ class Session(abc.ABC):
         Raises:
             CoordinationLost: Each was recorded or not; take the partitions again to know.
             SessionLost: None was recorded.
+        """
+
+    @abc.abstractmethod
+    async def retire(self) -> None:
+        """Tells the others that this member is leaving, and leads no more. What it owns stays its own until it goes.
+
+        Raises:
+            CoordinationLost, SessionLost
         """
 
     @abc.abstractmethod

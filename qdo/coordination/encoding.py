@@ -39,6 +39,7 @@ class _Member(msgspec.Struct, frozen=True):
     application: str
     static: bool
     since: float
+    leaving: bool = False
 
 
 class Shares(msgspec.Struct, array_like=True, frozen=True):
@@ -115,6 +116,7 @@ def encode_member(member: Member) -> bytes:
         wants.application,
         member.static,
         member.since,
+        member.leaving,
     )
     return pack(stored, MEMBER_FORMAT)
 
@@ -127,7 +129,7 @@ def decode_member(data: bytes) -> Member:
     """
     stored = unpack("member", data, _Member, MEMBER_FORMAT)
     wants = Subscription(frozenset(stored.names), tuple(stored.patterns), stored.host, stored.application)
-    return Member(stored.id, wants, stored.static, stored.since)
+    return Member(stored.id, wants, stored.static, stored.since, stored.leaving)
 
 
 def shares(partitions: Iterable[Partition]) -> Iterator[Shares]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -134,6 +134,10 @@ class Handling:
                 if control.handled:
                     self._note(stay, run.messages[control.handled - 1].id, 0)
 
+    def stop(self) -> None:
+        """Begins nothing new of what it has, but for what fills gaps; :meth:`close` follows for each partition."""
+        self._shut(self._stays.values())
+
     async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
         """Finishes what is in hand of some partitions, or of all; they count as handled as far as they came.
 
@@ -145,9 +149,7 @@ class Handling:
             Whether all of it was finished.
         """
         stays = [stay for stay in self._stays.values() if partitions is None or stay.partition in partitions]
-        for stay in stays:
-            stay.close()
-            self.busy.add(stay.partition)
+        self._shut(stays)
         try:
             async with asyncio.timeout_at(deadline):
                 await asyncio.gather(*(self._finish(stay) for stay in stays))
@@ -171,6 +173,11 @@ class Handling:
     def void(self, partitions: Collection[Partition]) -> None:
         """Lets nothing count any more that is in hand of some partitions."""
         self._remove([stay for stay in self._stays.values() if stay.partition in partitions])
+
+    def _shut(self, stays: Iterable[Stay]) -> None:
+        for stay in stays:
+            stay.close()
+            self.busy.add(stay.partition)
 
     async def _finish(self, stay: Stay) -> None:
         """Waits for what is in hand, then has the gaps filled that it has left."""

@@ -225,11 +225,12 @@ class Processes:
         """Begins a run in the next idle child."""
         return self._begin(self._run(run, place, control))
 
-    def give_up(self) -> None:
+    def give_up(self) -> bool:
         """Kills all children; does not wait for their ends."""
         self._given_up = True
         for child in self._children:
             child.strike()
+        return True
 
     async def close(self) -> None:
         """Lets the children end."""

@@ -26,8 +26,12 @@ class Runner(Protocol):
     def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
         """Begins a run. The future has its end, whatever happens; it never raises."""
 
-    def give_up(self) -> None:
-        """Ends what is running as far as that is possible: tasks and processes are stopped, threads cannot be."""
+    def give_up(self) -> bool:
+        """Ends what is running as far as that is possible: tasks and processes are stopped, threads cannot be.
+
+        Returns:
+            Whether it ends soon.
+        """
 
     async def close(self) -> None:
         """Leaves the context. Nothing is running any more, or was given up."""

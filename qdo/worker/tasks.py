@@ -62,10 +62,11 @@ class Tasks:
         task.add_done_callback(self._running.discard)
         return task
 
-    def give_up(self) -> None:
+    def give_up(self) -> bool:
         """Cancels what is running."""
         for task in self._running:
             task.cancel()
+        return True
 
     async def close(self) -> None:
         """Leaves the context."""

@@ -61,8 +61,9 @@ class Threads:
         self._jobs.put((future, run, place, control))
         return future
 
-    def give_up(self) -> None:
+    def give_up(self) -> bool:
         """Does nothing: each run ends after its message in hand, if that ever ends."""
+        return False
 
     async def close(self) -> None:
         """Lets the idle threads end and leaves the context."""

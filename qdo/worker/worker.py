@@ -8,9 +8,10 @@
                       ▼  │
                     halted
 
-Draining, in this order: nothing more is taken; what is in hand is finished; its progress is recorded; the partitions
-are handed back and the group is left; the context is left. Halted: what is in hand is finished and nothing begins. When
-the session is lost, what is in hand counts for nothing, and the worker goes on with what it is given next.
+Draining: nothing more is taken, and the group is told to give this member nothing. Each partition is handed back by
+itself, as soon as what is in hand of it is finished and recorded; then the group is left, then the context. Halted:
+what is in hand is finished and nothing begins. When the session is lost, what is in hand counts for nothing, and the
+worker goes on with what it is given next.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ _HAND_BACK = 0.8
 record how far they came."""
 _RECORDING_SECONDS = 5.0
 """Beyond the time for finishing, to record progress when the worker ends."""
+_LEEWAY_SECONDS = 1.0
+"""Beyond both, so that the partition is handed back by what finishes and records, and not over its head."""
 _GIVING_UP_SECONDS = 2.0
 """For tasks that were cancelled and processes that were killed to end."""
 _REFUSED_PAUSE = 1.0
@@ -122,6 +125,9 @@ class Worker:
         self._asked = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
+        self._drained: float | None = None
+        """When what is in hand is to be finished, by the loop's clock, once it drains."""
+        self._finished = True
         self._code = exits.ENDED
 
     def run(self) -> int:
@@ -248,16 +254,17 @@ class Worker:
             self._stop()
 
     async def _drain(self, patience: float) -> None:
-        """Finishes what is in hand, within so many seconds, and records it."""
+        """Finishes what is in hand, within so many seconds, and hands back each partition when it is recorded."""
         self._stopping = True
         loop = asyncio.get_running_loop()
+        self._drained = loop.time() + patience
         logger.info("stops: nothing more is taken, what is in hand is finished")
-        if not await self._handling.close(None, loop.time() + patience):
+        self._handling.stop()
+        await self.consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
+        if not self._finished:
             self._code = self._code or exits.UNFINISHED
-            self._runner.give_up()
-            await self._handling.until_ended(loop.time() + _GIVING_UP_SECONDS)
-        if not await self._progress.flush(None, loop.time() + _RECORDING_SECONDS):
-            self._code = self._code or exits.UNFINISHED
+            if self._runner.give_up():
+                await self._handling.until_ended(loop.time() + _GIVING_UP_SECONDS)
 
     @asynccontextmanager
     async def _beside(self) -> AsyncIterator[None]:
@@ -321,11 +328,14 @@ class Worker:
 
     async def _revoked(self, partitions: frozenset[Partition]) -> None:
         """Finishes what is in hand and records it, so that nobody handles it again."""
-        loop = asyncio.get_running_loop()
-        seconds = self.consumer.settings.revoke_timeout
-        begun = loop.time()
-        await self._handling.close(partitions, begun + seconds * _HAND_BACK)
-        await self._progress.flush(partitions, begun + seconds * (1 + _HAND_BACK) / 2)
+        begun, seconds = asyncio.get_running_loop().time(), self.consumer.settings.revoke_timeout
+        finishing, recording = begun + seconds * _HAND_BACK, begun + seconds * (1 + _HAND_BACK) / 2
+        if self._drained is not None:
+            finishing, recording = self._drained, max(begun, self._drained) + _RECORDING_SECONDS
+        finished = await self._handling.close(partitions, finishing)
+        recorded = await self._progress.flush(partitions, recording)
+        if self._drained is not None and not (finished and recorded):
+            self._finished = False
         self._progress.forget(partitions)
         self._moved("revoked", partitions)
 

@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import msgspec
+
 from qdo.coordination import Held, Member, Session, Target, Versioned
 from qdo.coordination.local import groups, owners, sessions
 from qdo.coordination.local.database import Transaction, now
@@ -39,7 +41,13 @@ class LocalSession(Session):
 
     async def lead(self) -> bool:
         """See the contract. Of the members of one machine it is the one whose name comes first."""
-        return min(await self.members()) == self._stay.member.id
+        staying = [name for name, member in (await self.members()).items() if not member.leaving]
+        return min(staying, default=None) == self._stay.member.id
+
+    async def retire(self) -> None:
+        """See the contract."""
+        self._stay.member = msgspec.structs.replace(self._stay.member, leaving=True)
+        await self._ask(lambda tx: sessions.update(tx, self._stay.session, self._stay.where, self._stay.member))
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""

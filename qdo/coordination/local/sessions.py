@@ -102,6 +102,17 @@ def remove(tx: Transaction, where: int, sessions: list[int]) -> None:
         groups.count(tx, where, "freed")
 
 
+def update(tx: Transaction, session: int, where: int, member: Member) -> None:
+    """Changes what a session tells of itself.
+
+    Raises:
+        SessionLost
+    """
+    alive(tx, session)
+    tx.execute("UPDATE sessions SET value = ? WHERE id = ?", (encode_member(member), session))
+    groups.count(tx, where, "members")
+
+
 def members(tx: Transaction, where: int | None) -> dict[str, Member]:
     """Returns the live members of a group by id.
 

@@ -69,6 +69,7 @@ class Ownership:
         self._maker = Maker(link)
         self._owner = member.encode()
         self._held: set[Partition] = set()
+        self._refused: set[Partition] = set()
         self._strange: set[Partition] = set()
         self._watched: set[str] = set()
 
@@ -98,7 +99,7 @@ class Ownership:
 
     async def _sort(self, wanted: set[Partition]) -> Sorted:
         """Asks for the owners of queues of which several partitions are wanted."""
-        mine = wanted & self._held
+        mine = (wanted & self._held) - self._refused
         queues: dict[Queue, set[Partition]] = {}
         for partition in wanted - mine:
             queues.setdefault(partition.queue, set()).add(partition)
@@ -143,6 +144,7 @@ class Ownership:
             if isinstance(outcome, Done):
                 held[partition] = Held(partition, recorded[partition], outcome.versions[1])
                 self._held.add(partition)
+                self._refused.discard(partition)
                 continue
             self._place(partition, outcome, again, mine=partition in todo.mine)
             if outcome.why is Refused.NO_NODE:
@@ -192,7 +194,7 @@ class Ownership:
             SessionLost, CoordinationRefused
         """
         wanted = set(partitions)
-        known = wanted & self._held
+        known = (wanted & self._held) - self._refused
         doubtful = sorted(wanted - known)
         nodes = await self._link.look(map(self._tree.owner, doubtful))
         ours = {
@@ -219,7 +221,7 @@ class Ownership:
         wishes = {each: self._recording(held, recorded[each]) for each, held in known.items() if each in self._held}
         outcomes = await apply_each(self._link, wishes)
         # Whoever is refused looks whose a partition is before it takes or releases it.
-        self._held.difference_update(each for each, outcome in outcomes.items() if not isinstance(outcome, Done))
+        self._refused.update(each for each, outcome in outcomes.items() if not isinstance(outcome, Done))
         return {
             partition: Held(partition, recorded[partition], outcome.versions[-1]) if isinstance(outcome, Done) else None
             for partition, outcome in ((each, outcomes.get(each)) for each in known)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
+import msgspec
+
 from qdo.coordination import Event, Held, Listen, Member, Session, Target, Versioned
 from qdo.coordination.encoding import encode_member
 from qdo.coordination.zookeeper.assignments import Own, Setting
-from qdo.coordination.zookeeper.changes import Change, Create, Done, Refused, Rounds
+from qdo.coordination.zookeeper.changes import ANY, Change, Create, Delete, Done, Refused, Rounds, Set
 from qdo.coordination.zookeeper.driver import Link, State
 from qdo.coordination.zookeeper.ownership import Ownership
 from qdo.coordination.zookeeper.roster import Roster, Watched
@@ -93,9 +95,19 @@ class ZooKeeperSession(Session):
             node = await self._leader.read()
             if node is not None:
                 return node.session == self.link.session
+            if self._member.leaving:
+                return False
             await self.link.apply([(Create(self._tree.leader, self._member.id.encode(), ephemeral=True),)])
             self._leader.forget()
         raise AssertionError  # rounds end by an error
+
+    async def retire(self) -> None:
+        """See the contract."""
+        self._member = msgspec.structs.replace(self._member, leaving=True)
+        leads = await self.lead()
+        await self.link.apply([(Set(self._tree.member(self._member.id), encode_member(self._member), ANY),)])
+        if leads:
+            await self.link.apply([(Delete(self._tree.leader),)])
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""

@@ -156,3 +156,22 @@ async def test_one_leads_until_it_is_gone(join: Join, service: Service) -> None:
         await (session.leave() if how == "leave" else service.expire(session))
         await eventually(next(iter(members.values()))[1], leading, bool)
     assert len(await leading()) == len(members) == 1
+
+
+async def test_a_member_that_retires_leads_no_more_and_keeps_what_it_has(join: Join) -> None:
+    """The others see that it is leaving, another leads, and it can still commit and release."""
+    members = {name: await join(name) for name in "ab"}
+    (name,) = [name for name, (session, _) in members.items() if await session.lead()]
+    retiring, _ = members.pop(name)
+    ((other, heard),) = members.values()
+    held = await retiring.take([ONE])
+    assert not await other.lead()
+    await other.members()
+    await retiring.retire()
+    await eventually(heard, other.lead, bool)
+    assert not await retiring.lead()
+    await eventually(heard, other.members, lambda found: [each.id for each in found.values() if each.leaving] == [name])
+    assert (await retiring.commit([(held[ONE], "1")]))[ONE]
+    assert await other.take([ONE]) == {}
+    await retiring.release([ONE])
+    await eventually(heard, lambda: other.take([ONE]), bool)

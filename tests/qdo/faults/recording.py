@@ -171,6 +171,10 @@ class RecordingSession(Session):
         """See the contract."""
         return await self._inner.lead()
 
+    async def retire(self) -> None:
+        """See the contract."""
+        await self._inner.retire()
+
     async def target(self) -> Versioned:
         """See the contract."""
         return await self._inner.target()

@@ -197,6 +197,41 @@ async def test_stopping_finishes_the_message_in_hand(floor: Floor) -> None:
     assert await (await floor.site.coordinator()).members() == {}
 
 
+async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_with_it(floor: Floor) -> None:
+    """Quiet ones go on elsewhere while a long message is finished; nothing new comes to it, whoever leads."""
+    queue = await floor.site.queue(partitions=6)
+    go_on = asyncio.Event()
+    assigned: list[Partition] = []
+
+    async def slow(message: Message, context: object) -> None:
+        await go_on.wait()
+
+    old = await floor.worker(slow, queue)
+    leaving = floor.start(old)
+    await until(lambda: len(old.consumer.assignment) == 6)
+    new = await floor.worker(floor.note, queue)
+    floor.start(new)
+    await until(lambda: len(old.consumer.assignment) == len(new.consumer.assignment) == 3)
+    busy, *quiet = sorted(old.consumer.assignment)
+    await floor.site.send(queue, 1, busy.number)
+    await until(lambda: old.metrics.in_flight == 1)
+    old.consumer.attach(Callbacks(on_assign=assigned.extend))
+    old.stop()
+    await until(lambda: len(new.consumer.assignment) == 5)
+    for partition in quiet:
+        await floor.site.send(queue, 1, partition.number)
+    await until(lambda: len(floor.seen) == 2)
+    await floor.site.client.update_queue(queue.name, partitions=8)
+    new.consumer._lookout.soon()
+    await until(lambda: len(new.consumer.assignment) == 7)
+    assert not leaving.done()
+    assert old.consumer._group.held.keys() == {busy}
+    go_on.set()
+    assert await leaving == exits.ENDED
+    await until(lambda: len(new.consumer.assignment) == 8)
+    assert assigned == []
+
+
 async def test_an_end_that_cannot_be_recorded_is_told(floor: Floor) -> None:
     """Whoever supervises the worker learns by its exit code that messages will be handled again."""
     queue = await floor.site.queue()

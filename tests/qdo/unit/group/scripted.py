@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal, TypeVar
 
+import msgspec
+
 from qdo.assignment import plan
 from qdo.consumer.partition_table import Row
 from qdo.coordination import Coordinator, Event, Held, Listen, Member, Offset, Session, Target, Versioned
@@ -242,7 +244,18 @@ class ScriptedSession(Session):
 
     async def lead(self) -> bool:
         """See the contract."""
-        return await self.service.call("lead", lambda: min(self.service.there) == self.member.id, self)
+        staying = [name for name, member in self.service.there.items() if not member.leaving]
+        return await self.service.call("lead", lambda: min(staying, default=None) == self.member.id, self)
+
+    async def retire(self) -> None:
+        """See the contract."""
+
+        def effect() -> None:
+            self.member = msgspec.structs.replace(self.member, leaving=True)
+            self.service.there[self.member.id] = self.member
+            self.service.tell("changed")
+
+        await self.service.call("retire", effect, self)
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""
