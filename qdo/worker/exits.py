@@ -5,7 +5,7 @@ from __future__ import annotations
 ENDED = 0
 """As asked: by a signal, by ``stop()`` or by ``StopWorker``; everything in hand was finished and recorded."""
 FAILED = 1
-"""By an error that nobody handled, by a second signal, or by ``SystemExit`` in a handler."""
+"""By an error that nobody handled, by a second signal, or because the service or the coordination refuses for good."""
 MESSAGE_FAILED = 3
 """A message failed at last and the settings say to stop then; it is not marked as handled."""
 UNFINISHED = 4

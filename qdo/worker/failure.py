@@ -52,17 +52,17 @@ class Failure(msgspec.Struct, frozen=True):
     def of(cls, error: BaseException) -> Failure:
         """Describes an error.
 
-        ``MemoryError`` and a cancellation that the handler caused itself are failed attempts like any other: the
-        message that brings them about must not hold up its partition for ever. ``SystemExit``, ``KeyboardInterrupt``
-        and whatever else is no ``Exception`` end the worker, for that is what they are raised for; so does a handler
-        that cannot be used, for it would fail on every message.
+        ``MemoryError``, ``sys.exit`` and a cancellation that the handler caused itself are failed attempts like any
+        other: the message that brings them about must not hold up its partition for ever, and a library that exits is
+        not the one who decides about the worker. ``KeyboardInterrupt`` and whatever else is no ``Exception`` end the
+        worker; so does a handler that cannot be used, for it would fail on every message.
         """
         kind = type(error)
         if isinstance(error, StopWorker):
             effect: Effect = "stop"
         elif isinstance(error, HandlerError) and not isinstance(error, TimeLimit):
             effect = "exit"
-        elif isinstance(error, Exception | asyncio.CancelledError):
+        elif isinstance(error, Exception | asyncio.CancelledError | SystemExit):
             effect = "fail"
         else:
             effect = "exit"

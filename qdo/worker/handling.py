@@ -268,7 +268,8 @@ class Handling:
         self._grown(stay, before)
         if failure is not None and held is not None:
             self._failed(stay, held, failure)
-        elif failure is not None:
+        elif failure is not None and failure.effect == "exit":
+            # Of no message: when all of them were handled and their process died then, they count, and another follows.
             self._end(End("error"), failure)
         self._queue(stay)
 

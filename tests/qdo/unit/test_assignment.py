@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -329,6 +330,16 @@ def test_a_static_member_that_stays_away_is_gone() -> None:
     assert set(gone.target.owners.values()) == {"b"}
     assert gone.target.absent == {}
     assert gone.look_again is None
+
+
+def test_a_member_that_is_leaving_is_given_nothing() -> None:
+    """What it has goes to the others, or is kept for it if it is static and may come back."""
+    before = plan(group(A, B, C), SIX, None, 0.0, 10.0).target
+    leaves = plan(group(A, B, msgspec.structs.replace(C, leaving=True)), SIX, before, 1.0, 10.0).target
+    assert set(leaves.owners.values()) == {"a", "b"}
+    stays = plan(group(msgspec.structs.replace(A, leaving=True), B, C), SIX, before, 1.0, 10.0).target
+    assert stays.owners == before.owners
+    assert stays.absent == {"a": 1.0}
 
 
 def test_without_grace_nobody_is_waited_for() -> None:

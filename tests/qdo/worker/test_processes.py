@@ -170,13 +170,22 @@ async def test_errors_come_back_whole(floor: Floor, book: Book) -> None:
     assert told.calls[-3:] == ["before fine 1", "after fine 1", "stopped"]
 
 
-@pytest.mark.parametrize(("do", "code"), [("stop", exits.ENDED), ("leave", exits.FAILED)])
-async def test_a_handler_can_end_the_worker_from_a_child(floor: Floor, book: Book, do: str, code: int) -> None:
-    """StopWorker and SystemExit mean there what they mean here."""
+async def test_a_handler_can_end_the_worker_from_a_child(floor: Floor, book: Book) -> None:
+    """StopWorker means there what it means here."""
     queue = await floor.site.queue()
-    ids = await send(floor, queue, "fine", do, "fine")
-    assert await floor.start(await crew(floor, queue)) == code
+    ids = await send(floor, queue, "fine", "stop", "fine")
+    assert await floor.start(await crew(floor, queue)) == exits.ENDED
     assert (await floor.offsets())[1] == ids[0]
+
+
+async def test_a_handler_that_exits_fails_its_message(floor: Floor, book: Book) -> None:
+    """``sys.exit`` is a failed attempt like any other, in the same process."""
+    queue = await floor.site.queue()
+    ids = await send(floor, queue, "leave", "fine")
+    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exits.ENDED
+    (letter,) = await letters(floor, queue)
+    assert (letter.cause.error, letter.cause.attempts) == ("SystemExit", 3)
+    assert len(book.lines("entered")) == 1
 
 
 async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(floor: Floor, book: Book) -> None:

@@ -27,7 +27,7 @@ class Mute(Exception):
         (TimeLimit("too long"), "fail"),
         (asyncio.CancelledError(), "fail"),
         (StopWorker(), "stop"),
-        (SystemExit(3), "exit"),
+        (SystemExit(3), "fail"),
         (KeyboardInterrupt(), "exit"),
         (GeneratorExit(), "exit"),
         (HandlerError("unusable"), "exit"),

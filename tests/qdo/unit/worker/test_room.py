@@ -7,9 +7,13 @@ import threading
 from typing import Any
 
 from qdo.partitions import Partition, Queue
+from qdo.worker.failure import Delivery, Failure, Ran
 from qdo.worker.handling import Handling
 from qdo.worker.hooks import Hooks
+from qdo.worker.lanes import Run
+from qdo.worker.loops import Control
 from qdo.worker.metrics import WorkerMetrics
+from qdo.worker.processes import Crashed
 from qdo.worker.settings import WorkerSettings
 from qdo.worker.threads import Threads
 from queuey.client import Message
@@ -29,12 +33,11 @@ def messages(count: int, partition: int) -> list[Message]:
     return [Message(f"{number:032x}", "0", partition, "x", None, {}) for number in range(count)]
 
 
-async def handling(handler: Any, **options: Any) -> Handling:  # noqa: ANN401 - a handler, and settings of any type
+async def handling(handler: Any, ended: list[object] | None = None, **options: Any) -> Handling:  # noqa: ANN401 - a handler, and settings of any type
     """A worker's middle, with real threads."""
     settings, hooks = WorkerSettings(threads=2, **options), Hooks([], lambda _: None)
     runner = Threads(handler, None, 2, 0.5, hooks)
     await runner.open()
-    ended: list[object] = []
     return Handling(
         runner,
         None,  # type: ignore[arg-type] # no dead letters here
@@ -43,7 +46,7 @@ async def handling(handler: Any, **options: Any) -> Handling:  # noqa: ANN401 - 
         hooks,
         WorkerMetrics(None),
         changed=lambda: None,
-        end=lambda *end: ended.append(end),
+        end=lambda *end: None if ended is None else ended.append(end),
     )
 
 
@@ -61,6 +64,30 @@ async def test_partitions_that_leave_make_room() -> None:
         gate.set()
         assert await closing
     assert middle._held == 0
+
+
+class Dying:
+    """Handles everything, and dies then."""
+
+    slots = 1
+
+    def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
+        """See the protocol."""
+        ended: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
+        ended.set_result(Ran(len(run.messages), Failure.of(Crashed("was ended by SIGKILL"))))
+        return ended
+
+
+async def test_a_process_that_dies_when_everything_was_handled_ends_nothing() -> None:
+    """Its messages count, and the worker goes on in another one."""
+    ended: list[object] = []
+    middle = await handling(lambda *_: None, ended)
+    middle._runner = Dying()  # type: ignore[assignment] # nothing else of it is used
+    middle.feed(Partition(QUEUE, 1), messages(5, 1))
+    middle.dispatch()
+    await asyncio.sleep(0)
+    assert middle._held == 0
+    assert ended == []
 
 
 async def test_the_smallest_window_lets_one_after_another_through() -> None:
