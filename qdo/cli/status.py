@@ -45,12 +45,18 @@ class Line(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A group at one moment. ``unknown`` says why the lag is not known, if it is not."""
+    """A group at one moment.
+
+    Attributes:
+        unknown: Why the lag is not known, if it is not.
+        known: The group is: it has, or had, a member or an offset.
+    """
 
     group: str
     members: Mapping[str, Member]
     lines: Mapping[Partition, Line]
     unknown: str = ""
+    known: bool = True
 
     @property
     def lag(self) -> int:
@@ -70,7 +76,7 @@ def status(
 ) -> None:
     """Show a group: its members, who owns what, offsets and lag; with --json one document.
 
-    Needs the service only for the lag.
+    Needs the service only for the lag. Ends with 1 if there is no such group.
     """
 
     async def show() -> None:
@@ -81,6 +87,8 @@ def status(
                     print(_CLEAR, end="")
                 output.emit(as_json(picture)) if json else _print(picture)
                 if watch is None:
+                    if not picture.known:
+                        raise typer.Exit(1)
                     return
                 await asyncio.sleep(watch)
 
@@ -104,22 +112,22 @@ async def look(coordinator: Coordinator, settings: Settings, *, lag: bool) -> Pi
         partition: Line(owners.get(partition, ""), wanted.get(partition, ""), offsets.get(partition))
         for partition in chosen({*owners, *wanted, *offsets}, settings)
     }
-    picture = Picture(coordinator.group, members, lines)
+    known = bool(members or lines) or coordinator.group in await coordinator.groups()
+    picture = Picture(coordinator.group, members, lines, known=known)
     if not lag:
         return picture
     try:
-        return picture._replace(lines=await _measured(coordinator.group, lines, settings))
+        return picture._replace(lines=await _measured(lines, settings))
     except ClientError as error:
         return picture._replace(unknown=str(error))
 
 
-async def _measured(group: str, lines: Mapping[Partition, Line], settings: Settings) -> Mapping[Partition, Line]:
+async def _measured(lines: Mapping[Partition, Line], settings: Settings) -> Mapping[Partition, Line]:
     """Adds the lag to the partitions of the service that the settings name.
 
     Raises:
         ClientError: The service cannot say.
     """
-    from qdo.cli.lag import lags
     from queuey.client import QueueNotFound
 
     async with open_client(settings) as client:
@@ -130,7 +138,7 @@ async def _measured(group: str, lines: Mapping[Partition, Line], settings: Setti
             offsets = {place.number: None if line.offset is None else line.offset.id for place, line in mine.items()}
             try:
                 async with slots:
-                    behind = await lags(client, queue.name, group, offsets)
+                    behind = await client.lag(queue.name, offsets)
             except QueueNotFound:
                 return {}
             return {place: line._replace(behind=behind.get(place.number)) for place, line in mine.items()}
@@ -147,6 +155,7 @@ def as_json(picture: Picture) -> dict[str, Any]:
     """Returns what ``--json`` prints."""
     return {
         "group": picture.group,
+        "known": picture.known,
         "members": [
             {
                 "id": member.id,
@@ -184,6 +193,9 @@ def _line_json(partition: Partition, line: Line) -> dict[str, Any]:
 
 
 def _print(picture: Picture) -> None:
+    if not picture.known:
+        output.note(f"Group {picture.group} is not known: it never had a member or an offset. See them all: qdo groups")
+        return
     owned = sum(bool(line.owner) for line in picture.lines.values())
     counted = any(line.behind is not None for line in picture.lines.values())
     behind = f", {picture.lag} messages behind" if counted else ""

@@ -309,13 +309,15 @@ class AsyncConsumer:
     async def lag(self) -> dict[Partition, int]:
         """Returns how many messages lie behind the committed offset of each partition, as the service counts them.
 
-        It counts for offsets that it knows, so these are recorded there first, as with the setting ``mirror``.
-
         Raises:
             ClientError: The service cannot say.
-            InvalidArgument: It takes no group of this name.
         """
-        return await self._mirror.lag({track.partition: track.committed for track in self._owned()})
+        queues: dict[str, dict[int, str | None]] = {}
+        owned = {track.partition: track.committed for track in self._owned()}
+        for partition, committed in owned.items():
+            queues.setdefault(partition.queue.name, {})[partition.number] = committed
+        found = {name: await self.client.lag(name, cursors) for name, cursors in queues.items()}
+        return {each: found[each.queue.name][each.number].lag for each in owned}
 
     def wake(self) -> None:
         """Lets the poll that waits now return, or the next one that would wait."""

@@ -1,4 +1,4 @@
-"""Records a group's offsets with the service as well, so that its lag shows there; and asks for that lag.
+"""Records a group's offsets with the service as well, so that its lag shows there.
 
 What counts is recorded by coordination. The mirror follows: it never goes back by itself (somebody who lost a partition
 may come late), it is brought up to date in the background, and when it fails that is logged and tried again with the
@@ -11,10 +11,8 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
-from queuey.client import AsyncClient, ClientError, GroupNotFound, OffsetConflict, order_of
-from queuey.client import InvalidArgument as Refused
+from queuey.client import AsyncClient, ClientError, OffsetConflict, order_of
 
 log = logging.getLogger("qdo.consumer")
 
@@ -49,34 +47,6 @@ class Mirror:
         """Waits until everything is recorded, or could not be."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
-
-    async def lag(self, offsets: Mapping[Partition, str | None]) -> dict[Partition, int]:
-        """Returns how many messages lie behind offsets, after recording these.
-
-        Raises:
-            ClientError: The service cannot say, or could not record them.
-            InvalidArgument: The service takes no group of this name.
-        """
-        await self.flush()
-        by_queue: dict[Queue, dict[Partition, str | None]] = {}
-        for partition, offset in offsets.items():
-            by_queue.setdefault(partition.queue, {})[partition] = offset
-        found: dict[Partition, int] = {}
-        for queue, mine in by_queue.items():
-            recorded = {partition.number: (offset, True) for partition, offset in mine.items() if offset is not None}
-            try:
-                await self._set(queue, recorded)
-                lags = {
-                    n: state.lag
-                    for n, state in (await self._client.offsets(queue.name, self._group)).partitions.items()
-                }
-            except GroupNotFound:
-                info = await self._client.info(queue.name)
-                lags = {number: part.count for number, part in info.partition_info.items()}
-            except Refused as error:
-                raise InvalidArgument(f"the service counts for no group of this name: {error}") from error
-            found |= {partition: lags[partition.number] for partition in mine if partition.number in lags}
-        return found
 
     async def _catch_up(self) -> None:
         while self._due:

@@ -19,6 +19,7 @@ from queuey.client.read_calls import Query, ReadOptions
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
+    GroupOffset,
     Message,
     NamePage,
     Offsets,
@@ -318,6 +319,10 @@ class AsyncClient:
     async def offsets(self, queue: str, group: str) -> Offsets:
         """Returns how far a group has come, and how far it is behind; see :meth:`Client.offsets`."""
         return await self._run(offset_calls.offsets(queue, group))
+
+    async def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
+        """Returns how much lies behind cursors, whoever keeps them; see :meth:`Client.lag`."""
+        return await self._run(offset_calls.lag(queue, cursors))
 
     async def groups(self, queue: str) -> tuple[str, ...]:
         """Lists the groups that have recorded offsets."""

@@ -19,6 +19,16 @@ class _Groups(msgspec.Struct, frozen=True):
     groups: tuple[str, ...]
 
 
+class _Lag(msgspec.Struct, frozen=True):
+    lag: int
+    lag_exact: bool
+    lag_seconds: float
+
+
+class _Behind(msgspec.Struct, frozen=True):
+    partitions: dict[int, _Lag]
+
+
 class _Set(msgspec.Struct, frozen=True):
     partitions: dict[int, GroupOffset]
 
@@ -43,6 +53,24 @@ def commit(
 def offsets(queue: str, group: str) -> Call[Offsets]:
     """Asks for a group's offsets and lag, all partitions."""
     return Call("GET", _path(queue, group), lambda answer: decode(answer, Offsets), repeatable=True)
+
+
+def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
+    """Asks what lies behind cursors."""
+    given = {number: None if cursor is None else _id(cursor) for number, cursor in cursors.items()}
+    content = encode({"partitions": {str(number): cursor for number, cursor in given.items()}})
+
+    def read(answer: Answer) -> dict[int, GroupOffset]:
+        found = decode(answer, _Behind).partitions
+        return {
+            number: GroupOffset(
+                offset=given.get(number), lag=each.lag, lag_exact=each.lag_exact, lag_seconds=each.lag_seconds
+            )
+            for number, each in found.items()
+        }
+
+    path = f"{queue_segment(queue)}/lag"
+    return Call("POST", path, read, headers={"content-type": "application/json"}, content=content, repeatable=True)
 
 
 def groups(queue: str) -> Call[tuple[str, ...]]:

@@ -26,6 +26,7 @@ from queuey.client.read_calls import Query, ReadOptions
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
+    GroupOffset,
     Message,
     NamePage,
     Offsets,
@@ -436,6 +437,15 @@ class Client:
             GroupNotFound: Nothing is recorded for it.
         """
         return self._run(offset_calls.offsets(queue, group))
+
+    def lag(self, queue: str, cursors: Mapping[int, Progress | None]) -> dict[int, GroupOffset]:
+        """Returns how much lies behind cursors, whoever keeps them; the service records nothing.
+
+        Args:
+            queue: The queue.
+            cursors: Per partition the last message processed, or its id; None: nothing was.
+        """
+        return self._run(offset_calls.lag(queue, cursors))
 
     def groups(self, queue: str) -> tuple[str, ...]:
         """Lists the groups that have recorded offsets."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from queuey.errors import InvalidRequest
+from queuey.ids import Position
 from queuey.messages import Lag, Offset, OffsetChange, Queue
 from queuey.service.entry import Entry
 from queuey.service.messages import partition_error
@@ -20,6 +21,13 @@ def require_group_name(group: str) -> None:
     """Raises InvalidRequest unless ``group`` can name a consumer group."""
     if _GROUP.fullmatch(group) is None:
         raise InvalidRequest({"group": "A group name has 1 to 100 of A-Z a-z 0-9 . _ : @ -"})
+
+
+def _check_partitions(numbers: Iterable[int], queue: Queue) -> None:
+    """Raises InvalidRequest for partitions that the queue does not have."""
+    found = {f"partitions.{number}": partition_error(number, queue) for number in numbers}
+    if errors := {field: error for field, error in found.items() if error is not None}:
+        raise InvalidRequest(errors)
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -46,12 +54,7 @@ class OffsetUseCases:
         require_group_name(group)
 
         def record(queue: Queue) -> list[Offset]:
-            errors = {}
-            for change in changes:
-                if (error := partition_error(change.partition, queue)) is not None:
-                    errors[f"partitions.{change.partition}"] = error
-            if errors:
-                raise InvalidRequest(errors)
+            _check_partitions((change.partition for change in changes), queue)
             return self._store.set_offsets(queue, group, changes)
 
         return entry.use(record) if changes else []
@@ -71,6 +74,20 @@ class OffsetUseCases:
             return [Progress(n, recorded.get(n), lag) for n, lag in zip(numbers, lags, strict=True)]
 
         return entry.use(progress)
+
+    def lag(self, entry: Entry, cursors: Mapping[int, Position | None]) -> list[tuple[int, Lag]]:
+        """Tells what lies above cursors, by partition; above None everything does. Nothing is recorded.
+
+        Raises:
+            InvalidRequest: A partition cannot be.
+        """
+
+        def lag(queue: Queue) -> list[tuple[int, Lag]]:
+            _check_partitions(cursors, queue)
+            places = sorted(cursors.items())
+            return [(number, each) for (number, _), each in zip(places, self._store.lag(queue, places), strict=True)]
+
+        return entry.use(lag)
 
     def groups(self, entry: Entry) -> list[str]:
         """Lists the groups, sorted."""

@@ -269,6 +269,8 @@ def test_offsets_are_compared_and_set(queuey: Queuey, queue: str) -> None:
     assert offsets.partitions[3].offset is None
     assert (offsets.partitions[1].lag, offsets.lag) == (2, 2)
     assert offsets.partitions[1].updated
+    behind = queuey.lag(queue, {1: stored[0], 3: None})
+    assert {number: (each.offset, each.lag) for number, each in behind.items()} == {1: (stored[0].id, 3), 3: (None, 0)}
     assert queuey.groups(queue) == ("g",)
     queuey.delete_group(queue, "g")
     assert queuey.groups(queue) == ()

@@ -25,6 +25,7 @@ METHODS = [
     "groups",
     "heartbeat",
     "info",
+    "lag",
     "name_page",
     "offsets",
     "purge_queue",

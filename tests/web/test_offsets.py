@@ -137,3 +137,32 @@ def test_nothing_to_record(owner: Caller, keys: list[str]) -> None:
     reply = owner.send_json("PUT", "q/offsets/g", {"partitions": {}})
     assert reply.json == {"status": "ok", "group": "g", "partitions": {}}
     assert owner.get("q/offsets").json["groups"] == []
+
+
+def lag(caller: Caller, **cursors: str | None) -> dict[str, tuple[int, bool]]:
+    """Asks what lies behind cursors, partitions written as p1=…."""
+    content = {"partitions": {name[1:]: value for name, value in cursors.items()}}
+    reply = caller.send_json("POST", "q/lag", content).json
+    assert reply["lag"] == sum(each["lag"] for each in reply["partitions"].values())
+    return {number: (each["lag"], each["lag_exact"]) for number, each in reply["partitions"].items()}
+
+
+def test_lag_behind_any_cursor(owner: Caller, keys: list[str], clock: Clock) -> None:
+    """Whoever keeps the cursors: null is before everything, partitions that are not named are not counted."""
+    assert lag(owner, p1=keys[1].upper()) == {"1": (2, True)}
+    assert lag(owner, p2=None, p1=None) == {"1": (4, True), "2": (0, True)}
+    assert lag(owner) == {}
+    clock.advance(30)
+    shown = owner.send_json("POST", "q/lag", {"partitions": {"1": keys[2]}}).json
+    assert shown["partitions"]["1"]["lag_seconds"] == pytest.approx(30, abs=0.5)
+    assert owner.get("q/offsets").json["groups"] == []
+
+
+def test_cursors_that_are_none_are_named(owner: Caller, keys: list[str]) -> None:
+    """All of them together, as when offsets are recorded."""
+    content = {"partitions": {"1": "now", "x": keys[0], "2": 5}}
+    reply = owner.send_json("POST", "q/lag", content)
+    assert (reply.status, set(reply.errors)) == (400, {"partitions.1", "partitions.x", "partitions.2"})
+    for numbers in (["3"], ["0"], ["1", "01"]):
+        assert owner.send_json("POST", "q/lag", {"partitions": dict.fromkeys(numbers)}).status == 400
+    assert owner.send_json("POST", "q/lag", {}).status == 400

@@ -51,6 +51,7 @@ def routes(
         ("v1.read", APP + "/_read", {"POST": ranges.read_many}),
         ("v1.info", QUEUE + "/info", {"GET": queues.info}),
         ("v1.messages", QUEUE + "/messages", {"DELETE": queues.purge}),
+        ("v1.lag", QUEUE + "/lag", {"POST": offsets.lag}),
         ("v1.offsets", QUEUE + "/offsets", {"GET": offsets.groups}),
         (
             "v1.group",

@@ -22,11 +22,18 @@ def _position(value: object) -> ids.Position:
         raise fields.BadField(f'"{fields.show(value)}" is not a message id') from None
 
 
+def _is_number(number: str, field: str, errors: Errors) -> bool:
+    """Tells whether a text can number a partition; one that cannot is noted in ``errors``."""
+    if number.isascii() and number.isdigit() and len(number) <= 3:  # noqa: PLR2004 - no partition is longer
+        return True
+    errors[field] = f'"{number[:40]}" is not a partition'
+    return False
+
+
 def _change(number: str, item: object, errors: Errors) -> OffsetChange | None:
     """Reads one partition's compare-and-set; what is bad is noted in ``errors``."""
     field = f"partitions.{number[:40]}"
-    if not (number.isascii() and number.isdigit()) or len(number) > 3:  # noqa: PLR2004 - no partition is longer
-        errors[field] = f'"{number[:40]}" is not a partition'
+    if not _is_number(number, field, errors):
         return None
     if not isinstance(item, dict):
         errors[field] = f'"{fields.show(item)}" is not an object'
@@ -84,6 +91,28 @@ class OffsetViews:
         recorded = self._offsets.record(entry, match["group"], [change for change in changes if change is not None])
         partitions = {str(o.partition): structs.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
         return json_answer(structs.RecordedOffsets(group=match["group"], partitions=partitions))
+
+    def lag(self, environ: Environ, match: Match) -> Answer:
+        """Tells what lies behind cursors that the caller has; nothing is recorded."""
+        entry = self._gate.enter(environ, self._gate.find(match), "read")
+        given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
+        if not isinstance(given, dict):
+            raise bad_json()
+        errors = Errors()
+        cursors: dict[int, ids.Position | None] = {}
+        for number, item in given.items():
+            field = f"partitions.{number[:40]}"
+            if _is_number(number, field, errors):
+                if int(number) in cursors:
+                    errors["partitions"] = "Names a partition twice"
+                cursors[int(number)] = None if item is None else errors.take(field, _position, item)
+        errors.check()
+        lags = self._offsets.lag(entry, cursors)
+        partitions = {
+            str(number): structs.LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds)
+            for number, lag in lags
+        }
+        return json_answer(structs.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
 
     def forget(self, environ: Environ, match: Match) -> Answer:
         """Forgets a group."""

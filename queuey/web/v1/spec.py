@@ -229,6 +229,14 @@ MESSAGE_OPERATIONS = (
 )
 OFFSET_OPERATIONS = (
     Operation(
+        method="POST",
+        path=QUEUE + "/lag",
+        summary="Count what lies behind cursors",
+        body={JSON: structs.Cursors},
+        success=_ok(structs.LagRead),
+        errors=WITH_BODY,
+    ),
+    Operation(
         method="GET",
         path=QUEUE + "/offsets",
         summary="List groups",

@@ -281,6 +281,27 @@ class GroupState(Done, kw_only=True):
     lag: Count
 
 
+class Cursors(Struct):
+    """Ids up to which partitions were processed; null: from the beginning on nothing was."""
+
+    partitions: dict[str, str | None]
+
+
+class LagState(Struct):
+    """What lies behind a cursor in one partition."""
+
+    lag: Count
+    lag_exact: bool
+    lag_seconds: float
+
+
+class LagRead(Done, kw_only=True):
+    """What lies behind cursors, in each partition that was named, and in all of them."""
+
+    partitions: dict[str, LagState]
+    lag: Count
+
+
 class GroupList(Done, kw_only=True):
     """Consumer groups, sorted."""
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from qdo.coordination import Member, Target
 from qdo.subscriptions import subscribe
-from queuey.client import AsyncClient, Client
+from queuey.client import Client
 from tests.commands import Run
 from tests.processes import ending
 from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.living import living
-from tests.replacing import replace
 from tests.served import Served, environment
 
 
@@ -58,15 +58,16 @@ def test_looking_on_leaves_no_trace(run: Run, place: Place, client: Client, queu
     assert client.groups(queue) == ()
 
 
-def test_mirrored_offsets_are_used_as_they_are(run: Run, place: Place, client: Client, queue: str) -> None:
-    """Where the service knows the group's offsets it is only asked; where it knows others, they are not believed."""
-    sent = [client.send(queue, str(number), partition=1) for number in range(3)]
-    place.record({place.partition(queue, number): sent[0].id for number in (1, 2, 3)})
-    client.commit(queue, GROUP, dict.fromkeys((1, 2, 3), sent[2].id))
-    assert run("status", "--json").json["lag"] == 2
-    client.commit(queue, GROUP, dict.fromkeys((1, 2, 3), sent[0].id))
-    with replace(AsyncClient.commit, None):
-        assert run("status", "--json").json["lag"] == 2
+def test_before_the_first_commit_everything_is_behind(run: Run, place: Place, client: Client, queue: str) -> None:
+    """With the age of the oldest message, though nothing is recorded."""
+    client.send(queue, "x", partition=2)
+    wants = subscribe([queue], [], place.partition(queue, 1).queue.host, client.application)
+    target = Target({place.partition(queue, number): "anna" for number in (1, 2, 3)})
+    with living(place.url, GROUP, Member("anna", wants), target=target):
+        time.sleep(0.01)
+        lines = run("status", "--json").json["partitions"]
+    assert [line["lag"] for line in lines] == [0, 1, 0]
+    assert lines[1]["lag_seconds"] > 0
 
 
 def test_a_group_is_shown_without_the_service(
@@ -109,10 +110,14 @@ def test_watch_goes_on_until_interrupted(served: Served, place: Place) -> None:
         assert "Traceback" not in process.stderr.read()
 
 
-def test_nothing_to_show(run: Run) -> None:
-    """A group that nobody knows is empty, which is no failure."""
+def test_a_group_that_nobody_knows_is_told(run: Run, place: Place, queue: str) -> None:
+    """A misspelt name shows nothing, says so, and ends with 1; a group without members or lag is a group."""
     ended = run("status", "--group", "unheard-of")
-    assert (ended.code, ended.text) == (0, "unheard-of: 0 members own 0 of 0 partitions\n")
+    assert (ended.code, ended.text, "not known" in ended.err) == (1, "", True)
+    assert run("status", "--group", "unheard-of", "--json").json["known"] is False
+    place.record({place.partition(queue, 1): None})
+    assert run("status").code == 0
+    assert run("status", "--json").json["known"] is True
 
 
 def test_a_group_must_be_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
