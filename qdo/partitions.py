@@ -22,7 +22,7 @@ class Queue(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        return "/".join(quote(part, safe="") for part in self)
+        return "/".join(quote(part, safe=":") for part in self)
 
     @classmethod
     def parse(cls, text: str) -> Queue:

@@ -18,7 +18,7 @@ from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
-from queuey.client import AsyncClient
+from queuey.client import AsyncClient, Message
 
 T = TypeVar("T")
 
@@ -135,9 +135,19 @@ class Consumer:
             thread.soon(undo)
             raise
 
-    def commit(self, offsets: Mapping[Partition, str] | None = None) -> None:
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        """Hands out one message after another, until it is closed; see :meth:`AsyncConsumer.__anext__`."""
+        while not self.closing:
+            for batch in self.poll(1, None):
+                return batch.messages[0]
+        raise StopIteration
+
+    def commit(self, offsets: Mapping[Partition, str] | None = None, *, back: bool = False) -> None:
         """Records how far partitions were processed; see :meth:`AsyncConsumer.commit`."""
-        self._running().call(self._inner.commit(offsets))
+        self._running().call(self._inner.commit(offsets, back=back))
 
     def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Goes on elsewhere in a partition; see :meth:`AsyncConsumer.seek`."""

@@ -32,7 +32,7 @@ from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.partitions import Partition
 from qdo.subscriptions import subscribe
-from queuey.client import AsyncClient, ClientError
+from queuey.client import AsyncClient, ClientError, Message
 
 log = logging.getLogger("qdo.consumer")
 
@@ -233,23 +233,39 @@ class AsyncConsumer:
                 break
         return []
 
-    async def commit(self, offsets: Mapping[Partition, str] | None = None) -> None:
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Hands out one message after another, as poll does; ends when the consumer is closed.
+
+        A message counts as handed out when it is asked for, so that :meth:`commit` in the body of the loop records
+        everything up to the one at hand.
+        """
+        while not self.closing:
+            for batch in await self.poll(1, None):
+                return batch.messages[0]
+        raise StopAsyncIteration
+
+    async def commit(self, offsets: Mapping[Partition, str] | None = None, *, back: bool = False) -> None:
         """Records how far partitions were processed.
 
         Args:
             offsets: For each partition the id of the last message that was processed; None: everything that was
                 handed out so far.
+            back: The ids may lie before what was committed: whoever owns the partition next begins there again. Where
+                this consumer goes on stays as it is; see :meth:`seek`.
 
         Raises:
-            InvalidArgument: An id was not handed out, or lies before what was committed (and nobody called
-                :meth:`seek`). Nothing was recorded.
+            InvalidArgument: An id was not handed out, or lies before what was committed (without ``back``, and nobody
+                called :meth:`seek`). Nothing was recorded.
             NotOwner: Some partitions are no longer this member's; for the others it was recorded.
             CoordinationLost: It was recorded or not; commit again.
             SessionLost: The partitions are no longer this member's.
         """
         if offsets is None:
             offsets = {track.partition: track.position for track in self._tracks() if track.position is not None}
-        await self._commits.given(offsets)
+        await self._commits.given(offsets, back=back)
 
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Goes on elsewhere in a partition. What was prefetched is dropped, and the next commit may go back.

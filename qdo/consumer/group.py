@@ -212,7 +212,7 @@ class Group:
                 if deadline is not None and (not passing or loop.time() + pause > deadline):
                     raise
                 level = logging.DEBUG if failures > 1 and passing else logging.WARNING
-                log.log(level, "%s will join again", self._member, exc_info=error)
+                log.log(level, "%s will join again: %s", self._member, error, exc_info=None if passing else error)
             await asyncio.sleep(pause)
 
     async def _join_once(self) -> Stay:

@@ -35,6 +35,8 @@ logger = logging.getLogger("qdo.worker")
 _HELD_RUNS = 5
 """So many times a batch may be held altogether; beyond that only single messages are fetched, for those who hold
 none."""
+_LONG = 60.0
+"""Seconds for which a handler has had a message when the log says so first."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
 
 
@@ -125,8 +127,16 @@ class Handling:
     def glance(self) -> None:
         """Notes how far runs have come that go on, so that what they have handled need not wait for their ends.
 
-        Of messages that are told apart by keys that cannot be said while their run goes on.
+        Of messages that are told apart by keys that cannot be said while their run goes on. Handlers that do not come
+        to an end are named in the log after a minute, and again each time that this has doubled.
         """
+        now = asyncio.get_running_loop().time()
+        runs = [
+            (stay, control, run)
+            for stay in (*self._stays.values(), *self._ghosts)
+            for control, run in stay.runs.items()
+        ]
+        self._metrics.oldest = max((self._age(*each, now) for each in runs), default=0.0)
         if self._key is not None:
             return
         for stay in self._stays.values():
@@ -137,6 +147,28 @@ class Handling:
     def stop(self) -> None:
         """Begins nothing new of what it has, but for what fills gaps; :meth:`close` follows for each partition."""
         self._shut(self._stays.values())
+
+    @staticmethod
+    def _age(stay: Stay, control: Control, run: Run, now: float) -> float:
+        """Returns for how long a run has had its message in hand, as far as one can see; logs it if that is long."""
+        if control.handled != control.seen:
+            control.seen, control.since, control.told = control.handled, now, 0.0
+        age = now - control.since
+        if age >= max(_LONG, 2 * control.told) and control.seen < len(run.messages):
+            control.told = age
+            message = run.messages[control.seen]
+            logger.warning(
+                "a handler has had message %s of %s in hand for %.0f s",
+                message.id,
+                stay.partition,
+                age,
+                extra={
+                    "queue": stay.partition.queue.name,
+                    "partition": stay.partition.number,
+                    "message_id": message.id,
+                },
+            )
+        return age
 
     async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
         """Finishes what is in hand of some partitions, or of all; they count as handled as far as they came.
@@ -235,6 +267,7 @@ class Handling:
 
     def _begin(self, stay: Stay, run: Run) -> None:
         control = Control()
+        control.since = asyncio.get_running_loop().time()
         stay.begin(control, run)
         self._running += 1
         self._metrics.in_flight = self._running

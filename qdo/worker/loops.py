@@ -42,14 +42,20 @@ class Control:
     Attributes:
         halt: Looked at before each message.
         handled: How many messages of the run are handled, while it goes on.
+        seen: How many they were when somebody looked last.
+        since: When that was another number, by the loop's clock.
+        told: After how many seconds without another one somebody was told last.
         tell: Called when it is set, for whoever cannot look.
     """
 
-    __slots__ = ("halt", "handled", "tell")
+    __slots__ = ("halt", "handled", "seen", "since", "tell", "told")
 
     def __init__(self) -> None:
         self.halt = False
         self.handled = 0
+        self.seen = 0
+        self.since = 0.0
+        self.told = 0.0
         self.tell: Callable[[], None] | None = None
 
     def stop(self) -> None:

@@ -41,6 +41,7 @@ class WorkerMetrics(Collector):
 
     Attributes:
         in_flight: Messages in hand now.
+        oldest: Seconds since the message in hand that was begun first was begun, as last looked.
         lag: Messages that are not yet committed, by partition, as last measured.
         owned: Partitions owned now.
     """
@@ -52,6 +53,7 @@ class WorkerMetrics(Collector):
         self._cells: dict[str, list[float]] = defaultdict(lambda: [0.0] * (len(BUCKETS) + 2))
         self.in_flight = 0
         self.owned = 0
+        self.oldest = 0.0
         self.lag: Mapping[Partition, int] = {}
         self._registry = registry
         if registry is not None:
@@ -103,6 +105,8 @@ class WorkerMetrics(Collector):
             moves.add_metric((how,), self._rebalances[how])
         yield moves
         yield GaugeMetricFamily("qdo_messages_in_flight", "Messages in hand.", value=self.in_flight)
+        text = "Age of the message in hand that was begun first."
+        yield GaugeMetricFamily("qdo_message_in_flight_age_seconds", text, value=self.oldest)
         yield GaugeMetricFamily("qdo_partitions_owned", "Partitions owned.", value=self.owned)
         lag = GaugeMetricFamily("qdo_lag_messages", "Messages not yet committed.", labels=("queue", "partition"))
         for partition, number in sorted(self.lag.items()):

@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
+from urllib.parse import quote
 
 from qdo.coordination import Offset, Target, Versioned
 from qdo.coordination.encoding import decode_target, encode_target
@@ -24,8 +25,8 @@ class Seen(NamedTuple):
 
 @functools.lru_cache(maxsize=10_000)
 def key(queue: Queue) -> str:
-    """Returns how a queue is written in the file."""
-    return str(queue)
+    """Returns how a queue is written in the file; what people are shown may change, this may not."""
+    return "/".join(quote(part, safe="") for part in queue)
 
 
 def find(tx: Transaction, name: str) -> int | None:

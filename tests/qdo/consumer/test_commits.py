@@ -74,6 +74,21 @@ async def test_commits_never_go_back(site: Site) -> None:
     assert await site.offsets() == {place: sent[8]}
 
 
+async def test_a_commit_goes_back_on_purpose(site: Site) -> None:
+    """The next owner begins there; this one goes on where it was, and what it commits then counts."""
+    queue = await site.queue()
+    place = Partition(queue, 1)
+    sent = await site.send(queue, 10)
+    consumer = await site.consumer(queue)
+    await collect(consumer, 6, most=6)
+    await consumer.commit()
+    await consumer.commit({place: sent[2]}, back=True)
+    assert consumer.committed(place) == sent[2]
+    assert bodies(await collect(consumer, 4)) == [7, 8, 9, 10]
+    await consumer.close()
+    assert bodies(await collect(await site.consumer(queue), 7)) == [4, 5, 6, 7, 8, 9, 10]
+
+
 async def test_a_commit_of_what_is_somebody_elses_records_the_rest(site: Site) -> None:
     """The error names the partitions that are lost."""
     queue, foreign = await site.queue(), await site.queue()

@@ -174,3 +174,19 @@ async def test_a_poll_that_is_cancelled_loses_nothing(site: Site) -> None:
             assert consumer.position(Partition(queue, 1)) == (found[-1].id if found else None)
     found += await collect(consumer, 50 - len(found)) if len(found) < 50 else []
     assert bodies(found) == list(range(1, 51))
+
+
+async def test_one_message_after_another(site: Site) -> None:
+    """A loop over the consumer hands out each by itself, so a commit in its body records up to that one."""
+    queue = await site.queue()
+    sent = await site.send(queue, 5)
+    consumer = await site.consumer(queue)
+    found = []
+    async for message in consumer:
+        found.append(message.id)
+        if len(found) == 3:
+            await consumer.commit()
+            assert consumer.committed(Partition(queue, 1)) == sent[2]
+        if len(found) == 5:
+            await consumer.close()
+    assert found == sent

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import Any
 
+import pytest
+
 from qdo.partitions import Partition, Queue
 from qdo.worker.failure import Delivery, Failure, Ran
 from qdo.worker.handling import Handling
@@ -88,6 +90,29 @@ async def test_a_process_that_dies_when_everything_was_handled_ends_nothing() ->
     await asyncio.sleep(0)
     assert middle._held == 0
     assert ended == []
+
+
+async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """After a minute, once, and with the age of what is in hand; one that goes on from message to message is not."""
+    gate = threading.Event()
+    middle = await handling(lambda *_: gate.wait(30))
+    middle.feed(Partition(QUEUE, 1), messages(3, 1))
+    middle.dispatch()
+    (stay,) = middle._stays.values()
+    (control,) = stay.runs
+    control.since -= 50
+    middle.glance()
+    assert middle._metrics.oldest >= 50
+    assert "in hand" not in caplog.text
+    control.since -= 50
+    middle.glance()
+    middle.glance()
+    assert caplog.text.count(f"message {0:032x} of {stay.partition} in hand for 100 s") == 1
+    control.handled = 1
+    middle.glance()
+    assert middle._metrics.oldest < 50
+    gate.set()
+    assert await middle.close(None, asyncio.get_running_loop().time() + 30)
 
 
 async def test_the_smallest_window_lets_one_after_another_through() -> None:
