@@ -161,6 +161,8 @@ def as_json(picture: Picture) -> dict[str, Any]:
                 "id": member.id,
                 "static": member.static,
                 "since": member.since,
+                "host": member.wants.host,
+                "app": member.wants.application,
                 "queues": sorted(member.wants.names),
                 "patterns": list(member.wants.patterns),
                 "owns": sum(line.owner == member.id for line in picture.lines.values()),
@@ -206,7 +208,7 @@ def _print(picture: Picture) -> None:
         output.note(f"The lag is not known: {picture.unknown}")
     if picture.members:
         print()
-        output.table(["member", "owns", "since", "static"], _member_rows(picture))
+        output.table(["member", "owns", "since", "static", "service"], _member_rows(picture))
     if picture.lines:
         print()
         output.table(_COLUMNS, (_row(partition, line) for partition, line in picture.lines.items()))
@@ -218,7 +220,8 @@ _COLUMNS = ["queue", "partition", "owner", "moves to", "offset", "recorded", "be
 def _member_rows(picture: Picture) -> Iterable[tuple[object, ...]]:
     for name, member in sorted(picture.members.items()):
         owns = sum(line.owner == name for line in picture.lines.values())
-        yield name, owns, output.instant(member.since), "yes" if member.static else ""
+        static, service = "yes" if member.static else "", f"{member.wants.host}/{member.wants.application}"
+        yield name, owns, output.instant(member.since), static, service
 
 
 def _row(partition: Partition, line: Line) -> tuple[object, ...]:

@@ -57,6 +57,7 @@ class Lookout:
         self._wanted: Collection[Subscription] = ()
         self._found: Mapping[Queue, int] | None = None
         self._missing: frozenset[str] = frozenset()
+        self._foreign: set[tuple[str, str]] = set()
         self._asked = asyncio.Event()
         self._more = asyncio.Event()
         self._leads = asyncio.Event()
@@ -113,6 +114,16 @@ class Lookout:
             ClientError: The service cannot say.
         """
         wanted = self._own.with_all(self._wanted)
+        foreign = {(one.host, one.application) for one in self._wanted} - {(wanted.host, wanted.application)}
+        if foreign - self._foreign:
+            log.error(
+                "members work for %s, and this one, which leads, for %s/%s: they get nothing; all members of a group "
+                "must call the service the same (--host) and be of one application",
+                ", ".join("/".join(each) for each in sorted(foreign)),
+                wanted.host,
+                wanted.application,
+            )
+        self._foreign = foreign
         counts = await discover(self._client, wanted)
         if not self._leads.is_set():
             return

@@ -36,6 +36,8 @@ def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, 
         ("bert", True, 1),
     ]
     assert found["members"][0]["queues"] == [queue]
+    assert found["members"][0]["host"] == one.queue.host
+    assert f"{one.queue.host}/{one.queue.application}" in shown
     lines = {line["partition"]: line for line in found["partitions"]}
     assert [(lines[number]["owner"], lines[number]["target"]) for number in (1, 2, 3)] == [
         ("anna", "bert"),

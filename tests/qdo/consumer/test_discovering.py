@@ -133,3 +133,24 @@ async def test_who_wants_no_queue_is_refused(site: Site) -> None:
     """Before anything is opened."""
     with pytest.raises(InvalidArgument, match="needs the names"):
         AsyncConsumer(site.client, await site.coordinator())
+
+
+async def test_members_that_call_the_service_otherwise_are_told_of(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They get nothing, so that nothing is handled twice, and the leader says why."""
+    queue = await site.queue(partitions=2)
+    first = await site.consumer(queue, discover=SOON)
+    other = AsyncConsumer(
+        site.reach(),
+        await site.coordinator(),
+        queues=[queue.name],
+        host="elsewhere",
+        settings=first.settings,
+        member="z",
+    )
+    async with other:
+        await until(lambda: "members work for elsewhere/" in caplog.text)
+        assert other.assignment == frozenset()
+        assert len(first.assignment) == 2
+    assert caplog.text.count("members work for elsewhere/") == 1
