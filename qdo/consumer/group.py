@@ -219,7 +219,9 @@ class Group:
         """Joins under a new session."""
         signals = Signals(lambda event: self._told(signals, event))
         member = Member(self._member, self._wants, self._static, self._terms.now())
-        joining = asyncio.create_task(self._coordinator.join(member, signals))
+        # Only at the first time: two that run under one name would put each other out for ever.
+        replace = self._static and self._stay is None
+        joining = asyncio.create_task(self._coordinator.join(member, signals, replace=replace))
         try:
             session = await asyncio.shield(joining)
         except asyncio.CancelledError:

@@ -246,15 +246,17 @@ class Coordinator(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def join(self, member: Member, listen: Listen) -> Session:
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
         """Adds a member with a session of its own.
 
         Args:
             member: Who joins; ``since`` is set here.
             listen: Told of events, in the loop of the caller; must not raise. After ``lost`` nothing more comes.
+            replace: A live member of this id is put out of the group: its session is lost, it can record nothing from
+                the moment on when this one takes what it owned, which can be taken at once.
 
         Raises:
-            MemberExists: A live member has this id. A static member's earlier life counts until its session ends.
+            MemberExists: A live member has this id, and it is not to be replaced.
             InvalidArgument: The id is no name.
             CoordinationLost
         """

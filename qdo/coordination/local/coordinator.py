@@ -62,12 +62,12 @@ class LocalCoordinator(Coordinator):
                 raise
             self._keeper = keeper
 
-    async def join(self, member: Member, listen: Listen) -> Session:
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
         """See the contract."""
         keeper, loop = self._opened(), asyncio.get_running_loop()
         valid_name("member", member.id)
         joining = msgspec.structs.replace(member, since=time.time())
-        future = keeper.submit(lambda: keeper.join_group(joining, loop, listen))
+        future = keeper.submit(lambda: keeper.join_group(joining, loop, listen, replace=replace))
         try:
             return LocalSession(keeper, await asyncio.wrap_future(future))
         except asyncio.CancelledError:

@@ -124,21 +124,24 @@ class Keeper(threading.Thread):
         if self._bell.socket is not None:
             self._selector.register(self._bell.socket, selectors.EVENT_READ)
 
-    def join_group(self, member: Member, loop: asyncio.AbstractEventLoop, listen: Listen) -> Stay:
+    def join_group(
+        self, member: Member, loop: asyncio.AbstractEventLoop, listen: Listen, *, replace: bool = False
+    ) -> Stay:
         """Adds a session. A file that is gone is made anew, if nobody's session was in it.
 
         Raises:
             MemberExists, CoordinationLost, CoordinationIncompatible
         """
-        session, where, until = self.run_in(self._added(member), create=not self._stays)
+        session, where, until = self.run_in(self._added(member, replace=replace), create=not self._stays)
         stay = Stay(session, where, member, loop, listen, until)
         self._stays[session] = stay
         self._due = min(self._due, now() + self._interval)
         return stay
 
-    def _added(self, member: Member) -> Callable[[Transaction], tuple[int, int, float]]:
+    def _added(self, member: Member, *, replace: bool) -> Callable[[Transaction], tuple[int, int, float]]:
         def work(tx: Transaction) -> tuple[int, int, float]:
-            return *sessions.join(tx, self.group, member, self._bell.name, self._timeout), tx.now + self._timeout
+            joined = sessions.join(tx, self.group, member, self._bell.name, self._timeout, replace=replace)
+            return *joined, tx.now + self._timeout
 
         return work
 

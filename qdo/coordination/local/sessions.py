@@ -38,16 +38,21 @@ class Beat:
     seen: groups.Seen
 
 
-def join(tx: Transaction, group: str, member: Member, process: str, timeout: float) -> tuple[int, int]:
-    """Adds a session; returns it and its group.
+def join(
+    tx: Transaction, group: str, member: Member, process: str, timeout: float, *, replace: bool
+) -> tuple[int, int]:
+    """Adds a session, in the place of another one if it is to; returns it and its group.
 
     Raises:
         MemberExists: A live one has this id.
     """
     where = groups.ensure(tx, group)
     reap(tx, where)
-    if tx.one("SELECT 1 FROM sessions WHERE grp = ? AND member = ?", where, member.id):
-        raise MemberExists(f"group {group!r} has a live member {member.id!r}")
+    if found := tx.one("SELECT id FROM sessions WHERE grp = ? AND member = ?", where, member.id):
+        if replace:
+            remove(tx, where, [found[0]])
+        else:
+            raise MemberExists(f"group {group!r} has a live member {member.id!r}")
     session = secrets.randbits(62)
     added = "INSERT INTO sessions (id, grp, member, value, process, timeout, expires) VALUES (?, ?, ?, ?, ?, ?, ?)"
     tx.execute(added, (session, where, member.id, encode_member(member), process, timeout, tx.now + timeout))

@@ -58,7 +58,7 @@ class ZooKeeperCoordinator(Coordinator):
             self._opened = False
             raise
 
-    async def join(self, member: Member, listen: Listen) -> ZooKeeperSession:
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ZooKeeperSession:
         """See the contract."""
         valid_name("member", member.id)
         self._require()
@@ -66,7 +66,7 @@ class ZooKeeperCoordinator(Coordinator):
         member = msgspec.structs.replace(member, since=time.time())
         session = ZooKeeperSession(link, self._tree, member, listen)
         try:
-            await session.join()
+            await session.join(replace=replace)
             self._require()
         except SessionLost as error:
             await link.close()

@@ -46,11 +46,13 @@ class Sorted(NamedTuple):
         free: Nobody owns them, as far as we know.
         mine: This session owns them.
         owned: Somebody does.
+        former: An earlier session of this member does; who has its name may end that.
     """
 
     free: set[Partition]
     mine: set[Partition]
     owned: set[Partition]
+    former: set[Partition]
 
 
 class Ownership:
@@ -109,7 +111,7 @@ class Ownership:
         for queue, numbers in zip(asked, lists, strict=True):
             there = frozenset(numbers or ())
             owned |= {partition for partition in queues[queue] if str(partition.number) in there}
-        return Sorted(wanted - mine - owned, mine, owned)
+        return Sorted(wanted - mine - owned, mine, owned, set())
 
     async def _look(self, todo: Sorted) -> Sorted:
         """Looks whose the owned ones are, and watches them. Those that are watched already are somebody else's."""
@@ -117,32 +119,38 @@ class Ownership:
         paths = [self._tree.owner(partition) for partition in asked]
         self._watched.update(paths)
         try:
-            nodes = await self._link.look(paths, watch=True)
+            nodes = await self._link.read(paths, watch=True)
         except BaseException:
             self._watched.difference_update(paths)
             raise
-        free, mine = set(todo.free), set(todo.mine)
+        found = Sorted(set(todo.free), set(todo.mine), set(), set())
         for partition, path, node in zip(asked, paths, nodes, strict=True):
-            if node is None or node.session == self._link.session:
-                self._watched.discard(path)
-                (free if node is None else mine).add(partition)
-        return Sorted(free, mine, set())
+            if node is None:
+                found.free.add(partition)
+            elif node.session == self._link.session:
+                found.mine.add(partition)
+            elif node.data == self._owner:
+                found.former.add(partition)
+            else:
+                continue
+            self._watched.discard(path)
+        return found
 
     async def _try(self, todo: Sorted, held: dict[Partition, Held]) -> Sorted:
         """Takes the free ones and those that are ours; returns those that turned out to be something else."""
-        wanted = sorted(todo.free | todo.mine)
+        wanted = sorted(todo.free | todo.mine | todo.former)
         nodes = await self._link.read(map(self._tree.offset, wanted))
         offsets = dict(zip(wanted, nodes, strict=True))
         new = {partition.queue for partition, node in offsets.items() if node is None}
         await self._maker.make(path for queue in new for path in self._holders(queue))
         # Before anything is taken: what cannot be understood must not be owned.
         recorded = {each: offset for each, node in offsets.items() if (offset := self._understood(each, node))}
-        wishes = {each: self._taking(each, offsets[each], mine=each in todo.mine) for each in recorded}
-        again = Sorted(set(), set(), set())
+        wishes = {each: self._taking(each, offsets[each], todo) for each in recorded}
+        again = Sorted(set(), set(), set(), set())
         missing: set[str] = set()
         for partition, outcome in (await apply_each(self._link, wishes)).items():
             if isinstance(outcome, Done):
-                held[partition] = Held(partition, recorded[partition], outcome.versions[1])
+                held[partition] = Held(partition, recorded[partition], outcome.versions[-1])
                 self._held.add(partition)
                 self._refused.discard(partition)
                 continue
@@ -167,21 +175,24 @@ class Ownership:
 
     def _place(self, partition: Partition, refusal: Refusal, again: Sorted, *, mine: bool) -> None:
         """Says what to do with a partition that could not be taken."""
+        # Of one that a former session owned only the first operation can find the owner to be another.
         at_owner = refusal.at == 0
         if at_owner and refusal.why is Refused.NODE_EXISTS:
             again.owned.add(partition)
-        elif at_owner and mine:
+        elif at_owner:
             self._held.discard(partition)
             again.free.add(partition)
         else:
             (again.mine if mine else again.free).add(partition)
 
-    def _taking(self, partition: Partition, offset: Node | None, *, mine: bool) -> Change:
-        path = self._tree.owner(partition)
-        owner = Check(path) if mine else Create(path, self._owner, ephemeral=True)
+    def _taking(self, partition: Partition, offset: Node | None, todo: Sorted) -> Change:
+        path, there = self._tree.owner(partition), self._tree.offset(partition)
+        owner: Change = (Check(path) if partition in todo.mine else Create(path, self._owner, ephemeral=True),)
+        if partition in todo.former:
+            owner = (Delete(path), *owner)
         if offset is None:
-            return owner, Create(self._tree.offset(partition), encode_offset(Offset()))
-        return owner, Set(self._tree.offset(partition), offset.data, offset.version)
+            return *owner, Create(there, encode_offset(Offset()))
+        return *owner, Set(there, offset.data, offset.version)
 
     def _holders(self, queue: Queue) -> tuple[str, str]:
         return self._tree.owners_of(queue), self._tree.offsets_of(queue)

@@ -53,8 +53,11 @@ class ZooKeeperSession(Session):
         )
         self._over = False
 
-    async def join(self) -> None:
+    async def join(self, *, replace: bool = False) -> None:
         """Makes the member's node.
+
+        Args:
+            replace: Removes that of another session.
 
         Raises:
             MemberExists: Another session has made it.
@@ -66,7 +69,9 @@ class ZooKeeperSession(Session):
             (outcome,) = await self.link.apply([wish])
             if isinstance(outcome, Done):
                 break
-            if outcome.why is Refused.NODE_EXISTS:
+            if outcome.why is Refused.NODE_EXISTS and replace:
+                await self.link.apply([(Delete(wish[0].path),)])
+            elif outcome.why is Refused.NODE_EXISTS:
                 raise MemberExists(f"group {self._tree.group!r} has a live member {self._member.id!r}")
             if lacks_parent(outcome):
                 await make(self.link, [self._tree.members])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import time
 
 import pytest
@@ -11,8 +13,8 @@ from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgume
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
 from tests.qdo.contract.backends import Service
-from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.events import Heard
+from tests.qdo.contract.conftest import Join, Open, Start
+from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.samples import NAMES, ONE, some
 
 
@@ -50,6 +52,34 @@ async def test_a_live_members_name_is_taken(join: Join, *, static: bool) -> None
     with pytest.raises(MemberExists):
         await join("a", static=static)
     assert (await first.commit([(held[ONE], "1")]))[ONE]
+
+
+async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Open) -> None:
+    """The earlier one is lost, and commits nothing once what it owned was taken, which is possible at once."""
+    first, heard = await join("a", static=True)
+    held = await first.take([ONE])
+    assert (await first.commit([(held[ONE], "1")]))[ONE]
+    await first.assignment()
+    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
+    taken = await again.take([ONE])
+    assert taken[ONE].offset.id == "1"
+    with contextlib.suppress(SessionLost):
+        assert await first.commit([(held[ONE], "2")]) == {ONE: None}
+    with contextlib.suppress(SessionLost):
+        await eventually(heard, first.assignment, lambda _: False)
+    await heard.next("lost")
+    assert (await again.commit([(taken[ONE], "3")]))[ONE]
+    assert list(await again.members()) == ["a"]
+
+
+async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
+    """Whoever starts again under its name does not wait for its session."""
+    process = await start("a", session_timeout=1000)
+    await process.ask("take", [str(ONE)])
+    process.signal(signal.SIGKILL)
+    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
+    assert set(await again.take([ONE])) == {ONE}
+    assert list(await again.members()) == ["a"]
 
 
 async def test_groups_know_nothing_of_each_other(join: Join) -> None:

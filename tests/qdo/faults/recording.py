@@ -46,7 +46,7 @@ class Recording(Coordinator):
         """See the contract."""
         await self._inner.open()
 
-    async def join(self, member: Member, listen: Listen) -> Session:
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
         """See the contract."""
         self._lives += 1
         life = self._lives
@@ -56,7 +56,7 @@ class Recording(Coordinator):
                 self._scribe.heard(life, event)
             listen(event)
 
-        session = await self._inner.join(member, hear)
+        session = await self._inner.join(member, hear, replace=replace)
         self._scribe.joined(life, member.id, self._name(session))
         return RecordingSession(session, self._scribe, life)
 

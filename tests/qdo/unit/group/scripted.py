@@ -198,11 +198,11 @@ class Scripted(Stub, Coordinator):
         """See the contract."""
         await self.call("open", lambda: None)
 
-    async def join(self, member: Member, listen: Listen) -> Session:
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
         """See the contract. An earlier life of the member ends when it has been in the way once."""
 
         def effect() -> ScriptedSession:
-            if member.id in self.there:
+            if member.id in self.there and not replace:
                 for session in self.live():
                     self.expire(session, tell=False)
                 raise MemberExists(member.id)

@@ -155,6 +155,21 @@ async def test_an_earlier_life_is_waited_for(make: Make, service: Scripted, owne
     assert owner.have == PARTITIONS
 
 
+async def test_a_static_member_puts_its_earlier_life_out_once(make: Make, service: Scripted, owner: Diary) -> None:
+    """At its start; when it lost its session because another has its name, that one is left alone."""
+    other = Member("a", WANTS)
+    service.say(other)
+    group = make(static=True)
+    await group.start()
+    assert service.calls.count("join") == 1
+    await rest(group, service, owner)
+    service.expire(service.session)
+    service.say(other)
+    await until(lambda: service.calls.count("join") == 4)
+    service.say()
+    await rest(group, service, owner)
+
+
 async def test_a_name_that_stays_taken_is_an_error(make: Make, service: Scripted) -> None:
     """After two session timeouts it is given up, and the group is at its end."""
     service.session_timeout = 0.01

@@ -212,9 +212,9 @@ class SimulatedCoordinator(Stub, Coordinator):
     async def close(self) -> None:
         """See the contract."""
 
-    async def join(self, member: Member, listen: Listen) -> ZooKeeperSession:
+    async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> ZooKeeperSession:
         """See the contract."""
         link = SimulatedLink(self._servers)
         session = ZooKeeperSession(link, TREE, member, listen)  # type: ignore[arg-type] # does what a link does
-        await session.join()
+        await session.join(replace=replace)
         return session
