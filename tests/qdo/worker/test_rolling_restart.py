@@ -1,0 +1,62 @@
+"""Workers that are restarted one after another, each with a long message in hand."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+
+from qdo.worker import exits
+from queuey.client import Message, Outgoing
+from tests.qdo.consumer.conftest import until
+from tests.qdo.worker.conftest import Floor
+
+WORKERS, PARTITIONS = 4, 12
+LONG = 10.0
+"""Seconds that the message takes which each worker has in hand when it is stopped."""
+STILL = 2.0
+"""Seconds for which a partition without such a message may stand still."""
+
+
+@pytest.mark.slow
+async def test_no_quiet_partition_stands_still(floor: Floor, record_property: Callable[[str, object], None]) -> None:
+    """While one partition finishes its long message, messages of all others are handled soon after they were sent."""
+    queue = await floor.site.queue(partitions=PARTITIONS)
+    begun: list[int] = []
+    delays: list[float] = []
+    busy: set[int] = set()
+
+    async def handle(message: Message, context: object) -> None:
+        if message.body == "long":
+            begun.append(message.partition)
+            await asyncio.sleep(LONG)
+        else:
+            delays.append(time.time() - float(message.timestamp))
+
+    async def send() -> None:
+        while True:
+            numbers = [number for number in range(1, PARTITIONS + 1) if number not in busy]
+            await floor.site.client.send_many(queue.name, [Outgoing("short", partition=number) for number in numbers])
+            await asyncio.sleep(0.2)
+
+    workers = [await floor.worker(handle, queue) for _ in range(WORKERS)]
+    serving = [floor.start(worker) for worker in workers]
+    await until(lambda: all(len(worker.consumer.assignment) == PARTITIONS // WORKERS for worker in workers))
+    sending = asyncio.create_task(send())
+    for at in range(WORKERS):
+        number = min(workers[at].consumer.assignment).number
+        busy.add(number)
+        await floor.site.client.send_many(queue.name, [Outgoing("long", partition=number)])
+        await until(lambda number=number: begun[-1:] == [number])  # type: ignore[misc] # is called at once
+        workers[at].stop()
+        following = await floor.worker(handle, queue)
+        floor.start(following)
+        assert await serving[at] == exits.ENDED
+        busy.discard(number)
+        workers[at] = following
+    sending.cancel()
+    assert begun == sorted(set(begun), key=begun.index)
+    record_property("longest", f"{max(delays):.2f} s from sending to handling, of {len(delays)} messages")
+    assert max(delays) < STILL
