@@ -343,7 +343,8 @@ class PartitionTable:
     async def abandon(self) -> None:
         """Ends everything, tells the owner that what it has is lost, and waits for it, but not for ever."""
         self.close()
-        await cancel(*self._endings)
+        # A commit that is under way is left to itself: what the service does is not undone by looking away.
+        await cancel(*(task for task in self._endings if task is not self._recording))
         calls = list(self._calls)
         for call in calls:
             call.cancel()
@@ -368,7 +369,7 @@ class PartitionTable:
             SessionLost
         """
         failures = 0
-        while self._due:
+        while self._due and not self._closed:
             rows = list(self._due.values())
             try:
                 await self._record(rows)

@@ -46,7 +46,7 @@ def _deal(
     members: Mapping[str, Member], queues: Mapping[Queue, int], target: Target | None, now: float, grace: float
 ) -> Plan:
     partitions = sorted(Partition(queue, number) for queue, count in queues.items() for number in range(1, count + 1))
-    names = sorted(members)
+    names = sorted(name for name, member in members.items() if not member.leaving)
     return Plan(Target({each: names[index % len(names)] for index, each in enumerate(partitions)}), None)
 
 

@@ -92,12 +92,15 @@ async def test_the_message_in_hand_is_finished_before_its_partition_goes(floor: 
     async def quick_one(message: Message, context: object) -> None:
         hands.append(("quick", message.body))
 
+    told: list[Partition] = []
     old = await floor.worker(slow, queue)
+    old.consumer.attach(Callbacks(on_revoke=told.extend))
     floor.start(old)
     await until(lambda: len(hands) == 2)
     new = await floor.worker(quick_one, queue)
     floor.start(new)
-    await until(lambda: len(old.consumer.assignment) == 1)
+    await until(lambda: bool(told))
+    assert len(old.consumer.assignment) == 1
     assert new.consumer.assignment == frozenset()
     go_on.set()
     await until(lambda: len(hands) == 10)
