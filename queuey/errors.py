@@ -4,7 +4,8 @@
 
     QueueyError
     ├── InvalidRequest            bad input; ``fields`` names what is wrong
-    │   └── TooLarge              a body or a batch over its limit
+    │   ├── TooLarge              a body or a batch over its limit
+    │   └── UnknownCoding         a body that is compressed
     ├── NotAuthenticated          a credential that is not known
     ├── NotAllowed                a known caller without the permission
     ├── NotFound
@@ -69,6 +70,19 @@ class TooLarge(InvalidRequest):
     """A body, message or batch over its limit. Nothing was stored."""
 
     code = "TooLarge"
+
+
+class UnknownCoding(InvalidRequest):
+    """A body that is compressed or otherwise encoded. Nothing was stored.
+
+    Args:
+        coding: What the request says about it.
+    """
+
+    code = "UnknownCoding"
+
+    def __init__(self, coding: str) -> None:
+        super().__init__({"Content-Encoding": f'"{coding[:40]}" is not decoded here: send the body as it is.'})
 
 
 class NotAuthenticated(QueueyError):

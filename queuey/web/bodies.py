@@ -7,7 +7,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from queuey.errors import InvalidRequest, TooLarge
+from queuey.errors import InvalidRequest, TooLarge, UnknownCoding
 from queuey.web.answers import Environ
 
 MAX_FIELDS = 200
@@ -40,8 +40,11 @@ def read_body(environ: Environ, most: int) -> bytes:
 
     Raises:
         TooLarge: It is longer than ``most`` bytes. The rest is left unread.
+        UnknownCoding: It is compressed.
         InvalidRequest: Its length is not a number, or it ends before that.
     """
+    if "HTTP_CONTENT_ENCODING" in environ:
+        _check_coding(environ["HTTP_CONTENT_ENCODING"])
     length = environ.get("CONTENT_LENGTH")
     if not length:
         chunked = environ.get("wsgi.input_terminated") or "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")
@@ -58,6 +61,16 @@ def read_body(environ: Environ, most: int) -> bytes:
             raise InvalidRequest({"body": f"Ends after {len(body)} of {wanted} bytes"})
         body += piece
     return body
+
+
+def _check_coding(coding: str) -> None:
+    """Refuses a body that would have to be decoded: stored as it is, its readers would not know that it is compressed.
+
+    Raises:
+        UnknownCoding: It is compressed.
+    """
+    if not {name.strip().lower() for name in coding.split(",")} <= {"", "identity"}:
+        raise UnknownCoding(coding)
 
 
 def _read_all(source: Any, most: int) -> bytes:  # noqa: ANN401 - whatever the server gives

@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 STATUSES: dict[type[Exception], int] = {
     errors.InvalidRequest: 400,
     errors.TooLarge: 413,
+    errors.UnknownCoding: 415,
     errors.NotAuthenticated: 401,
     errors.NotAllowed: 403,
     errors.NotFound: 404,
@@ -24,6 +25,9 @@ STATUSES: dict[type[Exception], int] = {
     errors.StoreUnavailable: 503,
 }
 """The most specific class of an error decides; whatever is not here is a defect of ours and answers 500."""
+
+HEADERS: dict[int, tuple[Header, ...]] = {415: (("Accept-Encoding", "identity"),)}
+"""What goes with a status whatever the error."""
 
 BATCH = "queuey.batch"
 """Set in the environ of a batch once its messages are known: how many there are."""
@@ -98,9 +102,9 @@ def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
 
 
 def _headers(error: Exception, status: int) -> tuple[Header, ...]:
-    if status not in {429, 503}:
-        return ()
-    return (("Retry-After", str(getattr(error, "retry_after", 1))),)
+    if status in {429, 503}:
+        return (("Retry-After", str(getattr(error, "retry_after", 1))),)
+    return HEADERS.get(status, ())
 
 
 def _problem(

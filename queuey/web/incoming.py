@@ -42,7 +42,9 @@ _CONSTANT: Environ = {
     "wsgi.run_once": False,
 }
 """What nobody asks for, but WSGI promises. The address is in the Host header."""
-_MEANT = frozenset(b"authorization content-type x-ttl x-partition x-message-key x-delay x-after x-encoding".split())
+_MEANT = frozenset(
+    b"authorization content-encoding content-type x-ttl x-partition x-message-key x-delay x-after x-encoding".split()
+)
 _HEADER_KEYS = {
     b"content-length": "CONTENT_LENGTH",
     b"content-type": "CONTENT_TYPE",

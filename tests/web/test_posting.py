@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import re
 
 import pytest
@@ -14,6 +15,8 @@ from queuey.partitions import by_key
 from queuey.service import Limits
 from tests.backends import Clock
 from tests.web.caller import Caller
+
+FIRST_ID = "0" * 12 + "10008" + "0" * 15
 
 
 def decoded(message: dict[str, object]) -> bytes:
@@ -216,6 +219,36 @@ def test_body_limit_is_kept_before_reading(owner: Caller, limits: Limits) -> Non
     assert reply.status == 413
     assert reply.errors == {"body": f"Longer than maximum length {limits.max_body} bytes"}
     assert len(owner.get("q").messages) == 1
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity, gzip", "x" * 1000])
+@pytest.mark.parametrize(
+    ("method", "path", "kind"),
+    [
+        ("POST", "", "application/json"),
+        ("PUT", "q", "application/json"),
+        ("POST", "q", "text/plain"),
+        ("POST", "q", "application/json"),
+        ("PUT", "q/" + FIRST_ID, "text/plain"),
+        ("POST", "_read", "application/json"),
+        ("PUT", "q/offsets/g", "application/json"),
+    ],
+)
+def test_compressed_bodies_are_refused(owner: Caller, method: str, path: str, kind: str, coding: str) -> None:
+    """A body that would have to be decoded is 415, so that nobody reads compressed bytes as a message."""
+    owner.create("q")
+    reply = owner(method, path, gzip.compress(b"{}"), headers={"Content-Type": kind, "Content-Encoding": coding})
+    assert (reply.status, list(reply.errors)) == (415, ["Content-Encoding"])
+    assert (reply.headers["Accept-Encoding"], len(reply.body) < 200) == ("identity", True)
+    assert owner.get("q").messages == []
+
+
+@pytest.mark.parametrize("coding", ["", "identity", " Identity ,"])
+def test_bodies_that_are_said_to_be_as_they_are(owner: Caller, coding: str) -> None:
+    """``identity`` is no coding."""
+    owner.create("q")
+    assert owner("POST", "q", "plain", headers={"Content-Encoding": coding}).status == 201
+    assert owner.get("q").bodies == ["plain"]
 
 
 def test_ttl_of_the_queue_is_the_default(owner: Caller, clock: Clock) -> None:

@@ -115,12 +115,14 @@ ERRORS = {
     404: Response({**FAILURE, **PLAIN}),
     409: Response(FAILURE),
     413: Response(FAILURE),
+    415: Response(FAILURE, {"Accept-Encoding": "`identity`: bodies are taken as they are"}),
     429: Response(FAILURE, {"Retry-After": "Seconds after which to try again"}),
     500: Response(FAILURE),
     503: Response(FAILURE, {"Retry-After": "Seconds after which to try again"}),
 }
 USUAL = (400, 401, 403, 404, 429, 500, 503)
-WITH_BODY = (*USUAL, 413)
+TOO_LONG = (*USUAL, 413)
+WITH_BODY = (*TOO_LONG, 415)
 
 
 def _ok(kind: Any) -> dict[int, Response]:  # noqa: ANN401 - a msgspec type
@@ -207,7 +209,7 @@ MESSAGE_OPERATIONS = (
         summary="Get messages, by id",
         parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN),),
         success={200: Response({JSON: (structs.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
-        errors=WITH_BODY,
+        errors=TOO_LONG,
     ),
     Operation(
         method="PUT",
