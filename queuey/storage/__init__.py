@@ -47,6 +47,9 @@ if TYPE_CHECKING:
         Slice,
     )
 
+IDENTITY = "identity of the store"
+"""The work under which ledgers keep it."""
+
 
 class Catalogue(ABC):
     """Which queues exist. All changes are linearizable per queue name."""
@@ -439,6 +442,13 @@ class Store(Catalogue, Messages, Bulk, Applications, Offsets, Ledger):
 
     name: str
     """``sqlite`` or ``cassandra``."""
+
+    @abstractmethod
+    def identity(self) -> str:
+        """Returns what tells this store from every other: 32 hex digits, made at the first call and kept for ever.
+
+        A copy of the store's files has the identity of what it is a copy of.
+        """
 
     @abstractmethod
     def ping(self) -> None:

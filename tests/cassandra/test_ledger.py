@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.storage import IDENTITY
 from queuey.storage.cassandra import CassandraStore, ledger
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.ledger import KEPT
@@ -60,3 +61,10 @@ def test_no_time_from_a_clock_that_is_off(scene: Scene) -> None:
     assert not process.store._watch.check()
     with pytest.raises(StoreUnavailable):
         process.store.now()
+
+
+def test_the_identity_has_no_end(store: CassandraStore) -> None:
+    """Other entries end after 30 days; which store it is does not."""
+    store.identity()
+    statement = Statement("SELECT ttl(value), ttl(ver) FROM ledger WHERE work = ? AND piece = 0")
+    assert [tuple(row) for row in store._driver.run(statement, (IDENTITY,))] == [(None, None)]

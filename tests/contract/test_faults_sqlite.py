@@ -29,7 +29,7 @@ from tests.replacing import replace
 WRITES = {
     *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
     *("create_application", "add_key", "revoke_key", "expire_key", "set_offsets", "delete_group", "load"),
-    *("load_unread", "enter"),
+    *("load_unread", "enter", "identity"),
 }
 MEMORY = {"queue", "has_application", "watch", "begin_append"}
 """Calls that may answer, or begin, without the file."""

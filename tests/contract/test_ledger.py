@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -111,6 +112,15 @@ def test_entries_outlive_the_store(store: Store, open_store: Callable[[], Store]
     store.enter(work, 7, b"kept", expected=None)
     store.close()
     assert open_store().entry(work, 7) == b"kept"
+
+
+def test_identity(store: Store, other: Store, open_store: Callable[[], Store]) -> None:
+    """A store has one name for all who have it open, whoever asks first, and after a restart."""
+    found: list[str] = []
+    at_once(lambda number: found.append((store, other)[number % 2].identity()), range(8))
+    store.close()
+    assert set(found) == {open_store().identity()}
+    assert re.fullmatch("[0-9a-f]{32}", found[0])
 
 
 def test_the_clock(store: Store, clock: Clock) -> None:

@@ -56,6 +56,7 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "now": lambda store, queue: store.now(),
     "entry": lambda store, queue: store.entry("work", 0),
     "enter": lambda store, queue: store.enter("work", 0, b"entry", expected=None),
+    "identity": lambda store, queue: store.identity(),
     "delete_group": lambda store, queue: store.delete_group(queue, "group"),
     "delete_queue": lambda store, queue: store.delete_queue(queue),
     "ping": lambda store, queue: store.ping(),

@@ -241,3 +241,12 @@ def test_sweeps_by_itself(tmp_path: Path) -> None:
     assert shown_bodies(store, queue) == ["long"]
     assert eventually(lambda: store.statistics()["store_messages_swept_total"] == 100)
     store.close()
+
+
+def test_the_identity_stays(swept: Swept) -> None:
+    """Notes of the ledger are removed 30 days after their last change; which store it is stays for ever."""
+    swept.store.enter("work", 0, b"old", expected=None)
+    known = swept.store.identity()
+    swept.clock.advance(40 * 86_400)
+    swept.store.sweep()
+    assert (swept.rows("ledger"), swept.store.identity()) == (1, known)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import threading
 from typing import NamedTuple
+from uuid import uuid4
 
 from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
-from queuey.storage import Ledger
+from queuey.storage import IDENTITY, Ledger
 from queuey.storage.cassandra import placement
 from queuey.storage.cassandra.cas import Cas, Conclusion, new_number
 from queuey.storage.cassandra.clock import Clock
@@ -21,6 +22,8 @@ from queuey.storage.cassandra.skew import Watch
 
 KEPT = 30 * 24 * 3600
 """Seconds for which an entry is kept after its last change."""
+FOR_EVER = 0
+"""A TTL of none."""
 LONGEST_WORK = 500
 """Bytes of the name of a work."""
 _MOST_PIECES = 1 << 63
@@ -66,6 +69,18 @@ class CassandraLedger(Ledger):
     def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
         """See the contract."""
         _check(work, piece)
+        kept = min(KEPT, placement.longest_ttl(self._clock.now()))
+        return self._enter(work, piece, value, expected=expected, kept=kept)
+
+    def identity(self) -> str:
+        """See the contract of the store: a note of another kind, which is kept for ever."""
+        found = self.entry(IDENTITY, 0)
+        if found is None:
+            found = self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
+        return found.decode()
+
+    def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
+        """Enters a value that is kept for so many seconds."""
         until = self._clock.boottime() + self._options.catalogue_deadline
         with self._cas.turn(("ledger", work, piece)):
             while True:
@@ -75,7 +90,6 @@ class CassandraLedger(Ledger):
                 if present.value is not None and (present.value == value or present.value != expected):
                     return present.value
                 token = new_number()
-                kept = min(KEPT, placement.longest_ttl(self._clock.now()))
                 verdict = self._cas.run(_SET, (kept, value, token, work, piece, present.version))
                 if verdict.conclude(token) is Conclusion.DONE:
                     return value

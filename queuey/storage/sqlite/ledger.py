@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 from queuey.errors import Conflict
-from queuey.ids import TICKS_PER_SECOND
-from queuey.storage import Ledger
+from queuey.ids import TICKS_MAX, TICKS_PER_SECOND
+from queuey.storage import IDENTITY, Ledger
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.transaction import Transaction
@@ -41,6 +42,17 @@ class SqliteLedger(Ledger):
 
     def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
         """See the contract."""
+        return self._enter(work, piece, value, expected=expected)
+
+    def identity(self) -> str:
+        """See the contract of the store: a note of another kind, which is kept for ever."""
+        found = self.entry(IDENTITY, 0)
+        if found is None:
+            found = self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, changed=TICKS_MAX)
+        return found.decode()
+
+    def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, changed: int = 0) -> bytes:
+        """Enters a value; ``changed`` is what the sweep goes by, now unless given."""
 
         def change(transaction: Transaction) -> bytes:
             present = _find(transaction.connection, work, piece)
@@ -49,7 +61,7 @@ class SqliteLedger(Ledger):
                     message = f"piece {piece} of {work!r} is not in the ledger any more"
                     raise Conflict(message)
                 return present
-            transaction.connection.execute(_SET, (work, piece, value, transaction.now))
+            transaction.connection.execute(_SET, (work, piece, value, changed or transaction.now))
             return value
 
         return self._db.writer.perform(change)
