@@ -7,6 +7,7 @@
     │   ├── TooLarge              a body or a batch over its limit
     │   └── UnknownCoding         a body that is compressed
     ├── NotAuthenticated          a credential that is not known
+    │   └── NoCredential          none was given, and one is needed
     ├── NotAllowed                a known caller without the permission
     ├── NotFound
     │   ├── ApplicationNotFound
@@ -91,10 +92,28 @@ class NotAuthenticated(QueueyError):
     code = "InvalidApplicationKey"
 
 
+class NoCredential(NotAuthenticated):
+    """No credential was given where one is needed."""
+
+    code = "NoCredential"
+
+    def __str__(self) -> str:
+        """Says what to send."""
+        return "This needs a credential. Send the header Authorization: Application KEY"
+
+
 class NotAllowed(QueueyError):
-    """The caller lacks the permission."""
+    """The caller lacks the permission.
+
+    Args:
+        anonymous: It has given no credential at all.
+    """
 
     code = "Forbidden"
+
+    def __init__(self, *, anonymous: bool = False) -> None:
+        super().__init__()
+        self.anonymous = anonymous
 
 
 class NotFound(QueueyError):

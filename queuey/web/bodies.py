@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 import msgspec
 
 from queuey.errors import InvalidRequest, TooLarge, UnknownCoding
-from queuey.web.answers import Environ
+from queuey.web import fields
+from queuey.web.answers import Environ, Header
 
 MAX_FIELDS = 200
 CHUNK = 64 * 1024
 _DIGITS = 18
+
+STRICT = "strict"
+"""The field of any query that has unknown fields refused."""
+UNKNOWN = "queuey.unknown"
+"""Set in the environ of a request whose query has fields that nobody knows: their names."""
+MOST_NAMED = 10
+LONGEST_NAMED = 60
+"""How many unknown fields a warning names, and how much of each."""
 
 decode_any = msgspec.json.Decoder().decode
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -105,7 +114,7 @@ def parse_form(text: str, what: str) -> dict[str, str]:
     pairs = text.split("&")
     if len(pairs) > MAX_FIELDS:
         raise InvalidRequest({what: f"More than {MAX_FIELDS} fields"})
-    fields = {}
+    found = {}
     quoted = "%" in text or "+" in text or not text.isascii()
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -115,8 +124,40 @@ def parse_form(text: str, what: str) -> dict[str, str]:
             except UnicodeError:
                 raise InvalidRequest({what: "Not percent-encoded UTF-8"}) from None
         if name:
-            fields[name] = value
-    return fields
+            found[name] = value
+    return found
+
+
+def read_query(environ: Environ, known: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Reads the fields of the query. Those that nobody knows are ignored, and noted for a warning.
+
+    Args:
+        environ: The request.
+        known: The names of the fields that mean something.
+
+    Raises:
+        InvalidRequest: The query is malformed, or names an unknown field and asks for ``strict``.
+    """
+    given = parse_form(environ.get("QUERY_STRING", ""), "query")
+    if not known.issuperset(given):
+        _note_unknown(environ, given, known)
+    return given
+
+
+def _note_unknown(environ: Environ, given: dict[str, str], known: frozenset[str]) -> None:
+    unknown = [name for name in given if name not in known and name != STRICT]
+    if unknown and fields.boolean(given.get(STRICT, "")):
+        others = f"The fields are: {', '.join(sorted(known))}." if known else "There are none."
+        raise InvalidRequest(dict.fromkeys(map(fields.show, unknown), f"No field of this query. {others}"))
+    if unknown:
+        environ[UNKNOWN] = unknown
+
+
+def warning_about(unknown: list[str]) -> Header:
+    """Returns the header that names fields which were ignored, a few of them, percent-encoded."""
+    names = ", ".join(quote(name, safe="")[:LONGEST_NAMED] for name in unknown[:MOST_NAMED])
+    more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+    return ("Warning", f'299 - "Ignored, as they are no fields of this query: {names}{more}"')
 
 
 def _unquote(text: str) -> str:
@@ -150,9 +191,9 @@ def read_object(body: bytes) -> dict[str, Any]:
         InvalidRequest: It is none.
     """
     try:
-        fields = decode_any(body)
+        found = decode_any(body)
     except JSON_ERRORS as error:
         raise bad_json(error) from None
-    if not isinstance(fields, dict):
+    if not isinstance(found, dict):
         raise bad_json("It is no object")
-    return fields
+    return found

@@ -1,15 +1,20 @@
-"""One view per resource, which looks at the method: cheaper than one view per method, and everything else is 404."""
+"""One view per resource, which looks at the method: cheaper than one view per method.
+
+Every resource has HEAD where it has GET, and OPTIONS; other methods are 405. Resources of the original's answer as the
+original's did: other methods are 404, HEAD included, and callers without a credential are told 403 in place of 401.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from time import perf_counter
 from typing import Any
 
-from queuey.errors import QueueChanged
+from queuey.errors import NoCredential, NotAllowed, QueueChanged
 from queuey.metrics import Metrics
-from queuey.web.answers import Answer, Environ
-from queuey.web.errors import NoSuchResource, error_answer
+from queuey.web.answers import Answer, Environ, text_answer
+from queuey.web.bodies import UNKNOWN, read_query, warning_about
+from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_answer
 from queuey.web.later import Begin, Later, WouldBlock
 from queuey.web.paths import check_path
 
@@ -21,14 +26,21 @@ EarlyHandler = Callable[[Environ, Match], Begun]
 """Prepares a request's work without blocking; gives how to begin it, and how to answer with its result."""
 
 
-def _no_such_method(environ: Environ, match: Match) -> Answer:
-    raise NoSuchResource("The resource does not have this method.")
+def _asking_nothing(handler: Handler) -> Handler:
+    """Returns a handler whose requests have no query; where one has, its fields are unknown."""
+
+    def handle(environ: Environ, match: Match) -> Answer:
+        if environ.get("QUERY_STRING"):
+            read_query(environ)
+        return handler(environ, match)
+
+    return handle
 
 
 class Endpoint:
     """Answers for one resource, counts what it answers, and turns errors into answers."""
 
-    __slots__ = ("_at_once", "_metrics", "_name", "handlers", "look_up")
+    __slots__ = ("_allow", "_at_once", "_handlers", "_metrics", "_name", "_original", "look_up")
 
     def __init__(
         self,
@@ -37,6 +49,9 @@ class Endpoint:
         handlers: Mapping[str, Handler],
         at_once: Mapping[str, EarlyHandler] | None = None,
         look_up: Callable[[Environ, Match], None] | None = None,
+        *,
+        asking: Container[str] = (),
+        original: bool = False,
     ) -> None:
         """Names a resource and its methods.
 
@@ -46,8 +61,18 @@ class Endpoint:
             handlers: By method.
             at_once: By method, handlers that never block, for :meth:`begin`.
             look_up: Blocks in their stead: brings into memory what they need.
+            asking: Methods whose handlers read the query themselves.
+            original: The original had this resource, and clients of it know how it answers.
         """
-        self.handlers = dict(handlers)
+        self._handlers = {
+            method: handler if method in asking else _asking_nothing(handler) for method, handler in handlers.items()
+        }
+        if not original:
+            if "GET" in handlers:
+                self._handlers["HEAD"] = self._handlers["GET"]
+            self._handlers["OPTIONS"] = self._options
+        self._allow = ", ".join(sorted(self._handlers))
+        self._original = original
         self._at_once = dict(at_once or {})
         self.look_up = look_up
         self._metrics = metrics
@@ -59,9 +84,13 @@ class Endpoint:
         environ: Environ = request.environ
         try:
             check_path(environ)
-            answer = self.handlers.get(environ["REQUEST_METHOD"], _no_such_method)(environ, request.matchdict)
+            answer = self._handlers.get(environ["REQUEST_METHOD"], self._no_such_method)(environ, request.matchdict)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
+            if isinstance(error, NotAllowed) and error.anonymous and not self._original:
+                error = NoCredential()
             answer = error_answer(error, environ)
+        if UNKNOWN in environ:
+            answer.headers += (warning_about(environ[UNKNOWN]),)
         self._metrics.observe(self._name, answer.status, perf_counter() - start)
         return answer
 
@@ -92,3 +121,17 @@ class Endpoint:
             return answer
 
         return Later(begin, finish)
+
+    def _options(self, environ: Environ, match: Match) -> Answer:
+        """Says which methods there are."""
+        return self._allowing(text_answer(self._allow))
+
+    def _no_such_method(self, environ: Environ, match: Match) -> Answer:
+        if self._original:
+            return self._allowing(error_answer(NoSuchResource("The resource does not have this method."), environ))
+        text = f"{environ['REQUEST_METHOD'][:20]} is no method of this resource. It has: {self._allow}."
+        return self._allowing(error_answer(MethodNotAllowed(text), environ))
+
+    def _allowing(self, answer: Answer) -> Answer:
+        answer.headers += (("Allow", self._allow),)
+        return answer

@@ -26,7 +26,10 @@ STATUSES: dict[type[Exception], int] = {
 }
 """The most specific class of an error decides; whatever is not here is a defect of ours and answers 500."""
 
-HEADERS: dict[int, tuple[Header, ...]] = {415: (("Accept-Encoding", "identity"),)}
+HEADERS: dict[int, tuple[Header, ...]] = {
+    401: (("WWW-Authenticate", 'Application realm="queuey"'),),
+    415: (("Accept-Encoding", "identity"),),
+}
 """What goes with a status whatever the error."""
 
 BATCH = "queuey.batch"
@@ -38,6 +41,15 @@ ACCESS_DENIED = "403 Forbidden\n\nAccess was denied to this resource.\n"
 
 class NoSuchResource(errors.NotFound):
     """No route leads here, or the resource does not have the method."""
+
+
+class MethodNotAllowed(errors.QueueyError):
+    """The resource does not have the method."""
+
+    code = "MethodNotAllowed"
+
+
+STATUSES[MethodNotAllowed] = 405
 
 
 def status_of(error: Exception) -> int:

@@ -61,7 +61,7 @@ class Gate:
 
         def check(row: Queue) -> None:
             if not allowed(row, names, action):
-                raise NotAllowed
+                raise NotAllowed(anonymous=not names)
 
         return self._service.enter(queue, check)
 
@@ -92,5 +92,6 @@ class Gate:
             NotAllowed: The caller is somebody else.
         """
         self._service.queues.require_application(application)
-        if owner_name(application) not in self.names(environ):
-            raise NotAllowed
+        names = self.names(environ)
+        if owner_name(application) not in names:
+            raise NotAllowed(anonymous=not names)

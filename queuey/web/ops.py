@@ -13,7 +13,6 @@ from queuey.service import Service
 from queuey.web.answers import Answer, Environ, json_answer, text_answer
 from queuey.web.endpoint import Endpoint, Match
 
-METHODS = ("GET", "HEAD")
 LOOK_EVERY = 1.0
 """Seconds between two writes of the heartbeat to the store."""
 
@@ -83,9 +82,9 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     service: Service = config.registry.service
     views = OpsViews(service)
     resources = {
-        "ops.heartbeat": ("/__heartbeat__", dict.fromkeys(METHODS, views.heartbeat)),
-        "ops.lbheartbeat": ("/__lbheartbeat__", dict.fromkeys(METHODS, views.lbheartbeat)),
-        "ops.version": ("/__version__", dict.fromkeys(METHODS, views.version)),
+        "ops.heartbeat": ("/__heartbeat__", {"GET": views.heartbeat}),
+        "ops.lbheartbeat": ("/__lbheartbeat__", {"GET": views.lbheartbeat}),
+        "ops.version": ("/__version__", {"GET": views.version}),
     }
     if config.registry.publish_metrics:
         resources["ops.metrics"] = ("/metrics", {"GET": views.metrics})

@@ -26,11 +26,11 @@ def strict_document() -> dict[str, Any]:
 
 def operation(method: str, path: str) -> dict[str, Any] | None:
     """Finds the documented operation of a request, None if there is none."""
-    path = path.rstrip("/")
+    path = path.rstrip("/") or "/"
     for template in PATHS_IN_ORDER:
         pattern = re.sub(r"\\{(\w+)\\}", "[^/]+", re.escape(template))
-        if re.fullmatch(pattern, path) and method.lower() in document()["paths"][template]:
-            found: dict[str, Any] = strict_document()["paths"][template][method.lower()]
+        if re.fullmatch(pattern, path):
+            found: dict[str, Any] | None = strict_document()["paths"][template].get(method.lower())
             return found
     return None
 

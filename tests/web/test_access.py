@@ -63,11 +63,22 @@ READING = {"read", "fetch", "info", "groups"}
 def test_permissions(
     owner: Caller, guest: Caller, anonymous: Caller, fields: dict[str, str], who: str, may: set[str]
 ) -> None:
-    """Each kind of caller may do exactly this; everything else is 403."""
+    """Each kind of caller may do exactly this; else it is 403, or 401 for nobody at what the original did not have."""
     owner.create("q", **fields)
     found = statuses({"owner": owner, "guest": guest, "anonymous": anonymous}[who])
     assert {name for name, status in found.items() if status < 400} == may
-    assert {status for status in found.values() if status >= 400} <= {403}
+    new = {"info", "groups", "commit", "purge"}
+    refused = {name: status for name, status in found.items() if status >= 400}
+    assert refused == {name: 401 if who == "anonymous" and name in new else 403 for name in refused}
+
+
+def test_refusals_name_the_scheme(owner: Caller, anonymous: Caller) -> None:
+    """401 says in its header how to be known, whether a wrong credential was given or none."""
+    owner.create("q")
+    wrong = Caller(owner.app, "Application x")
+    for reply, name in ((wrong.get("q"), "InvalidApplicationKey"), (anonymous.get("q/info"), "NoCredential")):
+        assert (reply.status, list(reply.errors)) == (401, [name])
+        assert reply.headers["WWW-Authenticate"] == 'Application realm="queuey"'
 
 
 def test_principals_stay_in_force(owner: Caller, guest: Caller) -> None:

@@ -438,6 +438,25 @@ def test_writes_that_end_after_the_loop(run: Run, owner: Caller, between: Interp
     held.done[0]([(1, 1)], None)
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_unknown_fields_of_what_is_answered_at_once(run: Run, owner: Caller, *, strict: bool) -> None:
+    """A misspelt field is told of, or refused, also where the loop's thread would have answered."""
+    owner.create("q")
+    requests = [Request(body=b"x"), Request("GET")]
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        found = []
+        for request in requests:
+            request.query = "partition=2&strict=1" if strict else "partition=2"
+            found.append(await request.to(gateway))
+        return found
+
+    replies = run(work)
+    assert [reply.status for reply in replies] == ([400, 400] if strict else [201, 200])
+    assert ["Warning" in reply.headers for reply in replies] == [not strict] * 2
+    assert len(owner.get("q").messages) == (not strict)
+
+
 def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:
     """Unknown keys, foreign schemes and callers who are refused are looked at in threads: the loop stays free."""
     owner.create("q")

@@ -259,9 +259,7 @@ def test_no_body_at_all(owner: Caller, queue: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
-        "/v1",
-        "/v1/",
+        "/v2",
         "/v2/queuey",
         "/v1/queuey/q/1/2",
         "/v1/%FF",
@@ -282,25 +280,55 @@ def test_paths_that_lead_nowhere(owner: Caller, queue: str, path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "methods"),
+    ("path", "methods", "others"),
     [
-        ("", "HEAD PUT DELETE PATCH OPTIONS"),
-        ("q", "HEAD PATCH OPTIONS"),
-        ("q/", "HEAD"),
-        (f"q/{ID}", "HEAD POST PATCH"),
-        ("q/info", "HEAD POST PUT DELETE"),
-        ("q/messages", "HEAD GET POST PUT"),
-        ("q/offsets", "HEAD POST PUT DELETE"),
-        ("q/offsets/g", "HEAD POST"),
-        ("_read", "HEAD GET PUT DELETE"),
-        ("/metrics", "HEAD POST"),
-        ("/v1/openapi.json", "HEAD POST"),
+        ("", "GET, POST", "HEAD PUT DELETE PATCH OPTIONS"),
+        ("q", "DELETE, GET, POST, PUT", "HEAD PATCH OPTIONS"),
+        ("q/", "DELETE, GET, POST, PUT", "HEAD"),
+        (f"q/{ID}", "DELETE, GET, PUT", "HEAD POST PATCH OPTIONS"),
     ],
 )
-def test_methods_that_a_resource_does_not_have(owner: Caller, queue: str, path: str, methods: str) -> None:
-    """Every other method on a known resource is 404, HEAD included."""
-    for method in [*methods.split(), "BREW"]:
-        assert owner(method, path).status == 404, method
+def test_methods_that_a_resource_of_the_originals_does_not_have(
+    owner: Caller, queue: str, path: str, methods: str, others: str
+) -> None:
+    """What the original had answers 404 to every other method, HEAD included, and says which ones there are."""
+    for method in [*others.split(), "BREW"]:
+        reply = owner(method, path)
+        assert (reply.status, reply.headers["Allow"]) == (404, methods), method
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("q/info", "GET, HEAD, OPTIONS"),
+        ("q/messages", "DELETE, OPTIONS"),
+        ("q/offsets", "GET, HEAD, OPTIONS"),
+        ("q/offsets/g", "DELETE, GET, HEAD, OPTIONS, PUT"),
+        ("_read", "OPTIONS, POST"),
+        ("/", "GET, HEAD, OPTIONS"),
+        ("/v1/", "GET, HEAD, OPTIONS"),
+        ("/v1/openapi.json", "GET, HEAD, OPTIONS"),
+        ("/metrics", "GET, HEAD, OPTIONS"),
+        ("/__heartbeat__", "GET, HEAD, OPTIONS"),
+        ("/__lbheartbeat__/", "GET, HEAD, OPTIONS"),
+        ("/__version__", "GET, HEAD, OPTIONS"),
+    ],
+)
+def test_methods_that_other_resources_do_not_have(owner: Caller, queue: str, path: str, methods: str) -> None:
+    """Other methods are 405, which says which ones there are, and so does OPTIONS; HEAD is GET without its body."""
+    for method in {"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "BREW"} - set(methods.split(", ")):
+        reply = owner(method, path)
+        assert (reply.status, reply.headers["Allow"]) == (405, methods), method
+        if method != "HEAD":
+            assert list(reply.errors) == ["MethodNotAllowed"]
+    options = owner("OPTIONS", path)
+    assert (options.status, options.headers["Allow"], options.text) == (200, methods, methods)
+    if "HEAD" in methods:
+        put = owner.send_json("PUT", "q/offsets/g", {"partitions": {"1": {"offset": ID}}})
+        assert put.status == 200
+        got, head = owner("GET", path), owner("HEAD", path)
+        assert (head.status, head.body, head.headers["Content-Type"]) == (200, b"", got.headers["Content-Type"])
+        assert path == "/metrics" or head.headers["Content-Length"] == str(len(got.body))
 
 
 def test_long_names(owner: Caller) -> None:

@@ -1,4 +1,4 @@
-"""Version 1 of the API: everything the original Queuey served, and more, under ``/v1``.
+"""Version 1 of the API: everything the original Queuey served, and more, under ``/v1``, and a hello at ``/``.
 
 One include, which owns its routes, its bodies (:mod:`.structs`), its views and its OpenAPI document (:mod:`.spec`).
 """
@@ -12,6 +12,7 @@ from queuey.service import Service
 from queuey.web.answers import JSON, Answer, Environ, encode
 from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Match
 from queuey.web.gate import Gate
+from queuey.web.v1.hello import HelloView
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.offsets import OffsetViews
 from queuey.web.v1.queues import QueueViews
@@ -23,6 +24,10 @@ HOT = "v1.queue"
 SLASH = "{_:/?}"
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"
+ORIGINAL = frozenset({HOT, "v1.application", "v1.ids"})
+"""The resources that the original had, too: its clients know their 403 and 404."""
+ASKING = {HOT: {"GET"}, "v1.application": {"GET"}, "v1.ids": {"GET"}}
+"""Methods whose requests have a query."""
 
 
 @cache
@@ -39,13 +44,15 @@ def routes(
     service: Service, gate: Gate, messages: MessageViews, ranges: RangeViews
 ) -> list[tuple[str, str, dict[str, Handler]]]:
     """Returns name, pattern and methods of every resource, in the order of matching: the hot one first."""
-    queues, offsets = QueueViews(service, gate), OffsetViews(service, gate)
+    queues, offsets, hello = QueueViews(service, gate), OffsetViews(service, gate), HelloView(service)
     return [
         (
             HOT,
             QUEUE,
             {"POST": messages.post, "GET": ranges.read, "PUT": queues.update, "DELETE": queues.delete},
         ),
+        ("v1.root", "/", {"GET": hello.show}),
+        ("v1.hello", "/v1", {"GET": hello.show}),
         ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
         ("v1.application", APP, {"POST": queues.create, "GET": queues.list}),
         ("v1.read", APP + "/_read", {"POST": ranges.read_many}),
@@ -69,8 +76,16 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     messages, ranges = MessageViews(service, gate), RangeViews(service, gate)
     at_once: dict[str, EarlyHandler] = {"POST": messages.begin_post, "GET": ranges.begin_read}
     for name, pattern, handlers in routes(service, gate, messages, ranges):
-        config.add_route(name, pattern + SLASH)
-        endpoint = Endpoint(name, service.metrics, handlers, at_once if name == HOT else None, gate.look_up)
+        config.add_route(name, pattern if pattern.endswith("/") else pattern + SLASH)
+        endpoint = Endpoint(
+            name,
+            service.metrics,
+            handlers,
+            at_once if name == HOT else None,
+            gate.look_up,
+            asking=ASKING.get(name, ()),
+            original=name in ORIGINAL,
+        )
         config.add_view(endpoint, route_name=name)
         if name == HOT:
             config.registry.hot = endpoint

@@ -13,7 +13,7 @@ from queuey.messages import Message, Queue
 from queuey.service import Draft, Place, Service
 from queuey.web import fields
 from queuey.web.answers import JSON, Answer, Environ, Header, body_of, json_answer
-from queuey.web.bodies import parse_form, read_body
+from queuey.web.bodies import read_body, read_query
 from queuey.web.endpoint import Begun, Match
 from queuey.web.errors import BATCH
 from queuey.web.fields import Errors
@@ -23,6 +23,7 @@ from queuey.web.v1 import structs
 from queuey.web.v1.drafts import read_batch, read_single
 from queuey.web.v1.render import render_fetched, render_posted
 
+FETCH_FIELDS = frozenset({"raw"})
 _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
 
 
@@ -127,6 +128,8 @@ class MessageViews:
 
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
+        if environ["QUERY_STRING"]:
+            raise WouldBlock  # it has no fields, of which only the other way tells
         queue = self._gate.enter_at_once(environ, match, "write")
         batch = _is_batch(environ)
         try:
@@ -165,7 +168,7 @@ class MessageViews:
         queue = self._gate.find(match)
         places = parse_places(match["ids"], self._limits.max_ids)
         entry = self._gate.enter(environ, queue, "read")
-        raw = fields.boolean(parse_form(environ.get("QUERY_STRING", ""), "query").get("raw", ""))
+        raw = fields.boolean(read_query(environ, FETCH_FIELDS).get("raw", ""))
         if raw and len(places) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
         messages = self._messages.fetch(entry, places)

@@ -13,7 +13,7 @@ from queuey.partitions import MAX_PARTITIONS
 from queuey.service import Service
 from queuey.web import fields
 from queuey.web.answers import Answer, Environ, json_answer
-from queuey.web.bodies import parse_form, read_fields
+from queuey.web.bodies import read_fields, read_query
 from queuey.web.endpoint import Match
 from queuey.web.fields import Errors
 from queuey.web.gate import Gate
@@ -21,6 +21,7 @@ from queuey.web.v1 import structs
 from queuey.web.v1.render import horizon_id
 
 MAX_READ_DELAY = 3600
+LIST_FIELDS = frozenset({"limit", "offset", "details", "include_count"})
 RESETTABLE = ("principals", "ttl", "read_delay")
 
 
@@ -110,7 +111,7 @@ class QueueViews:
     def list(self, environ: Environ, match: Match) -> Answer:
         """Lists queues by name."""
         self._gate.own(environ, match["app"])
-        given = parse_form(environ.get("QUERY_STRING", ""), "query")
+        given = read_query(environ, LIST_FIELDS)
         errors = Errors()
         limit = errors.take("limit", fields.integer, given.get("limit"), 1, self._limits.max_list)
         errors.check()

@@ -9,7 +9,7 @@ from queuey.errors import InvalidRequest, NotAllowed, NotFound, Outcome, QueueyE
 from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
 from queuey.web import fields
 from queuey.web.answers import JSON, Answer, Environ, body_of, encode
-from queuey.web.bodies import bad_json, parse_form, read_body, read_object
+from queuey.web.bodies import UNKNOWN, bad_json, read_body, read_object, read_query
 from queuey.web.endpoint import Begun, Match
 from queuey.web.errors import error_texts
 from queuey.web.fields import Errors
@@ -19,6 +19,7 @@ from queuey.web.v1.render import render_reading
 
 ORDERS = ("ascending", "descending")
 BOUNDS = ("since", "after", "before", "until")
+FIELDS = frozenset({*BOUNDS, "partitions", "limit", "order", "delay", "merge", "wait"})
 
 
 def _bound(value: object) -> Bound:
@@ -97,7 +98,7 @@ class RangeViews:
         """
         queue = self._gate.enter_at_once(environ, match, "read")
         wanted, wait = self._asked(environ)
-        if wait:
+        if wait or UNKNOWN in environ:
             raise WouldBlock
 
         def begin(done: Done) -> Callable[[], Outcome]:
@@ -109,7 +110,7 @@ class RangeViews:
 
     def _asked(self, environ: Environ) -> tuple[Range, float]:
         """Reads what the query asks for, and for how many seconds to wait for it."""
-        given = parse_form(environ.get("QUERY_STRING", ""), "query")
+        given = read_query(environ, FIELDS)
         if not given:
             return Range(limit=self._limits.default_limit), 0.0
         errors = Errors()

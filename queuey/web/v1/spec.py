@@ -24,7 +24,11 @@ SECURITY = {
 
 ABOUT = (
     "What is no HTTP request is refused by the HTTP server itself, by a status of 400 to 431 without a body, and its "
-    "connection is closed. Every other answer is one of those named here."
+    "connection is closed. Every other answer is one of those named here. The resources that the original had (an "
+    "application, a queue, messages by id) answer 404, with `Allow`, to other methods than those named here, and 403 "
+    "to callers without a credential. All others have HEAD where they have GET, and OPTIONS; other methods are 405 "
+    "with `Allow`, and callers without a credential are told 401. The header `Warning` names fields of a query that are "
+    "not known; with `strict=1` they are refused by 400."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 
@@ -61,6 +65,7 @@ def _header(name: str, about: str, schema: dict[str, Any] | None = None) -> Para
 
 
 BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
+STRICT = _query("strict", "Refuse unknown fields of the query by 400 in place of naming them in `Warning`", BOOLEAN)
 TTL = _header("X-TTL", "Seconds to live", _number(1, 33554432))
 KEPT_HEADERS = "Up to 16 headers `X-Header-<name>`, whatever the name, are kept with the message."
 ENCODING = _header(
@@ -88,12 +93,14 @@ RANGE_PARAMETERS = (
     _query("delay", "0: ignore the read delay; the answer's cursor is not safe to keep then", BOOLEAN),
     _query("merge", "One list in time order over the partitions", BOOLEAN),
     _query("wait", "Seconds to wait if there is nothing to answer", _number(0, 20, 0, "number")),
+    STRICT,
 )
 LIST_PARAMETERS = (
     _query("limit", "Queues in the answer", _number(1, 10000, 1000)),
     _query("offset", "Queue name to start at, inclusive"),
     _query("details", "All fields", BOOLEAN),
     _query("include_count", "Message counts and all fields", BOOLEAN),
+    STRICT,
 )
 RAW_HEADERS = {
     "X-Message-Id": "The message's id",
@@ -110,7 +117,7 @@ PROBLEM = {"application/problem+json": structs.Problem}
 FAILURE: Content = {JSON: structs.Failure, **PROBLEM}
 ERRORS = {
     400: Response(FAILURE),
-    401: Response(FAILURE),
+    401: Response(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
     403: Response({**PLAIN, **PROBLEM}),
     404: Response({**FAILURE, **PLAIN}),
     409: Response(FAILURE),
@@ -207,7 +214,7 @@ MESSAGE_OPERATIONS = (
         method="GET",
         path=QUEUE + "/{ids}",
         summary="Get messages, by id",
-        parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN),),
+        parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN), STRICT),
         success={200: Response({JSON: (structs.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         errors=TOO_LONG,
     ),
@@ -268,15 +275,26 @@ OFFSET_OPERATIONS = (
         errors=USUAL,
     ),
 )
+HELLO_OPERATIONS = tuple(
+    Operation(
+        method="GET",
+        path=path,
+        summary=summary,
+        success=_ok(structs.Hello),
+        errors=(400, 500, 503),
+        anonymous=True,
+    )
+    for path, summary in (("/", "Show service"), ("/v1", "Show api"))
+)
 DOCUMENT_OPERATION = Operation(
     method="GET",
     path="/v1/openapi.json",
     summary="Get this document",
     success={200: Response({JSON: {"type": "object"}})},
-    errors=(),
+    errors=(400,),
     anonymous=True,
 )
-OPERATIONS = (*QUEUE_OPERATIONS, *MESSAGE_OPERATIONS, *OFFSET_OPERATIONS, DOCUMENT_OPERATION)
+OPERATIONS = (*QUEUE_OPERATIONS, *MESSAGE_OPERATIONS, *OFFSET_OPERATIONS, *HELLO_OPERATIONS, DOCUMENT_OPERATION)
 
 
 def document() -> dict[str, Any]:

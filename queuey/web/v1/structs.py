@@ -46,6 +46,16 @@ class Done(Struct, kw_only=True):
     status: Ok = "ok"
 
 
+class Hello(Done, kw_only=True):
+    """What runs at an address."""
+
+    name: Literal["queuey"] = "queuey"
+    version: str
+    store: str
+    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="tells this store from every other")]
+    links: Annotated[dict[str, str], Meta(description="paths, or patterns of such, by what is there")]
+
+
 class CreatedQueue(Done, kw_only=True):
     """A queue as it stands after creating or finding it."""
 

@@ -1,0 +1,31 @@
+"""What somebody finds who has nothing but the address: what runs here, which store it serves, where to go on."""
+
+from __future__ import annotations
+
+from queuey import __version__
+from queuey.service import Service
+from queuey.web.answers import Answer, Environ, json_answer
+from queuey.web.endpoint import Match
+from queuey.web.v1 import structs
+
+LINKS = {
+    "api": "/v1/",
+    "application": "/v1/{application}",
+    "openapi": "/v1/openapi.json",
+    "version": "/__version__",
+    "health": "/__heartbeat__",
+}
+
+
+class HelloView:
+    """View of ``/`` and of ``/v1/``."""
+
+    def __init__(self, service: Service) -> None:
+        self._store = service.store
+        self._id: str | None = None
+
+    def show(self, environ: Environ, match: Match) -> Answer:
+        """Says what runs here. The store is asked once for what it is called."""
+        if self._id is None:
+            self._id = self._store.identity()
+        return json_answer(structs.Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))

@@ -1,0 +1,64 @@
+"""Fields of queries that mean nothing: said in a header, or refused on request, never passed over in silence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.web.bodies import warning_about
+from tests.web.caller import Caller
+
+ID = "ab" * 6 + "1bcd8" + "0" * 15
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "q", ""),
+        ("GET", "", ""),
+        ("GET", f"q/{ID}", ""),
+        ("GET", "q/info", ""),
+        ("POST", "q", "x"),
+        ("PUT", f"q/{ID}", "x"),
+        ("DELETE", f"q/{ID}", ""),
+        ("POST", "_read", '{"queues":[]}'),
+        ("DELETE", "q", ""),
+        ("GET", "/", ""),
+        ("GET", "/__version__", ""),
+    ],
+)
+def test_unknown_fields(owner: Caller, method: str, path: str, body: str) -> None:
+    """An unknown field of any query is named in a warning; where strict is asked for it is refused and nothing done."""
+    owner.create("q")
+    strict = owner(method, path, body, partition=2, strict=1)
+    assert (strict.status, list(strict.errors)) == (400, ["partition"])
+    assert owner.get("q").messages == []
+    for query in ("partition=2", "partition=2&strict=0"):
+        reply = owner(method, f"{path}?{query}", body)
+        assert reply.headers.get("Warning") == '299 - "Ignored, as they are no fields of this query: partition"'
+        if method != "DELETE":
+            assert reply.status < 300
+
+
+def test_known_fields(owner: Caller) -> None:
+    """Fields that mean something are no reason for a warning, and strict takes them."""
+    owner.create("q")
+    known = "partitions=*&limit=5&order=descending&since=1&after=1&before=2&until=2&delay=0&merge=1&wait=0&strict=true"
+    for path in (f"q?{known}", "?limit=1&offset=a&details=1&include_count=1&strict=1", f"q/{ID}?raw=0&strict=1"):
+        reply = owner("GET", path)
+        assert (reply.status, "Warning" in reply.headers) == (200, False)
+
+
+@given(st.lists(st.text(), min_size=1, max_size=200))
+def test_a_warning_is_one_short_line(names: list[str]) -> None:
+    """Whatever somebody names a field, the header is a short text that no reader takes for anything else."""
+    name, value = warning_about(names)
+    assert (name, value.isascii(), value.isprintable(), value.count('"'), "\\" in value) == (
+        "Warning",
+        True,
+        True,
+        2,
+        False,
+    )
+    assert len(value) < 800
