@@ -6,12 +6,14 @@ folded into those of the past, so that servers which start and stop threads neit
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
-from prometheus_client import CollectorRegistry, generate_latest
+import msgspec
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -111,59 +113,89 @@ class Metrics:
                 self._past.add(counts)
 
 
-def _requests(requests: dict[Request, list[float]]) -> Iterator[Metric]:
-    counter = CounterMetricFamily("queuey_requests", "Requests answered.", labels=("route", "status"))
-    routes: dict[str, list[float]] = {}
-    for (route, status), cells in sorted(requests.items()):
-        counter.add_metric((route, str(status)), sum(cells[1:]))
-        mine = routes.get(route)
-        routes[route] = [a + b for a, b in zip(mine, cells, strict=True)] if mine else list(cells)
-    yield counter
-    latency = HistogramMetricFamily("queuey_request_seconds", "Time to answer.", labels=("route",))
-    for route, cells in routes.items():
-        so_far, buckets = 0.0, []
-        for bound, count in zip((*map(str, BUCKETS), "+Inf"), cells[1:], strict=True):
-            so_far += count
-            buckets.append((bound, so_far))
-        latency.add_metric((route,), buckets, cells[0])
-    yield latency
+class Snapshot(msgspec.Struct):
+    """What one process has served so far, and what its store says of itself.
+
+    Attributes:
+        requests: Route, status and cells (see :class:`Metrics`) of each kind of request.
+        received: Messages taken in.
+        delivered: Messages given out.
+        statistics: Of the store; names that end in ``_total`` are counters, others gauges.
+    """
+
+    requests: list[tuple[str, int, list[float]]]
+    received: int
+    delivered: int
+    statistics: dict[str, float]
 
 
-def _statistics(numbers: dict[str, float]) -> Iterator[Metric]:
-    for name, value in sorted(numbers.items()):
-        if name.endswith("_total"):
-            yield CounterMetricFamily(f"queuey_{name.removesuffix('_total')}", "Of the store.", value=value)
-        else:
-            yield GaugeMetricFamily(f"queuey_{name}", "Of the store.", value=value)
+def snapshot(metrics: Metrics, statistics: dict[str, float]) -> Snapshot:
+    """Returns what a process has counted by now."""
+    requests, received, delivered = metrics.total()
+    rows = [(route, status, cells) for (route, status), cells in sorted(requests.items())]
+    return Snapshot(rows, received, delivered, statistics)
+
+
+Workers = Mapping[str, Snapshot | None]
+"""Of each worker by its name, None for one that gave no answer. One without a name is alone."""
 
 
 class _Scrape(Collector):
-    """Turns the counts into Prometheus' families when asked."""
+    """Turns snapshots into Prometheus' families. Where there are several, each series names its worker.
 
-    def __init__(self, metrics: Metrics, statistics: Callable[[], dict[str, float]]) -> None:
-        self._metrics = metrics
-        self._statistics = statistics
-
-    def describe(self) -> Iterable[Metric]:
-        """Says nothing beforehand: the families depend on what was served."""
-        return ()
-
-    def collect(self) -> Iterable[Metric]:
-        """Yields every family."""
-        requests, received, delivered = self._metrics.total()
-        yield from _requests(requests)
-        yield CounterMetricFamily("queuey_messages_received", "Messages stored for producers.", value=received)
-        yield CounterMetricFamily("queuey_messages_delivered", "Messages given to readers.", value=delivered)
-        yield from _statistics(self._statistics())
-
-
-def exposition(metrics: Metrics, statistics: Callable[[], dict[str, float]]) -> Callable[[], bytes]:
-    """Returns a function that writes everything in Prometheus' text form.
-
-    Args:
-        metrics: This process's counts.
-        statistics: Gives the store's numbers; names that end in ``_total`` are counters, others gauges.
+    To add them up would make a counter fall when a worker is replaced, by all that this one had counted, and Prometheus
+    would take what the others have for new.
     """
-    registry = CollectorRegistry()
-    registry.register(_Scrape(metrics, statistics))
-    return lambda: generate_latest(registry)
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._found = [(((name,) if name else ()), found) for name, found in workers.items() if found is not None]
+        self._labels = () if "" in workers else ("worker",)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields every family."""
+        yield from self._requests()
+        abouts = {"received": "Messages stored for producers.", "delivered": "Messages given to readers."}
+        for name, about in abouts.items():
+            counter = CounterMetricFamily(f"queuey_messages_{name}", about, labels=self._labels)
+            for worker, found in self._found:
+                counter.add_metric(worker, getattr(found, name))
+            yield counter
+        yield from self._statistics()
+        if self._labels:
+            up = GaugeMetricFamily("queuey_worker_up", "Whether the worker is in this scrape.", labels=self._labels)
+            for name, one in self._workers.items():
+                up.add_metric((name,), float(one is not None))
+            yield up
+
+    def _requests(self) -> Iterator[Metric]:
+        named = ("route", "status", *self._labels)
+        counter = CounterMetricFamily("queuey_requests", "Requests answered.", labels=named)
+        latency = HistogramMetricFamily("queuey_request_seconds", "Time to answer.", labels=("route", *self._labels))
+        for worker, found in self._found:
+            routes: dict[str, list[float]] = {}
+            for route, status, cells in found.requests:
+                counter.add_metric((route, str(status), *worker), sum(cells[1:]))
+                mine = routes.get(route)
+                routes[route] = [a + b for a, b in zip(mine, cells, strict=True)] if mine else cells
+            for route, cells in routes.items():
+                so_far = itertools.accumulate(cells[1:])
+                buckets = list(zip((*map(str, BUCKETS), "+Inf"), so_far, strict=True))
+                latency.add_metric((route, *worker), buckets, cells[0])
+        yield counter
+        yield latency
+
+    def _statistics(self) -> Iterator[Metric]:
+        for name in sorted({name for _, found in self._found for name in found.statistics}):
+            counts = name.endswith("_total")
+            kind = CounterMetricFamily if counts else GaugeMetricFamily
+            family = kind(f"queuey_{name.removesuffix('_total')}", "Of the store.", labels=self._labels)
+            for worker, found in self._found:
+                if name in found.statistics:
+                    family.add_metric(worker, found.statistics[name])
+            yield family
+
+
+def exposition(workers: Workers) -> bytes:
+    """Writes everything in Prometheus' text form."""
+    return generate_latest(_Scrape(workers))

@@ -12,6 +12,7 @@ from queuey.errors import StoreUnavailable
 from queuey.service import Service
 from queuey.web.answers import Answer, Environ, json_answer, text_answer
 from queuey.web.endpoint import Endpoint, Match
+from queuey.web.workers import Told
 
 LOOK_EVERY = 1.0
 """Seconds between two writes of the heartbeat to the store."""
@@ -22,7 +23,7 @@ class OpsViews:
 
     def __init__(self, service: Service, clock: Callable[[], float] = time.monotonic) -> None:
         self._service = service
-        self._exposition = metrics.exposition(service.metrics, self._statistics)
+        self.told = Told(lambda: metrics.snapshot(service.metrics, self._statistics()))
         self._clock = clock
         self._looking = threading.Lock()
         self._health: StoreUnavailable | None = None
@@ -66,8 +67,8 @@ class OpsViews:
         return json_answer({"name": "queuey", "version": __version__, "store": self._service.store.name})
 
     def metrics(self, environ: Environ, match: Match) -> Answer:
-        """Writes what this process has done, for Prometheus."""
-        return Answer(200, self._exposition(), ("Content-Type", metrics.CONTENT_TYPE))
+        """Writes what all workers have done, for Prometheus."""
+        return Answer(200, metrics.exposition(self.told.all()), ("Content-Type", metrics.CONTENT_TYPE))
 
     def _statistics(self) -> dict[str, float]:
         """Returns the store's numbers; what this process counted must be readable while the store is not."""
@@ -81,6 +82,7 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     """Adds the operations resources."""
     service: Service = config.registry.service
     views = OpsViews(service)
+    config.registry.told = views.told
     resources = {
         "ops.heartbeat": ("/__heartbeat__", {"GET": views.heartbeat}),
         "ops.lbheartbeat": ("/__lbheartbeat__", {"GET": views.lbheartbeat}),

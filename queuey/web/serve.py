@@ -47,6 +47,7 @@ from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.opening import no_password, open_store
 from queuey.web import logs
+from queuey.web.workers import Place, Told
 
 logger = logging.getLogger(__name__)
 
@@ -164,7 +165,7 @@ def run(settings: Settings, address: tuple[str, int], announce: Callable[[], Non
     threading.Thread(target=_announce_when_up, args=(address, announce), daemon=True).start()
     try:
         server.serve(
-            spawn_target=run_worker,
+            spawn_target=functools.partial(run_worker, Place.of_service(settings.workers)),
             target_loader=functools.partial(opener, settings),  # type: ignore[arg-type] # run_worker calls it
             wrap_loader=False,
         )
@@ -173,10 +174,17 @@ def run(settings: Settings, address: tuple[str, int], announce: Callable[[], Non
     return 0
 
 
-def run_worker(number: int, name: str | None, loader: functools.partial[Opened], *rest: Any) -> None:  # noqa: ANN401
+def run_worker(
+    place: Place,
+    number: int,
+    name: str | None,
+    loader: functools.partial[Opened],
+    *rest: Any,  # noqa: ANN401
+) -> None:
     """Is one worker process from start to end; granian starts it with these arguments.
 
     Args:
+        place: What all workers of this service have in common.
         number: Of the worker, from 1.
         name: granian's process name.
         loader: The opener with the settings.
@@ -201,6 +209,8 @@ def run_worker(number: int, name: str | None, loader: functools.partial[Opened],
     stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, stop, done), daemon=True)
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
+    told: Told = opened.app.registry.told  # type: ignore[attr-defined] # Pyramid's router
+    told.join(place._replace(number=number))
     from queuey.web.gateway import Gateway  # noqa: PLC0415 - not in the parent process
 
     gateway = Gateway(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from queuey.metrics import Metrics, exposition
+from queuey.metrics import Metrics, exposition, snapshot
 from queuey.storage.cassandra import CassandraOptions, CassandraStore
 from queuey.storage.cassandra.clock import Clock
 from queuey.storage.sqlite import open_store as open_sqlite
@@ -46,7 +46,7 @@ def cassandra_families() -> set[str]:
     """The metrics of the service on Cassandra; they are there while Cassandra is not."""
     store = CassandraStore(NOBODY, CassandraOptions(reap_interval=None, heartbeat=60.0), Clock())
     try:
-        return families(exposition(Metrics(), store.statistics)())
+        return families(exposition({"1": snapshot(Metrics(), store.statistics())}))
     finally:
         store.close()
 
@@ -58,7 +58,7 @@ def common_families(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     metrics.observe("v1.queue", 200, 0.001)
     store = open_sqlite(tmp_path_factory.mktemp("store"))
     try:
-        return families(exposition(metrics, store.statistics)())
+        return families(exposition({"1": snapshot(metrics, store.statistics())}))
     finally:
         store.close()
 

@@ -23,12 +23,12 @@ SECURITY = {
 }
 
 ABOUT = (
-    "What is no HTTP request is refused by the HTTP server itself, by a status of 400 to 431 without a body, and its "
-    "connection is closed. Every other answer is one of those named here. The resources that the original had (an "
-    "application, a queue, messages by id) answer 404, with `Allow`, to other methods than those named here, and 403 "
-    "to callers without a credential. All others have HEAD where they have GET, and OPTIONS; other methods are 405 "
-    "with `Allow`, and callers without a credential are told 401. The header `Warning` names fields of a query that are "
-    "not known; with `strict=1` they are refused by 400."
+    "What is no HTTP request is refused by the HTTP server itself, by a status of 400 to 431 without a body, and "
+    "its connection is closed. Every other answer is one of those named here. The resources that the original had "
+    "(an application, a queue, messages by id) answer 404, with `Allow`, to other methods than those named here, "
+    "and 403 to callers without a credential. All others have HEAD where they have GET, and OPTIONS; other "
+    "methods are 405 with `Allow`, and callers without a credential are told 401. The header `Warning` names "
+    "fields of a query that are not known; with `strict=1` they are refused by 400."
 )
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 

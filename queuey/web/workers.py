@@ -1,0 +1,148 @@
+"""What the workers of one service tell each other, so that a scrape of any of them shows all.
+
+Each listens at a name of its own in Linux' abstract namespace, where nothing is left behind when it dies, and tells
+whoever connects what it has counted. The kernel says who is at the other end: only processes of this user are heard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from queuey.metrics import Snapshot, Workers
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 2.0
+"""How long a scrape waits for all the others together."""
+REBIND_SECONDS = 0.1
+"""Between attempts to take a name that the worker before has not given up yet."""
+_CREDENTIALS = struct.Struct("3i")
+_PIECE = 1 << 16
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Snapshot).decode
+
+
+class Place(NamedTuple):
+    """Where a worker is among those of its service.
+
+    Attributes:
+        service: Names the service; no other one has the same.
+        total: How many workers there are.
+        number: Of this one, from 1.
+    """
+
+    service: str
+    total: int
+    number: int = 0
+
+    @classmethod
+    def of_service(cls, total: int) -> Place:
+        """Returns what all workers of a new service have in common."""
+        return cls(secrets.token_hex(16), total)
+
+    def address(self, number: int) -> str:
+        """Returns where a worker listens."""
+        return f"\0queuey-{self.service}-{number}"
+
+
+class Told:
+    """What all workers of the service have counted.
+
+    Args:
+        own: Says what this one has.
+    """
+
+    def __init__(self, own: Callable[[], Snapshot]) -> None:
+        self._own = own
+        self._place = Place("", 1)
+
+    def join(self, place: Place) -> None:
+        """Takes a place among the workers: from now on they are asked, and are told, on a thread that never ends."""
+        self._place = place
+        if place.total > 1:
+            threading.Thread(target=self._tell, name="queuey-workers", daemon=True).start()
+
+    def all(self) -> Workers:
+        """Asks all workers; one that does not answer in time has None."""
+        place = self._place
+        if place.total == 1:
+            return {"": self._own()}
+        found: dict[str, Snapshot | None] = dict.fromkeys(map(str, range(1, place.total + 1)))
+        with contextlib.ExitStack() as stack:
+            asked = []
+            for number in range(1, place.total + 1):
+                peer = None if number == place.number else _connect(place.address(number))
+                if peer is not None:
+                    asked.append((number, stack.enter_context(peer)))
+            found[str(place.number)] = self._own()
+            until = time.monotonic() + ANSWER_SECONDS
+            for number, peer in asked:
+                found[str(number)] = _hear(peer, until)
+        return found
+
+    def _tell(self) -> None:
+        """Tells whoever asks."""
+        with socket.socket(socket.AF_UNIX) as listener:
+            while True:
+                try:
+                    listener.bind(self._place.address(self._place.number))
+                    break
+                except OSError:
+                    time.sleep(REBIND_SECONDS)
+            listener.listen()
+            while True:
+                try:
+                    peer, _ = listener.accept()
+                    with peer:
+                        if _is_ours(peer):
+                            peer.settimeout(ANSWER_SECONDS)
+                            peer.sendall(_encode(self._own()))
+                except OSError as error:
+                    log.debug("A worker could not be told: %s", error)
+
+
+def _connect(address: str) -> socket.socket | None:
+    """Asks a worker; returns None if there is none."""
+    peer = socket.socket(socket.AF_UNIX)
+    peer.settimeout(ANSWER_SECONDS)
+    try:
+        peer.connect(address)
+    except OSError:
+        peer.close()
+        return None
+    return peer
+
+
+def _hear(peer: socket.socket, until: float) -> Snapshot | None:
+    """Reads what a worker answers; returns None if it has not by then."""
+    pieces: list[bytes] = []
+    try:
+        if not _is_ours(peer):
+            return None
+        while True:
+            peer.settimeout(max(0.001, until - time.monotonic()))
+            piece = peer.recv(_PIECE)
+            if not piece:
+                return _decode(b"".join(pieces))
+            pieces.append(piece)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _is_ours(peer: socket.socket) -> bool:
+    """Tells whether a process of this user is at the other end."""
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user: int = _CREDENTIALS.unpack(credentials)[1]
+    return user == os.geteuid()

@@ -1,0 +1,50 @@
+"""One scrape of a service with several workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import urllib.request
+from collections import Counter
+from http.client import HTTPException
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.acceptance.test_serve_stop import until, workers
+from tests.served import Served
+
+
+def scrape(served: Served) -> Counter[str]:
+    """The sums over the workers of each counter, by name; each scrape is a connection of its own, to any worker."""
+    found: Counter[str] = Counter()
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.port}/metrics", timeout=30) as answer:
+        for family in text_string_to_metric_families(answer.read().decode()):
+            for sample in family.samples:
+                found[sample.name] += int(sample.value)
+    return found
+
+
+def up(served: Served) -> int:
+    """How many workers a scrape shows; none if the one that was asked is just dying."""
+    with contextlib.suppress(OSError, HTTPException):
+        return scrape(served)["queuey_worker_up"]
+    return 0
+
+
+def test_every_scrape_shows_all_workers(tmp_path: Path) -> None:
+    """Whichever worker answers, the scrape has what each of them has taken in, also after one has been replaced."""
+    with Served(tmp_path, ["--workers", "2"]) as served:
+        until(lambda: up(served) == 2)
+        with served.client() as client:
+            client.create_queue("w")
+        for number in range(1, 13):
+            with served.client() as client:
+                client.send("w", "x")
+            found = scrape(served)
+            assert (found["queuey_worker_up"], found["queuey_messages_received_total"]) == (2, number)
+        victim = workers(served)[0]
+        os.kill(victim, signal.SIGKILL)
+        until(lambda: victim not in workers(served) and up(served) == 2)
+        assert served.end(signal.SIGTERM) == 0
