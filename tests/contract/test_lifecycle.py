@@ -165,6 +165,16 @@ def test_ping(store: Store) -> None:
     assert shown(store, queue) == []
 
 
+def test_pings_at_once(store: Store) -> None:
+    """However many ask at the same time whether a store works, they do not take each other's notes for a failure."""
+
+    def ping(_: int) -> None:
+        for _ in range(10):
+            store.ping()
+
+    at_once(ping, range(8))
+
+
 def test_what_it_says_of_itself(store: Store) -> None:
     """A store has its name, a stable word and a sentence for an acknowledgement, and a guarantee per level."""
     assert store.name in BACKENDS

@@ -30,7 +30,7 @@ from queuey.storage.cassandra.graves import Graves
 from queuey.storage.cassandra.ledger import CassandraLedger
 from queuey.storage.cassandra.levels import Levels
 from queuey.storage.cassandra.migrations import schema_problem
-from queuey.storage.cassandra.minting import Generator, Stamps
+from queuey.storage.cassandra.minting import TICKS_PER_MICROSECOND, Generator, Stamps
 from queuey.storage.cassandra.node_settings import acknowledgement_of
 from queuey.storage.cassandra.offsets import CassandraOffsets, OffsetTable
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
@@ -56,7 +56,8 @@ START = 3.0
 PREPARED = (*rows.INSERT, *rows.DELETE, *rows.UP, *rows.DOWN, queue_rows.FIND, segments.FLOOR)
 """What is sent from threads that must never wait: the writer's, the fences', the event loop's, the driver's."""
 
-_BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?)")
+_BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?) USING TIMESTAMP ?")
+"""Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
 _BEATS = Statement("SELECT at FROM heartbeats WHERE process = ?")
 
 
@@ -120,8 +121,10 @@ class CassandraStore(
         if self._closing.is_set():
             raise StoreClosed("the store is closed")
         at = self._clock.now()
-        self._driver.run(_BEAT, (self._process, at), consistency=self._options.catalogue_write)
-        if self._driver.run(_BEATS, (self._process,), consistency=self._options.catalogue_read) != [(at,)]:
+        values = self._process, at, at // TICKS_PER_MICROSECOND
+        self._driver.run(_BEAT, values, consistency=self._options.catalogue_write)
+        found = self._driver.run(_BEATS, (self._process,), consistency=self._options.catalogue_read)
+        if not found or found[0][0] < at:
             raise StoreUnavailable("Cassandra did not give back what was written")
         problem = schema_problem(self._driver) or self._skew.complaint()
         if problem is not None:
