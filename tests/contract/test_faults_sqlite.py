@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import random
@@ -21,6 +22,7 @@ from queuey.messages import OffsetChange, Queue, QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
 from queuey.storage.sqlite import connection as driver
+from queuey.storage.troubles import QUIET, Trouble
 from tests.backends import APP, Clock
 from tests.contract.samples import at_once, begun, make_queue, new, say, shown, shown_bodies
 from tests.contract.test_lifecycle import CALLS, DIGEST, PLACE
@@ -104,6 +106,7 @@ class TestLocked:
         """A write waits for the busy timeout, fails as busy with the driver's error as cause, and leaves nothing."""
         with pytest.raises(StoreBusy) as refused:
             CALLS[call](prepared.store, prepared.queue)
+        assert prepared.store._db.writer.trouble.reason == "StoreBusy"
         assert isinstance(refused.value.__cause__, apsw.BusyError)
         assert refused.value.outcome == "none"
         lock()
@@ -228,6 +231,22 @@ class TestFull:
         assert isinstance(refused.value.__cause__, apsw.FullError)
         assert shown_bodies(full.store, full.queue) == before
         assert check(full.directory) == []
+
+    def test_is_logged_once_and_again_when_it_ends(self, full: Prepared, caplog: pytest.LogCaptureFixture) -> None:
+        """However many writes are refused, the log says once that the disk is full, and once that it is over."""
+        now = [0.0]
+        caplog.clear()
+        full.store._db.writer.trouble = Trouble(logging.getLogger("store"), "Writing", clock=lambda: now[0])
+        for _ in range(5):
+            assert not room(full)
+        assert [record.getMessage().partition(":")[2] for record in caplog.records] == [
+            " no space left for the store: database or disk is full"
+        ]
+        full.store.delete(full.queue, [(1, message.position) for message in shown(full.store, full.queue)])
+        now[0] += QUIET
+        assert room(full)
+        assert room(full)
+        assert [record.getMessage() for record in caplog.records[1:]] == ["Writing: works again after 10 s."]
 
     def test_recovers(self, full: Prepared) -> None:
         """Once something is deleted the same store writes again."""

@@ -151,7 +151,9 @@ class Database:
         disk = os.statvfs(self.path.parent)
         if disk.f_bavail * disk.f_frsize < LEAST_ROOM:
             message = f"no space left for the store: {disk.f_bavail * disk.f_frsize} bytes are free"
-            raise StoreFull(message, retry_after=10)
+            error = StoreFull(message, retry_after=10)
+            self.writer.trouble.met(error.code, error)
+            raise error
 
     def _inode(self) -> tuple[int, int] | None:
         try:

@@ -32,6 +32,7 @@ from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError
 from queuey.storage.sqlite.options import SqliteOptions
 from queuey.storage.sqlite.transaction import Append, Clock, Transaction
+from queuey.storage.troubles import Trouble
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -106,6 +107,7 @@ class Writer:
         self.commits = 0
         self.operations = 0
         self.longest = 0.0
+        self.trouble = Trouble(log, "Writing to the store")
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
         self._thread.start()
 
@@ -212,20 +214,29 @@ class Writer:
         try:
             self._attempt(group)
         except QueueyError as error:
-            for operation in group:
-                operation.error = error
+            self._refuse(group, error)
         except Exception:  # noqa: BLE001 - whoever caused it gets it below; the thread must live on
             for operation in group:
                 try:
                     self._attempt([operation])
                 except Exception as error:  # noqa: BLE001 - it belongs to the caller that waits
                     operation.error = error
+        else:
+            if self.trouble.reason is not None:
+                self.trouble.passed()
         self.longest = max(self.longest, time.monotonic() - began)
         for operation in group:
             try:
                 operation.done(operation)
             except Exception:
                 log.exception("Nobody could be told of the end of a write.")
+
+    def _refuse(self, group: list[_Operation], error: QueueyError) -> None:
+        """Fails a whole group by an error of the store."""
+        if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
+            self.trouble.met(error.code, error)
+        for operation in group:
+            operation.error = error
 
     def _attempt(self, group: Sequence[_Operation]) -> None:
         """Runs a group in one transaction and sets the results.

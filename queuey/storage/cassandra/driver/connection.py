@@ -30,7 +30,7 @@ from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, trans
 from queuey.storage.cassandra.driver.express import Decode, Express, Roomy
 from queuey.storage.cassandra.driver.gathering import MOST, Gathering
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
-from queuey.storage.cassandra.driver.topology import Host, copies_of, tls
+from queuey.storage.cassandra.driver.topology import Host, Watchman, copies_of, tls
 from queuey.storage.cassandra.driver.wire import Encoded
 from queuey.storage.cassandra.options import CassandraOptions, Target
 from queuey.storage.deadlines import Deadline
@@ -130,6 +130,7 @@ class Driver:
 
     def _open(self) -> None:
         cluster = self._make_cluster()
+        cluster.register_listener(Watchman())
         try:
             session = self._start(cluster)
         except BaseException:

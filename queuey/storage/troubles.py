@@ -1,0 +1,55 @@
+"""What is wrong with a store, logged once when it begins and once when it is over, however many calls meet it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+QUIET = 10.0
+"""Seconds without a failure after which a trouble is over: on a full disk small writes succeed between large ones."""
+
+
+class Trouble:
+    """One thing that may be wrong, for one reason at a time. Safe for use by many threads.
+
+    Args:
+        log: Where it is told.
+        thing: What it is that may be wrong, as a sentence about it begins.
+        quiet: Seconds without a failure after which it is over.
+        clock: Seconds.
+    """
+
+    __slots__ = ("_clock", "_last", "_lock", "_log", "_quiet", "_since", "_thing", "reason")
+
+    def __init__(
+        self, log: logging.Logger, thing: str, *, quiet: float = QUIET, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._thing = thing
+        self._quiet = quiet
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._since = self._last = 0.0
+        self.reason: str | None = None
+        """A word for what is wrong, None while nothing is."""
+
+    def met(self, reason: str, text: object) -> None:
+        """Notes that it is wrong; tells of it unless that was told already."""
+        with self._lock:
+            before, self.reason, self._last = self.reason, reason, self._clock()
+            if before is None:
+                self._since = self._last
+        if before != reason:
+            self._log.error("%s: %s", self._thing, text)
+
+    def passed(self) -> None:
+        """Notes that it works, which ends what was wrong if it has not been met for a while."""
+        with self._lock:
+            now = self._clock()
+            over = self.reason is not None and now - self._last >= self._quiet
+            if over:
+                self.reason = None
+        if over:
+            self._log.warning("%s: works again after %.0f s.", self._thing, now - self._since)
