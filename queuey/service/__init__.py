@@ -61,7 +61,7 @@ class Service:
         self.metrics = metrics or Metrics()
         self.stopping = stopping or threading.Event()
         self.queues = Queues(store, self.limits)
-        self.messages = MessageUseCases(store, self.limits, self.metrics)
+        self.messages = MessageUseCases(store, self.limits, self.metrics, self.stopping)
         self.reader = Reader(store, self.limits, self.metrics, self.stopping)
         self.offsets = OffsetUseCases(store)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import msgspec
 
+from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, TooLarge
 from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage, Queue
@@ -48,17 +50,30 @@ def partition_error(partition: int, queue: Queue) -> str | None:
     return None
 
 
+LONGEST_AHEAD = 1.0
+"""Seconds that stores let an id be ahead of the clock that new ones are to be above."""
+
+
+def ahead(after: Position) -> float:
+    """Returns how many seconds a position is ahead of the clock, less than 0 if it is past."""
+    return (after[0] - ids.now_ticks()) / ids.TICKS_PER_SECOND
+
+
 class MessageUseCases:
     """Everything that names a single message."""
 
-    def __init__(self, store: Store, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, store: Store, limits: Limits, metrics: Metrics, stopping: threading.Event) -> None:
         self._store = store
+        self._stopping = stopping
         self._limits = limits
         self._metrics = metrics
         self._sticky = StickyChoice()
 
     def post(self, entry: Entry, drafts: Sequence[Draft], *, after: Position | None = None) -> list[Place]:
         """Stores new messages, all or none.
+
+        If ``after`` is ahead of the clock it waits until the clock is there: a store would go ahead with its ids, and
+        with those of everybody else, and other nodes would take ids from here for made up.
 
         Returns:
             The partition and position of each, in order.
@@ -69,6 +84,8 @@ class MessageUseCases:
         """
         if not drafts:
             return []
+        if after is not None and 0 < (seconds := ahead(after)) <= LONGEST_AHEAD:
+            self._stopping.wait(seconds)
 
         def append(queue: Queue) -> list[Place]:
             items = self._addressed(queue, drafts)

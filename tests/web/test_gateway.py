@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.metrics import Metrics
 from queuey.storage import Store
@@ -455,6 +456,18 @@ def test_unknown_fields_of_what_is_answered_at_once(run: Run, owner: Caller, *, 
     assert [reply.status for reply in replies] == ([400, 400] if strict else [201, 200])
     assert ["Warning" in reply.headers for reply in replies] == [not strict] * 2
     assert len(owner.get("q").messages) == (not strict)
+
+
+def test_an_id_ahead_is_waited_for_outside_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:
+    """A post that has to wait until the clock has passed its X-After does so in a thread of its own."""
+    owner.create("q")
+    owner.post("q", "known")
+    threads: list[str] = []
+    between.before(Store.append, lambda: threads.append(threading.current_thread().name))
+    between.before(Store.begin_append, lambda: threads.append("loop"))
+    after = ids.now_ticks() + ids.TICKS_PER_SECOND // 4, 0
+    assert run(Request(body=b"x", headers=[("x-after", ids.to_hex(after))]).to).status == 201
+    assert [name.startswith("queuey-request") for name in threads] == [True]
 
 
 def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, between: InterposedStore) -> None:

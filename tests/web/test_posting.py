@@ -5,14 +5,19 @@ from __future__ import annotations
 import base64
 import gzip
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuey import ids
 from queuey.ids import parse_position
 from queuey.partitions import by_key
 from queuey.service import Limits
+from queuey.storage.sqlite import open_store
+from queuey.web import make_app
+from queuey.web.auth import digest_of
 from tests.backends import Clock
 from tests.web.caller import Caller
 
@@ -170,6 +175,24 @@ def test_after_orders(owner: Caller) -> None:
     ahead = f"{first[:12]}1fff{first[16:]}"
     assert owner("POST", "q", "x", headers={"X-After": ahead}).status == 400
     assert list(owner("POST", "q", "x", headers={"X-After": "soon"}).errors) == ["after"]
+
+
+def test_an_id_ahead_of_the_clock_moves_nobody_elses(tmp_path: Path) -> None:
+    """Whoever names an id that lies ahead, made up or not, waits for it: no id is given out before its time."""
+    store = open_store(tmp_path / "data")
+    for name in ("mine", "other"):
+        store.create_application(name)
+        store.add_key(name, digest_of(name))
+    app = make_app(store)
+    mine, other = (Caller(app, f"Application {name}", f"/v1/{name}") for name in ("mine", "other"))
+    for caller in (mine, other):
+        caller.create("q")
+    made_up = ids.now_ticks() + ids.TICKS_PER_SECOND // 2, ids.LOW_MAX
+    first = parse_position(mine.post("q", "x", X_After=ids.to_hex(made_up))["key"])
+    second = parse_position(other.post("q", "x")["key"])
+    assert made_up < first < second
+    assert second[0] <= ids.now_ticks() + 1
+    store.close()
 
 
 def test_every_bad_header_is_named(owner: Caller) -> None:

@@ -11,6 +11,7 @@ from queuey.errors import InvalidRequest, NotFound
 from queuey.ids import Position
 from queuey.messages import Message, Queue
 from queuey.service import Draft, Place, Service
+from queuey.service.messages import ahead
 from queuey.web import fields
 from queuey.web.answers import JSON, Answer, Environ, Header, body_of, json_answer
 from queuey.web.bodies import read_body, read_query
@@ -136,6 +137,8 @@ class MessageViews:
             drafts, after = self._read(environ, self._body(environ, batch=batch), queue, batch=batch)
         except InvalidRequest:
             raise WouldBlock from None  # it may be the row that is wrong
+        if after is not None and ahead(after) > 0:
+            raise WouldBlock
         return self._messages.begin_post(queue, drafts, after=after), _posted
 
     def _body(self, environ: Environ, *, batch: bool) -> bytes:
