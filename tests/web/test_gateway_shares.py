@@ -218,7 +218,7 @@ def test_reads_go_on_when_one_is_alone_again() -> None:
 
     class Shop(Stub):
         def holder(self, environ: dict[str, Any]) -> str:
-            return environ["QUERY_STRING"].partition("=")[0]
+            return str(environ["QUERY_STRING"]).partition("=")[0]
 
         def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
             if environ["QUERY_STRING"] == "a=slow":

@@ -97,7 +97,7 @@ class OffsetViews:
         entry = self._gate.enter(environ, self._gate.find(match), "read")
         given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
-            raise bad_json()
+            raise bad_json('It has no object "partitions"')
         errors = Errors()
         cursors: dict[int, ids.Position | None] = {}
         for number, item in given.items():
