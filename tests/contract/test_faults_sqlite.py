@@ -454,7 +454,7 @@ class TestPlace:
                 continue
             except QueueyError:
                 assert replaced
-        for call in sorted(WRITES):
+        for call in sorted(WRITES - {"identity"}):  # that reads first
             with pytest.raises(StoreUnavailable, match="moved") as caught:
                 CALLS[call](prepared.store, prepared.queue)
             assert caught.value.outcome == "none"
