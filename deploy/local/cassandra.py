@@ -176,6 +176,7 @@ def render(place: Place, options: CassandraOptions) -> str:
         "cdc_raw_directory": str(home / "cdc_raw"),
         "disk_failure_policy": "stop",
         "commit_failure_policy": "stop",
+        "paxos_variant": "v2",
         "seed_provider": [{**seeds, "parameters": [{"seeds": ",".join(known_as(place))}]}],
         "listen_address": place.address,
         "storage_port": place.storage_port,

@@ -195,7 +195,6 @@ def test_password_certificate_and_group_commit(servers: Any, tmp_path: Path) -> 
         commitlog_sync="group",
         authentication=True,
         tls=Tls(tmp_path / "both.pem"),
-        settings={"paxos_variant": "v2"},
     )
     with start_cassandra(1, made) as own:
         url = Target(tuple(own.contact_points), unique_name("tls"), own.port).url

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,6 +50,13 @@ def test_a_node_knows_its_place() -> None:
     places = [value for name, value in settings.items() if name.endswith("_directory")]
     assert len(places) == 4
     assert all(place.startswith("/data/node2/") for place in [*places, *settings["data_file_directories"]])
+
+
+def test_transactions_are_those_of_production() -> None:
+    """A test cluster decides transactions in the way that production is advised to, unless it is told otherwise."""
+    sample = Path(__file__).parents[2] / "deploy" / "cassandra" / "queuey.yaml"
+    assert rendered()["paxos_variant"] == yaml.safe_load(sample.read_text())["paxos_variant"]
+    assert rendered(settings={"paxos_variant": "v1"})["paxos_variant"] == "v1"
 
 
 def test_a_node_of_several_data_centres() -> None:

@@ -42,6 +42,15 @@ def test_a_node_that_is_down_is_named() -> None:
     assert (found.state, "n3" in found.text) == ("warn", True)
 
 
+def test_what_cannot_be_checked() -> None:
+    """While nodes are down that is what to mend; only where all are up may it be what the user may not read."""
+    reason = "Cassandra has too few replicas alive (1 of 2 needed)"
+    lost = verdicts.unanswered("schema", reason, [*THREE[:2], Host("n3", "a", up=False)])
+    assert (lost.check, lost.state, reason in lost.text) == ("schema", "fail", True)
+    assert ("n3" in lost.advice, "may read" in lost.advice) == (True, False)
+    assert "may read" in verdicts.unanswered("schema", reason, THREE).advice
+
+
 @pytest.mark.parametrize(
     ("versions", "state"),
     [

@@ -43,9 +43,9 @@ def examine(target: Target, options: CassandraOptions) -> list[Finding]:
 def _cluster(driver: Driver, target: Target, options: CassandraOptions) -> Iterator[Finding]:
     yield verdicts.nodes(driver.hosts())
     yield verdicts.access(target, options)
-    yield from _guarded("version", lambda: [_versions(driver)])
-    yield from _guarded("clocks", lambda: [_clocks(driver, options)])
-    yield from _guarded("acknowledged", lambda: _settings(driver))
+    yield from _guarded(driver, "version", lambda: [_versions(driver)])
+    yield from _guarded(driver, "clocks", lambda: [_clocks(driver, options)])
+    yield from _guarded(driver, "acknowledged", lambda: _settings(driver))
 
 
 def _keyspace(driver: Driver, target: Target, options: CassandraOptions) -> Iterator[Finding]:
@@ -58,16 +58,16 @@ def _keyspace(driver: Driver, target: Target, options: CassandraOptions) -> Iter
     copies = driver.replication()
     yield from verdicts.replication(copies, hosts)
     yield from verdicts.levels(options, copies)
-    yield from _guarded("schema", lambda: [_schema(target, options, make)])
-    yield from _guarded("gc_grace", lambda: [_grace(driver, target)])
+    yield from _guarded(driver, "schema", lambda: [_schema(target, options, make)])
+    yield from _guarded(driver, "gc_grace", lambda: [_grace(driver, target)])
 
 
-def _guarded(check: str, look: Look) -> list[Finding]:
+def _guarded(driver: Driver, check: str, look: Look) -> list[Finding]:
     """Turns a question that Cassandra did not answer into a finding, so that the other checks still run."""
     try:
         return look()
     except StoreUnavailable as error:
-        return [Finding(check, "fail", str(error), "See whether the nodes are well, and what this user may read.")]
+        return [verdicts.unanswered(check, str(error), driver.hosts())]
 
 
 def _settings(driver: Driver) -> list[Finding]:

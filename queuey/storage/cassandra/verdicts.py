@@ -37,6 +37,15 @@ def nodes(hosts: Sequence[Host]) -> Finding:
     )
 
 
+def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
+    """Judges a check that Cassandra gave no answer to: while nodes are down, that is likely to be why."""
+    down = sorted(host.address for host in hosts if not host.up)
+    if down:
+        text = f"cannot be checked while nodes are down: {reason}"
+        return Finding(check, "fail", text, f"Start {', '.join(down)} again, then look again.")
+    return Finding(check, "fail", reason, "See whether the nodes are well, and what this user may read.")
+
+
 def versions(found: Mapping[str, str]) -> Finding:
     """Judges the nodes' versions of Cassandra, by address."""
     distinct = sorted(set(found.values()))
