@@ -97,8 +97,11 @@ class Consumer:
             self.close()
             raise
 
-    def close(self) -> None:
+    def close(self, within: float | None = None) -> None:
         """Gives up all partitions, leaves the group and closes client and coordinator. Idempotent.
+
+        Args:
+            within: Seconds that on_revoke may take; None: the setting ``revoke_timeout``.
 
         See :meth:`AsyncConsumer.close`. In a forked child it does nothing.
         """
@@ -109,7 +112,7 @@ class Consumer:
         if thread is None or over:
             return
         try:
-            thread.call(self._close())
+            thread.call(self._close(within))
         finally:
             thread.stop()
 
@@ -189,9 +192,9 @@ class Consumer:
         if thread is not None and os.getpid() == self._process:
             thread.soon(self._inner.wake)
 
-    async def _close(self) -> None:
+    async def _close(self, within: float | None) -> None:
         try:
-            await self._inner.close()
+            await self._inner.close(within)
         finally:
             await self._inner.coordinator.close()
             await self._inner.client.close()
