@@ -17,7 +17,7 @@ QUIET = 0.25
 """Seconds without an answer after which a client that waits for one stops sending."""
 PATIENCE = 25.0
 """Seconds after its client's last byte within which a connection has to end: the head of a request has 10."""
-DOCUMENTED = {200, 201, 400, 401, 403, 404, 409, 413, 429, 503}
+DOCUMENTED = {200, 201, 400, 401, 403, 404, 405, 409, 413, 415, 429, 503}
 """Statuses of the API."""
 REFUSED = {400, 408, 414, 417, 431}
 """Statuses of the HTTP server itself, without a body."""

@@ -42,7 +42,8 @@ def test_dots(served: Served, wire: Wire, queue: str, method: str, dots: str) ->
     group = b'{"partitions":{"1":{"offset":"' + b"0" * 12 + b"1" + b"0" * 3 + b"8" + b"0" * 15 + b'"}}}'
     for path in (f"{queue}/offsets/{dots}", f"{queue}/{dots}", f"{dots}/{queue}", f"{queue}/{dots}/info", dots):
         reply = wire.ask(f"{method} /v1/queuey/{path}", group, f"Content-Length: {len(group)}")
-        assert reply.status in {400, 404}, path
+        # What is encoded twice is a name like any other, of a resource that has no POST.
+        assert reply.status in ({400, 404, 405} if "%25" in dots else {400, 404}), path
     assert wire.is_usable()
     assert bodies(served, queue) == []
 

@@ -219,7 +219,6 @@ def test_forms_of_the_target(wire: Wire, queue: str, target: str) -> None:
         "/v1//{queue}",
         "/v1/%71ueuey2/{queue}",
         "/V1/queuey/{queue}",
-        "/",
         "*",
     ],
 )

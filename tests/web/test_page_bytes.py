@@ -98,7 +98,7 @@ def test_over_ids(owner: Caller) -> None:
 def test_over_copies(owner: Caller) -> None:
     """One body at many ids is refused as soon as its copies are longer than a batch may be; nothing is stored."""
     [(_, first), *_] = fill(owner, "q", 1, 1)
-    ids = [f"{first[:4]}{number:04x}{first[8:]}" for number in range(500)]
+    ids = [f"{number:08x}{first[8:]}" for number in range(500)]
     reply = owner("PUT", "q/" + ",".join(ids), b"y" * BODY)
     assert (reply.status, list(reply.errors)) == (413, ["body"])
     assert "500 copies of 10000 bytes" in reply.errors["body"]
