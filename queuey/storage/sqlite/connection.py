@@ -202,7 +202,7 @@ class Readers:
             StoreClosed: The store is closed.
         """
         try:
-            connection = self._free.get(wait, self._deadline.left(self._options.deadline) if wait else None)
+            connection = self._free.get(timeout=self._deadline.left(self._options.deadline)) if wait else self._opened()
         except Empty as error:
             message = "all reading connections are busy"
             raise StoreBusy(message) from error
@@ -210,10 +210,6 @@ class Readers:
             self._free.put(connection)
             message = "the store is closed"
             raise StoreClosed(message)
-        if connection is None and not wait:
-            self._free.put(None)
-            message = "no reading connection is open"
-            raise StoreBusy(message)
         if connection is None:
             try:
                 connection = connect(self._path, self._options, read_only=True)
@@ -221,6 +217,19 @@ class Readers:
                 self._free.put(None)
                 raise
         return connection
+
+    def _opened(self) -> Connection:
+        """Returns a free connection that is open already.
+
+        Raises:
+            Empty: There is none.
+        """
+        for _ in range(self._options.readers):
+            connection = self._free.get_nowait()
+            if connection is not None:
+                return connection
+            self._free.put(None)
+        raise Empty
 
     def give(self, connection: Connection) -> None:
         """Puts a connection back."""
