@@ -276,6 +276,13 @@ class TestReadsBegun:
             assert not patience(0)
         assert patience(0)
 
+    def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:
+        """However often a statement has run before, a short read is begun."""
+        queue = make_queue(store)
+        say(store, queue, *"abc")
+        assert shown_bodies(store, queue) == ["a", "b", "c"]
+        assert all(self.bodies(store, queue) == ["a", "b", "c"] for _ in range(3000))
+
     def test_a_slow_disk_is_left_to_threads(self, store: SqliteStore) -> None:
         """After a read that took long, none is begun for a second."""
         queue = make_queue(store)

@@ -145,14 +145,18 @@ class TooLong(StoreBusy):
 
 
 class _Haste(threading.local):
-    """Whether the thread must not be held up."""
+    """Whether the thread must not be held up, and how often SQLite has asked since whether it may go on."""
 
     on = False
+    asked = 0
 
 
 _haste = _Haste()
-_HASTY_STEPS = 20_000
-"""Steps of SQLite's machine, some 15 for a message, after which a statement in haste is broken off: a millisecond."""
+_HASTY_STEPS, _HASTY_ASKED = 5_000, 4
+"""After so many steps, some 15 for a message, SQLite asks whether to go on; how often it may: a millisecond in all.
+
+It goes by the steps of a statement since that was prepared, so a short one may happen to ask once.
+"""
 
 
 @contextlib.contextmanager
@@ -162,7 +166,7 @@ def hastily(connection: Connection) -> Iterator[None]:
     Raises:
         TooLong: It would have to.
     """
-    _haste.on = True
+    _haste.on, _haste.asked = True, 0
     connection.set_progress_handler(_stop, _HASTY_STEPS)
     try:
         yield
@@ -175,7 +179,8 @@ def hastily(connection: Connection) -> Iterator[None]:
 
 
 def _stop() -> bool:
-    return True
+    _haste.asked += 1
+    return _haste.asked > _HASTY_ASKED
 
 
 class Readers:
