@@ -22,8 +22,8 @@ Match = dict[str, str]
 """The parts of the path that a route names."""
 Handler = Callable[[Environ, Match], Answer]
 Begun = tuple[Begin, Callable[[Any], Answer]]
-EarlyHandler = Callable[[Environ, Match], Begun]
-"""Prepares a request's work without blocking; gives how to begin it, and how to answer with its result."""
+EarlyHandler = Callable[[Environ, Match], Begun | Answer]
+"""Never blocks: returns the answer, or how to begin the work and how to answer with its result."""
 
 
 def _asking_nothing(handler: Handler) -> Handler:
@@ -105,13 +105,15 @@ class Endpoint:
         if handler is None:
             raise WouldBlock
         try:
-            begin, answer_with = handler(environ, match)
+            begun = handler(environ, match)
         except WouldBlock:
             raise
         except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
-            answer = error_answer(error, environ)
-            self._metrics.observe(self._name, answer.status, perf_counter() - start)
-            return answer
+            begun = error_answer(error, environ)
+        if isinstance(begun, Answer):
+            self._metrics.observe(self._name, begun.status, perf_counter() - start)
+            return begun
+        begin, answer_with = begun
 
         def finish(value: object, error: Exception | None) -> Answer:
             if isinstance(error, QueueChanged) or (value is None and error is None):

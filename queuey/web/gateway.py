@@ -4,8 +4,8 @@ A thread per waiting request costs several times what a small write costs: with 
 handing the interpreter lock around. So there are two ways through:
 
 * **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
-  and short reads that the store can begin or do without waiting. The endpoint starts the work and gives back a
-  :class:`~queuey.web.later.Later`; the store tells of a whole group of them with one wake.
+  short reads that the store can begin or do without waiting, and heartbeats. The endpoint starts the work and gives
+  back a :class:`~queuey.web.later.Later`; the store tells of a whole group of them with one wake.
 * **in a thread**: everything else goes through the WSGI application in a small pool; long polls in a pool of their own,
   so that they hold nobody up.
 
@@ -100,6 +100,7 @@ class Gateway:
         self._patience = patience
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
+        self._operations: dict[str, Endpoint] = application.registry.operations
         self._gate: Gate = application.registry.gate
         service = application.registry.service
         self._metrics: Metrics = service.metrics
@@ -162,7 +163,7 @@ class Gateway:
         if holder in {NOBODY, MONITOR} and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
             if method in {"POST", "PUT"}:
-                answer = await self._work.run(NOBODY, partial(self._run_unread, environ))
+                answer = await self._work.run(NOBODY, partial(self._run_unread, environ), computes=True)
                 if answer is not None:
                     return answer
                 holder = self._count(environ)
@@ -170,10 +171,14 @@ class Gateway:
                 receive = _no_body
         size = await self._intake.take(environ, receive, self._loop, holder)
         if method == "POST" and size <= SMALL and (match := hot_match(environ["PATH_INFO"])):
-            answer = await self._at_once(environ, match, size)
+            answer = await self._at_once(self._hot, environ, match, size)
             if answer is None and self._hot.look_up is not None:
                 await self._work.run(holder, partial(self._hot.look_up, environ, match))
-                answer = await self._at_once(environ, match, size)
+                answer = await self._at_once(self._hot, environ, match, size)
+            if answer is not None:
+                return answer
+        elif not environ["QUERY_STRING"] and (endpoint := self._operations.get(environ["PATH_INFO"])):
+            answer = await self._at_once(endpoint, environ, {}, 0)
             if answer is not None:
                 return answer
         return await self._wait_or_work(environ, holder)
@@ -218,7 +223,7 @@ class Gateway:
                 return answer
         # Threads that wait for a network do not disturb each other.
         run = self._run if self._reads_wait or PLACE in environ else self._run_in_turn
-        answer = await self._work.run(holder, partial(run, environ), self._page_bytes)
+        answer = await self._work.run(holder, partial(run, environ), self._page_bytes, computes=True)
         self._keep(environ, holder, answer, self._page_bytes)
         return answer
 
@@ -245,21 +250,21 @@ class Gateway:
             return None
         answer = None
         try:
-            answer = await self._at_once(environ, match, 0)
+            answer = await self._at_once(self._hot, environ, match, 0)
         finally:
             self._keep(environ, holder, answer, SHORT_BYTES)
         return answer
 
     # At once
 
-    async def _at_once(self, environ: Environ, match: dict[str, str], size: int) -> Answer | None:
+    async def _at_once(self, endpoint: Endpoint, environ: Environ, match: dict[str, str], size: int) -> Answer | None:
         """Answers in the loop's thread, or returns None with the request as it was."""
         holder = environ[HOLDER]
         weight = await self._time.enter(holder, size) if self._crowd.several else 0
         began = time.monotonic()
         used = 0.0
         try:
-            result = self._hot.begin(environ, match)
+            result = endpoint.begin(environ, match)
             if not isinstance(result, Later):
                 return result
             ended: list[tuple[Any, Exception | None]] = []

@@ -11,7 +11,8 @@ from queuey import __version__, metrics
 from queuey.errors import StoreUnavailable
 from queuey.service import Service
 from queuey.web.answers import Answer, Environ, json_answer, text_answer
-from queuey.web.endpoint import Endpoint, Match
+from queuey.web.endpoint import Endpoint, Handler, Match
+from queuey.web.later import WouldBlock
 from queuey.web.workers import Told
 
 LOOK_EVERY = 1.0
@@ -36,6 +37,19 @@ class OpsViews:
                 self._look()
             finally:
                 self._looking.release()
+        return self._say()
+
+    def heartbeat_at_once(self, environ: Environ, match: Match) -> Answer:
+        """Answers a heartbeat by what is known. One caller a second is sent to a thread, which looks again.
+
+        Raises:
+            WouldBlock: It is time to look, and nobody does.
+        """
+        if self._looked is None or (self._clock() >= self._looked + LOOK_EVERY and not self._looking.locked()):
+            raise WouldBlock
+        return self._say()
+
+    def _say(self) -> Answer:
         error = self._health
         if error is None:
             return text_answer("OK")
@@ -83,13 +97,17 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     service: Service = config.registry.service
     views = OpsViews(service)
     config.registry.told = views.told
-    resources = {
-        "ops.heartbeat": ("/__heartbeat__", {"GET": views.heartbeat}),
-        "ops.lbheartbeat": ("/__lbheartbeat__", {"GET": views.lbheartbeat}),
-        "ops.version": ("/__version__", {"GET": views.version}),
-    }
+    # Name, path, what answers in a thread, and what answers without one.
+    resources: list[tuple[str, str, Handler, Handler | None]] = [
+        ("ops.heartbeat", "/__heartbeat__", views.heartbeat, views.heartbeat_at_once),
+        ("ops.lbheartbeat", "/__lbheartbeat__", views.lbheartbeat, views.lbheartbeat),
+        ("ops.version", "/__version__", views.version, views.version),
+    ]
     if config.registry.publish_metrics:
-        resources["ops.metrics"] = ("/metrics", {"GET": views.metrics})
-    for name, (path, handlers) in resources.items():
+        resources.append(("ops.metrics", "/metrics", views.metrics, None))
+    config.registry.operations = {}
+    for name, path, handler, at_once in resources:
+        endpoint = Endpoint(name, service.metrics, {"GET": handler}, None if at_once is None else {"GET": at_once})
+        config.registry.operations[path] = endpoint
         config.add_route(name, path + "{_:/?}")
-        config.add_view(Endpoint(name, service.metrics, handlers), route_name=name)
+        config.add_view(endpoint, route_name=name)

@@ -225,11 +225,14 @@ class LoopTime:
 class Job:
     """Some work, and whom to tell of its end."""
 
-    __slots__ = ("began", "future", "holder", "weight", "work")
+    __slots__ = ("began", "computes", "future", "holder", "weight", "work")
 
-    def __init__(self, holder: str, work: Callable[[], Any], weight: int, future: asyncio.Future[Any]) -> None:
+    def __init__(
+        self, holder: str, work: Callable[[], Any], weight: int, future: asyncio.Future[Any], *, computes: bool
+    ) -> None:
         self.holder = holder
         self.weight = weight
+        self.computes = computes
         self.work = work
         self.future = future
         self.began = monotonic()
@@ -250,8 +253,8 @@ class Pool:
             name: Of the threads.
             count: Of threads that one holder alone may use.
             memory: What a job's weight is taken from.
-            computing: Tells whether of jobs with a weight, which make long answers, each holder should have one now:
-                their threads compute, and keep the event loop from running.
+            computing: Tells whether of jobs that compute, and so keep the event loop from running, each holder should
+                have one now.
         """
         self._computing = computing
         self._memory = memory
@@ -281,7 +284,7 @@ class Pool:
         for _ in range(self._count):
             self._jobs.put(None)
 
-    async def run(self, holder: str, work: Callable[[], T], weight: int = 0) -> T:
+    async def run(self, holder: str, work: Callable[[], T], weight: int = 0, *, computes: bool = False) -> T:
         """Has a thread do some work; returns its result.
 
         Args:
@@ -289,11 +292,12 @@ class Pool:
             work: What to do.
             weight: Bytes that its result may have. When this returns they are still held, and the caller gives them
                 back; when it raises they are not.
+            computes: It needs the interpreter most of the time, and does not wait for the store's writer.
 
         Raises:
             TooManyRequests, StoreUnavailable: There was no thread or no room for it in time.
         """
-        job = Job(holder, work, weight, self._loop.create_future())
+        job = Job(holder, work, weight, self._loop.create_future(), computes=computes)
         self._turns.put(holder, job)
         self.dispatch()
         try:
@@ -313,7 +317,9 @@ class Pool:
         self._turns.forget()
 
     def _fits(self, holder: str, job: Job) -> bool:
-        if job.weight and ((holder in self._making and self._computing()) or not self._memory.fits(holder, job.weight)):
+        if job.computes and holder in self._making and self._computing():
+            return False
+        if job.weight and not self._memory.fits(holder, job.weight):
             return False
         return self._hand.fits(holder, 1)
 
@@ -326,7 +332,7 @@ class Pool:
             first = busy and self._extra is None and not self._hand.held(job.holder)
             self._hand.change(job.holder, 1)
             self._memory.change(job.holder, job.weight)
-            if job.weight:
+            if job.computes:
                 self._making[job.holder] += 1
             if first:
                 self._extra = job
@@ -346,7 +352,7 @@ class Pool:
 
     def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
         self._hand.change(job.holder, -1)
-        if job.weight:
+        if job.computes:
             self._making -= Counter((job.holder,))
         if job is self._extra:
             self._extra = None

@@ -143,6 +143,7 @@ class Stub:
         self.store = self
         self.waits_for_network = False
         self.metrics = Metrics()
+        self.operations: dict[str, Any] = {}
         self.look_up = None
 
     def holder(self, _environ: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -210,6 +211,32 @@ def test_slow_reads_of_strangers_hold_up_no_monitor() -> None:
         return [reply.status for reply in [*others, *await asyncio.gather(*slow)]]
 
     assert running(Shop(), patience=0.01)(work) == [200] * 10
+
+
+def test_refusing_strangers_takes_one_thread_while_others_ask(app: Any, owner: Caller) -> None:  # noqa: ANN401
+    """Bodies without a key are refused one after the other while an application asks, too: each costs computing."""
+    owner.create("q")
+    application = app
+    at_once: list[int] = []
+    under_way: list[int] = []
+
+    class Watched:
+        registry = application.registry
+
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Any:  # noqa: ANN401
+            under_way.append(1)
+            at_once.append(len(under_way))
+            time.sleep(0.002)
+            under_way.pop()
+            return application(environ, start_response)
+
+    async def work(gateway: Gateway) -> list[int]:
+        gateway._crowd.several = True
+        strangers = [asked("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
+        return [reply.status for reply in await asyncio.gather(*(one.to(gateway) for one in strangers))]
+
+    assert running(Watched())(work) == [403] * 10
+    assert max(at_once) == 1
 
 
 def test_reads_go_on_when_one_is_alone_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -11,10 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import queuey
 from queuey.errors import StoreFull, StoreUnavailable
+from queuey.metrics import Metrics
 from queuey.storage import Store
-from queuey.web.ops import OpsViews
+from queuey.web.gateway import Gateway
+from queuey.web.later import WouldBlock
+from queuey.web.ops import LOOK_EVERY, OpsViews
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
+from tests.web.test_gateway import Request, running
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -81,6 +86,44 @@ def test_nobody_makes_the_heartbeat_write_more_than_once_a_second(app: Any, anon
     assert store.pings == 2
     for method in ("POST", "PUT", "DELETE"):
         assert anonymous(method, "/__heartbeat__").status == 405
+
+
+def test_a_heartbeat_needs_a_thread_once_a_second() -> None:
+    """Without a thread it is answered by what is known; one caller is sent to look again, the others meanwhile not."""
+    now = [100.0]
+    store = Counted()
+    service: Any = SimpleNamespace(store=store, metrics=Metrics())
+    views = OpsViews(service, lambda: now[0])
+    with pytest.raises(WouldBlock):
+        views.heartbeat_at_once({}, {})
+    views.heartbeat({}, {})
+    assert [views.heartbeat_at_once({}, {}).status for _ in range(50)] == [200] * 50
+    now[0] += LOOK_EVERY
+    with pytest.raises(WouldBlock):
+        views.heartbeat_at_once({}, {})
+
+    def fail() -> None:
+        meanwhile.append(views.heartbeat_at_once({}, {}).status)
+        raise StoreFull("The disk is full.")
+
+    meanwhile: list[int] = []
+    store.ping = fail  # type: ignore[method-assign]
+    assert views.heartbeat({}, {}).status == 503
+    assert (meanwhile, views.heartbeat_at_once({}, {}).status) == ([200], 503)
+
+
+@pytest.mark.parametrize("path", ["/__heartbeat__", "/__lbheartbeat__", "/__version__"])
+def test_monitors_are_answered_while_every_thread_is_busy(app: Any, path: str) -> None:  # noqa: ANN401
+    """A monitor's question is answered, and counted, when no thread is left to do it."""
+
+    async def work(gateway: Gateway) -> list[int]:
+        await Request("GET", path).to(gateway)
+        gateway._work.stop()
+        return [(await asyncio.wait_for(Request("GET", path).to(gateway), 4)).status for _ in range(3)]
+
+    assert running(app)(work) == [200] * 3
+    requests, _, _ = app.registry.service.metrics.total()
+    assert sum(requests["ops." + path.strip("/_"), 200][1:]) == 4
 
 
 def test_load_balancer_heartbeat(anonymous: Caller, stopping: threading.Event) -> None:
