@@ -35,7 +35,7 @@ from queuey.web.bodies import BodyWanted, Unread
 from queuey.web.endpoint import Endpoint
 from queuey.web.errors import error_answer
 from queuey.web.gate import Gate
-from queuey.web.incoming import ARRIVAL, HELD, Intake, Receive, Scope, announced_length, make_environ, unreadable
+from queuey.web.incoming import ARRIVAL, HELD, WSGI, Intake, Receive, Scope, announced_length, make_environ, unreadable
 from queuey.web.later import PLACE, Later, WouldBlock
 from queuey.web.outgoing import STALL, Outlet, Send
 from queuey.web.paths import decode_path
@@ -120,7 +120,7 @@ class Gateway:
         self._tell: Calls
         self._crowd: Crowd
         self._time: LoopTime
-        self._begun: dict[asyncio.Future[Answer], tuple[float, Callable[[], Outcome], Later]] = {}
+        self._begun: dict[asyncio.Future[Answer], tuple[float, Callable[[], Outcome], Later, str]] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Is called before the first request, in the loop's thread."""
@@ -282,7 +282,7 @@ class Gateway:
                 return result.finish(None, error)
             if ended:
                 return result.finish(*ended[0])
-            self._begun[future] = (began + self._deadline, withdraw, result)
+            self._begun[future] = (began + self._deadline, withdraw, result, holder)
             if weight:
                 used = time.monotonic() - began
             return await future
@@ -301,17 +301,21 @@ class Gateway:
         error: Exception | None,
     ) -> None:
         """Gives a request what ``later`` makes of its work's end."""
-        if self._begun.pop(future, None) is None or future.done():
+        begun = self._begun.pop(future, None)
+        if begun is None or future.done():
             return
+        began = time.monotonic() if self._crowd.several else 0.0
         try:
             future.set_result(later.finish(value, error))
         except Exception as failure:  # noqa: BLE001 - whoever awaits the future gets it
             future.set_exception(failure)
+        if began:
+            self._time.charge(begun[3], time.monotonic() - began)
 
     def _give_up_late(self) -> None:
         """Answers requests whose work has not ended in time."""
         now = time.monotonic()
-        for future, (deadline, withdraw, later) in list(self._begun.items()):
+        for future, (deadline, withdraw, later, _) in list(self._begun.items()):
             if deadline > now:
                 break
             error = StoreUnavailable("the store did not answer in time", outcome=withdraw())
@@ -355,7 +359,7 @@ class Gateway:
             started[:] = int(status[:3]), headers
 
         try:
-            result = self._application(environ, start_response)
+            result = self._application({**WSGI, **environ}, start_response)
             try:
                 body = body_of(list(result))
             finally:

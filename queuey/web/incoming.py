@@ -30,7 +30,7 @@ ARRIVAL = 120
 HELD = "queuey.held"
 """Set in the environ of a request whose body is counted: its bytes."""
 
-_CONSTANT: Environ = {
+WSGI: Environ = {
     "SCRIPT_NAME": "",
     "SERVER_NAME": "queuey",
     "SERVER_PORT": "0",
@@ -41,7 +41,7 @@ _CONSTANT: Environ = {
     "wsgi.multiprocess": True,
     "wsgi.run_once": False,
 }
-"""What nobody asks for, but WSGI promises. The address is in the Host header."""
+"""What WSGI promises of every request beside its own. The address is in the Host header."""
 _MEANT = frozenset(
     b"authorization content-encoding content-type x-ttl x-partition x-message-key x-delay x-after x-encoding".split()
 )
@@ -61,13 +61,13 @@ _HEADER_KEYS = {
 
 
 def make_environ(scope: Scope) -> tuple[Environ, list[str]]:
-    """Returns the WSGI environ of a request, without its body, and the names of headers that cannot be read.
+    """Returns the environ of a request, without its body, and the names of headers that cannot be read.
 
-    Headers whose names hold an underscore are left out: WSGI could not tell ``X_User`` from ``X-User``. The path is
-    left out as well: :func:`queuey.web.paths.decode_path` may refuse it.
+    :data:`WSGI` makes it complete, for a request that the WSGI application handles. Headers whose names hold an
+    underscore are left out: WSGI could not tell ``X_User`` from ``X-User``. The path is left out as well:
+    :func:`queuey.web.paths.decode_path` may refuse it.
     """
     environ: Environ = {
-        **_CONSTANT,
         "REQUEST_METHOD": scope["method"],
         "QUERY_STRING": scope["query_string"].decode("latin-1"),
         "wsgi.url_scheme": scope["scheme"],

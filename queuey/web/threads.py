@@ -164,9 +164,13 @@ class LoopTime:
         """Notes that a request has ended, having used so much of the thread's time."""
         self._under_way.change(holder, -weight)
         if seconds:
-            self._turns.charge(holder, seconds)
+            self.charge(holder, seconds)
             self._took[holder] = seconds
         self._call()
+
+    def charge(self, holder: str, seconds: float) -> None:
+        """Notes time of the thread that a holder has used, for an answer."""
+        self._turns.charge(holder, seconds)
 
     async def pause(self, holder: str) -> None:
         """Waits for the turn of another piece of an answer."""

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from queuey.web.answers import PIECE
+from queuey.errors import Outcome
+from queuey.web.answers import PIECE, Answer, text_answer
 from queuey.web.gateway import Gateway
+from queuey.web.later import Done, Later
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.test_gateway import Request, Run, Stub, running
@@ -397,3 +399,27 @@ def test_polls_with_something_to_read_need_no_place(run: Run, owner: Caller) -> 
         return replies
 
     assert [reply.bodies for reply in run(work)] == [["x"]] * 5
+
+
+def test_making_an_answer_counts_as_use_of_the_loop() -> None:
+    """What the answer to a long batch takes, after its commit, is charged to its application."""
+
+    class Slow(Stub):
+        def begin(self, *_: object) -> Later:
+            def finish(_value: object, _error: Exception | None) -> Answer:
+                time.sleep(0.05)
+                return text_answer("done")
+
+            def begin(done: Done) -> Callable[[], Outcome]:
+                threading.Thread(target=done, args=(1, None)).start()
+                return lambda: "none"
+
+            return Later(begin, finish)
+
+    async def work(gateway: Gateway) -> float:
+        gateway._crowd.several = True
+        reply = await Request("POST", "/v1/a/q", b"x").to(gateway)
+        assert reply.status == 200
+        return gateway._time._turns._used["a"]
+
+    assert running(Slow())(work) >= 0.05
