@@ -1,7 +1,7 @@
 """The use cases: what can be done with queues, messages, ranges and offsets, free of HTTP and of identity.
 
 Every API translates to these. A caller reaches a queue in two steps: :meth:`Service.find` looks it up, and
-:meth:`Service.enter` makes an :class:`Entry` of the row and the caller's check, which all other use cases take.
+:meth:`Service.enter` makes an :class:`QueueAccess` of the row and the caller's check, which all other use cases take.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import threading
 
 from queuey.messages import Queue
 from queuey.metrics import Metrics
-from queuey.service.entry import Check, Entry, find_queue
 from queuey.service.limits import Limits
-from queuey.service.messages import Draft, MessageUseCases, Place
+from queuey.service.messages import Draft, Location, MessageUseCases
 from queuey.service.offsets import OffsetUseCases, Progress
+from queuey.service.queue_access import Check, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
@@ -24,11 +24,11 @@ __all__ = [
     "Check",
     "Description",
     "Draft",
-    "Entry",
     "Limits",
+    "Location",
     "Mark",
-    "Place",
     "Progress",
+    "QueueAccess",
     "Range",
     "Reading",
     "Service",
@@ -74,10 +74,10 @@ class Service:
         """
         return find_queue(self.store, application, name)
 
-    def enter(self, queue: Queue, check: Check) -> Entry:
+    def enter(self, queue: Queue, check: Check) -> QueueAccess:
         """Lets a caller in to a queue.
 
         Raises:
             NotAllowed: ``check`` refuses.
         """
-        return Entry(self.store, queue, check)
+        return QueueAccess(self.store, queue, check)

@@ -13,12 +13,12 @@ from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import StickyChoice, by_key, spread
-from queuey.service.entry import Entry
 from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import body_bytes
 from queuey.storage import Store
 
-Place = tuple[int, Position]
+Location = tuple[int, Position]
 """Partition and position."""
 
 
@@ -69,7 +69,7 @@ class MessageUseCases:
         self._metrics = metrics
         self._sticky = StickyChoice()
 
-    def post(self, entry: Entry, drafts: Sequence[Draft], *, after: Position | None = None) -> list[Place]:
+    def post(self, access: QueueAccess, drafts: Sequence[Draft], *, after: Position | None = None) -> list[Location]:
         """Stores new messages, all or none.
 
         If ``after`` is ahead of the clock it waits until the clock is there: a store would go ahead with its ids, and
@@ -87,18 +87,18 @@ class MessageUseCases:
         if after is not None and 0 < (seconds := ahead(after)) <= LONGEST_AHEAD:
             self._stopping.wait(seconds)
 
-        def append(queue: Queue) -> list[Place]:
+        def append(queue: Queue) -> list[Location]:
             items = self._addressed(queue, drafts)
             positions = self._store.append(queue, items, after=after)
             return [(item.partition, position) for item, position in zip(items, positions, strict=True)]
 
-        places = entry.use(append)
-        self._metrics.received(len(places))
-        return places
+        locations = access.use(append)
+        self._metrics.received(len(locations))
+        return locations
 
     def begin_post(
         self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None
-    ) -> Callable[[Callable[[list[Place] | None, Exception | None], None]], Callable[[], Outcome]]:
+    ) -> Callable[[Callable[[list[Location] | None, Exception | None], None]], Callable[[], Outcome]]:
         """Prepares a post that blocks nobody, for a caller who was let in to just this row.
 
         Returns:
@@ -110,7 +110,7 @@ class MessageUseCases:
         """
         items = self._addressed(queue, drafts)
 
-        def begin(done: Callable[[list[Place] | None, Exception | None], None]) -> Callable[[], Outcome]:
+        def begin(done: Callable[[list[Location] | None, Exception | None], None]) -> Callable[[], Outcome]:
             def ended(positions: list[Position] | None, error: Exception | None) -> None:
                 if positions is None:
                     done(None, error)
@@ -122,55 +122,55 @@ class MessageUseCases:
 
         return begin
 
-    def put(self, entry: Entry, places: Sequence[Place], draft: Draft) -> None:
+    def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
         """Writes one body at all the places, creating or overwriting each.
 
         Raises:
             InvalidRequest: A partition is beyond the queue's.
             TooLarge: All the copies together are longer than a batch may be.
         """
-        places = list(dict.fromkeys(places))
+        locations = list(dict.fromkeys(locations))
         most = self._limits.max_batch_bytes
         size = len(draft.body.encode() if isinstance(draft.body, str) else draft.body)
-        if len(places) > 1 and size * len(places) > most:
-            text = f"{len(places)} copies of {size} bytes are more than {most} bytes together"
+        if len(locations) > 1 and size * len(locations) > most:
+            text = f"{len(locations)} copies of {size} bytes are more than {most} bytes together"
             raise TooLarge({"body": text})
 
         def write(queue: Queue) -> None:
-            for partition, _ in places:
+            for partition, _ in locations:
                 if (error := partition_error(partition, queue)) is not None:
                     raise InvalidRequest({"partition": error})
             ttl = self._ttl(queue) if draft.ttl is None else draft.ttl
-            self._store.put(queue, places, NewMessage(draft.body, places[0][0], ttl, draft.meta))
+            self._store.put(queue, locations, NewMessage(draft.body, locations[0][0], ttl, draft.meta))
 
-        entry.use(write)
-        self._metrics.received(len(places))
+        access.use(write)
+        self._metrics.received(len(locations))
 
-    def fetch(self, entry: Entry, places: Sequence[Place]) -> list[Message]:
+    def fetch(self, access: QueueAccess, locations: Sequence[Location]) -> list[Message]:
         """Returns the messages that are there, in the order asked, each once.
 
         Raises:
             TooLarge: Together they have more than ``page_bytes``.
         """
-        places = list(dict.fromkeys(places))
+        locations = list(dict.fromkeys(locations))
         step = max(1, 2 * self._limits.page_bytes // self._limits.max_body)
         messages: list[Message] = []
         weight = 0
         # So many at a time that what is read is never more than three pages.
-        for at in range(0, len(places), step):
-            some = places[at : at + step]
-            found = entry.use(lambda queue, some=some: self._store.fetch(queue, _within(queue, some)))  # type: ignore[misc]
+        for at in range(0, len(locations), step):
+            some = locations[at : at + step]
+            found = access.use(lambda queue, some=some: self._store.fetch(queue, _within(queue, some)))  # type: ignore[misc]
             weight += body_bytes(found)
-            if weight > self._limits.page_bytes and len(places) > 1:
+            if weight > self._limits.page_bytes and len(locations) > 1:
                 text = f"Bodies are longer than {self._limits.page_bytes} bytes together. Ask for fewer ids."
                 raise TooLarge({"InvalidMessageID": text})
             messages += found
         self._metrics.delivered(len(messages))
         return messages
 
-    def delete(self, entry: Entry, places: Sequence[Place]) -> int:
+    def delete(self, access: QueueAccess, locations: Sequence[Location]) -> int:
         """Deletes what is there; returns how many were (or, on stores that cannot tell, were named)."""
-        return entry.use(lambda queue: self._store.delete(queue, _within(queue, places)))
+        return access.use(lambda queue: self._store.delete(queue, _within(queue, locations)))
 
     def _ttl(self, queue: Queue) -> int:
         return self._limits.default_ttl if queue.ttl is None else queue.ttl
@@ -198,6 +198,6 @@ class MessageUseCases:
         return items
 
 
-def _within(queue: Queue, places: Sequence[Place]) -> list[Place]:
+def _within(queue: Queue, locations: Sequence[Location]) -> list[Location]:
     """Leaves out places in partitions that the queue does not have: nothing can be there."""
-    return [place for place in places if 1 <= place[0] <= queue.partitions]
+    return [location for location in locations if 1 <= location[0] <= queue.partitions]

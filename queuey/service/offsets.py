@@ -10,8 +10,8 @@ import msgspec
 from queuey.errors import InvalidRequest
 from queuey.ids import Position
 from queuey.messages import Lag, Offset, OffsetChange, Queue
-from queuey.service.entry import Entry
 from queuey.service.messages import partition_error
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
 _GROUP = re.compile(r"[A-Za-z0-9._:@\-]{1,100}")
@@ -44,7 +44,7 @@ class OffsetUseCases:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def record(self, entry: Entry, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+    def record(self, access: QueueAccess, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
         """Records offsets, each partition by its own compare-and-set.
 
         Raises:
@@ -57,9 +57,9 @@ class OffsetUseCases:
             _check_partitions((change.partition for change in changes), queue)
             return self._store.set_offsets(queue, group, changes)
 
-        return entry.use(record) if changes else []
+        return access.use(record) if changes else []
 
-    def progress(self, entry: Entry, group: str) -> list[Progress]:
+    def progress(self, access: QueueAccess, group: str) -> list[Progress]:
         """Shows each partition of the queue.
 
         Raises:
@@ -69,13 +69,13 @@ class OffsetUseCases:
         def progress(queue: Queue) -> list[Progress]:
             recorded = {offset.partition: offset for offset in self._store.offsets(queue, group)}
             numbers = range(1, queue.partitions + 1)
-            places = [(n, recorded[n].position if n in recorded else None) for n in numbers]
-            lags = self._store.lag(queue, places)
+            locations = [(n, recorded[n].position if n in recorded else None) for n in numbers]
+            lags = self._store.lag(queue, locations)
             return [Progress(n, recorded.get(n), lag) for n, lag in zip(numbers, lags, strict=True)]
 
-        return entry.use(progress)
+        return access.use(progress)
 
-    def lag(self, entry: Entry, cursors: Mapping[int, Position | None]) -> list[tuple[int, Lag]]:
+    def lag(self, access: QueueAccess, cursors: Mapping[int, Position | None]) -> list[tuple[int, Lag]]:
         """Tells what lies above cursors, by partition; above None everything does. Nothing is recorded.
 
         Raises:
@@ -84,19 +84,21 @@ class OffsetUseCases:
 
         def lag(queue: Queue) -> list[tuple[int, Lag]]:
             _check_partitions(cursors, queue)
-            places = sorted(cursors.items())
-            return [(number, each) for (number, _), each in zip(places, self._store.lag(queue, places), strict=True)]
+            locations = sorted(cursors.items())
+            return [
+                (number, each) for (number, _), each in zip(locations, self._store.lag(queue, locations), strict=True)
+            ]
 
-        return entry.use(lag)
+        return access.use(lag)
 
-    def groups(self, entry: Entry) -> list[str]:
+    def groups(self, access: QueueAccess) -> list[str]:
         """Lists the groups, sorted."""
-        return entry.use(self._store.groups)
+        return access.use(self._store.groups)
 
-    def forget(self, entry: Entry, group: str) -> None:
+    def forget(self, access: QueueAccess, group: str) -> None:
         """Forgets a group.
 
         Raises:
             GroupNotFound: Nothing is recorded for it.
         """
-        entry.use(lambda queue: self._store.delete_group(queue, group))
+        access.use(lambda queue: self._store.delete_group(queue, group))

@@ -9,8 +9,8 @@ import msgspec
 
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
 from queuey.messages import Acknowledgement, PartitionInfo, Queue, QueueSpec
-from queuey.service.entry import Entry
 from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
 
 _CONTROL = frozenset(map(chr, (*range(0x20), *range(0x7F, 0xA0))))
@@ -103,28 +103,28 @@ class Queues:
     def count(self, queue: Queue) -> int | None:
         """Returns how many messages a listed queue has, None if it has gone meanwhile."""
         try:
-            _, partitions = Entry(self._store, queue, lambda _: None).use(self._store.inspect)
+            _, partitions = QueueAccess(self._store, queue, lambda _: None).use(self._store.inspect)
         except QueueNotFound:
             return None
         return sum(partition.count for partition in partitions)
 
-    def update(self, entry: Entry, changes: QueueSpec, clear: Sequence[str] = ()) -> Queue:
+    def update(self, access: QueueAccess, changes: QueueSpec, clear: Sequence[str] = ()) -> Queue:
         """Changes the fields given in ``changes`` and resets those named in ``clear``.
 
         Raises:
             InvalidRequest: It would have fewer partitions (code ``InvalidUpdate``).
         """
-        return entry.use(lambda queue: self._store.update_queue(queue, changes, clear=clear))
+        return access.use(lambda queue: self._store.update_queue(queue, changes, clear=clear))
 
-    def delete(self, entry: Entry) -> None:
+    def delete(self, access: QueueAccess) -> None:
         """Deletes the queue with all it has."""
-        entry.use(self._store.delete_queue)
+        access.use(self._store.delete_queue)
 
-    def purge(self, entry: Entry) -> None:
+    def purge(self, access: QueueAccess) -> None:
         """Removes all messages of the queue."""
-        entry.use(self._store.purge_queue)
+        access.use(self._store.purge_queue)
 
-    def describe(self, entry: Entry) -> Description:
+    def describe(self, access: QueueAccess) -> Description:
         """Tells everything about a queue."""
         store = self._store
 
@@ -141,4 +141,4 @@ class Queues:
                 partitions=partitions,
             )
 
-        return entry.use(describe)
+        return access.use(describe)

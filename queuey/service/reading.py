@@ -14,8 +14,8 @@ from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
-from queuey.service.entry import Entry
 from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import Range, Reading
 from queuey.storage import Store
 
@@ -35,7 +35,7 @@ Waiter = Callable[[float], bool]
 class Source(msgspec.Struct, frozen=True):
     """One queue of a read and what to read of it."""
 
-    entry: Entry
+    access: QueueAccess
     range: Range
 
 
@@ -49,24 +49,24 @@ class Reader:
         self._stopping = stopping
         self._slots = threading.BoundedSemaphore(limits.wait_slots)
 
-    def read(self, entry: Entry, wanted: Range, wait: float = 0.0, *, place: bool | None = None) -> Reading:
+    def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, wait_slot: bool | None = None) -> Reading:
         """Reads a range of one queue; waits up to ``wait`` seconds if there is nothing to answer.
 
         Args:
-            entry: The way to the queue.
+            access: The way to the queue.
             wanted: What to read.
             wait: Seconds to wait at most.
-            place: Whether the caller has a place to wait at; None: one of ``wait_slots`` is taken.
+            wait_slot: Whether the caller has a wait_slot to wait at; None: one of ``wait_slots`` is taken.
 
         Raises:
             TooManyWaiters: It would have to wait and all places for that are taken.
         """
         if wait > 0:
-            [answer] = self.read_many([Source(entry, wanted)], wait, place=place)
-            if isinstance(answer, QueueyError):
-                raise answer
-            return answer
-        reading = self._read(entry, wanted, self._limits.page_bytes, self._limits.page_bytes)
+            [response] = self.read_many([Source(access, wanted)], wait, wait_slot=wait_slot)
+            if isinstance(response, QueueyError):
+                raise response
+            return response
+        reading = self._read(access, wanted, self._limits.page_bytes, self._limits.page_bytes)
         self._metrics.delivered(len(reading.messages))
         return reading
 
@@ -102,45 +102,45 @@ class Reader:
         return self._store.begin_read(queue, asked[0], ended)
 
     def read_many(
-        self, sources: Sequence[Source], wait: float = 0.0, *, place: bool | None = None
+        self, sources: Sequence[Source], wait: float = 0.0, *, wait_slot: bool | None = None
     ) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.
 
         Args:
             sources: At least one.
             wait: Seconds to wait at most while no queue has anything.
-            place: As for :meth:`read`.
+            wait_slot: As for :meth:`read`.
 
         Returns:
             Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
         """
         deadline = time.monotonic() + wait
         waiters = self._watch(sources) if wait > 0 else []
-        answers = self._read_each(sources)
-        if wait > 0 and _fruitless(answers):
-            with self._slot(place):
+        responses = self._read_each(sources)
+        if wait > 0 and _fruitless(responses):
+            with self._slot(wait_slot):
                 tick = TICK if len(sources) == 1 else TICK_OF_MANY
-                while _fruitless(answers) and not self._stopping.is_set():
+                while _fruitless(responses) and not self._stopping.is_set():
                     left = deadline - time.monotonic()
                     if left <= 0:
                         break
                     if waiters:
                         waiters[0](min(left, tick))
                     waiters = self._watch(sources)
-                    answers = self._read_each(sources)
-        for answer in answers:
-            if isinstance(answer, Reading):
-                self._metrics.delivered(len(answer.messages))
-        return answers
+                    responses = self._read_each(sources)
+        for response in responses:
+            if isinstance(response, Reading):
+                self._metrics.delivered(len(response.messages))
+        return responses
 
     @contextmanager
-    def _slot(self, place: bool | None) -> Iterator[None]:  # noqa: FBT001 - one of three values
-        if place is False or (place is None and not self._slots.acquire(blocking=False)):
+    def _slot(self, wait_slot: bool | None) -> Iterator[None]:  # noqa: FBT001 - one of three values
+        if wait_slot is False or (wait_slot is None and not self._slots.acquire(blocking=False)):
             raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
         try:
             yield
         finally:
-            if place is None:
+            if wait_slot is None:
                 self._slots.release()
 
     def _watch(self, sources: Sequence[Source]) -> list[Waiter]:
@@ -153,26 +153,26 @@ class Reader:
                 return self._store.watch(queue, _numbers(queue, wanted))
 
             try:
-                waiters.append(source.entry.use(watch))
+                waiters.append(source.access.use(watch))
             except (NotFound, NotAllowed):
                 continue
         return waiters
 
     def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
         left = self._limits.page_bytes
-        answers: list[Reading | QueueyError] = []
+        responses: list[Reading | QueueyError] = []
         for index, source in enumerate(sources):
             try:
-                reading = self._read(source.entry, source.range, ranges.share(left, len(sources) - index), left)
+                reading = self._read(source.access, source.range, ranges.share(left, len(sources) - index), left)
             except (NotFound, NotAllowed) as error:
-                answers.append(error)
+                responses.append(error)
             else:
                 left -= ranges.body_bytes(reading.messages)
-                answers.append(reading)
-        return answers
+                responses.append(reading)
+        return responses
 
-    def _read(self, entry: Entry, wanted: Range, max_bytes: int, most: int) -> Reading:
-        return entry.use(lambda queue: self._read_queue(queue, wanted, max_bytes, most))
+    def _read(self, access: QueueAccess, wanted: Range, max_bytes: int, most: int) -> Reading:
+        return access.use(lambda queue: self._read_queue(queue, wanted, max_bytes, most))
 
     def _read_queue(self, queue: Queue, wanted: Range, max_bytes: int, most: int) -> Reading:
         """Reads what is to have about ``max_bytes``, and ``most`` in any case, up to one message."""
@@ -228,6 +228,6 @@ def _numbers(queue: Queue, wanted: Range) -> Sequence[int]:
     return [number for number in dict.fromkeys(wanted.partitions) if 1 <= number <= MAX_PARTITIONS]
 
 
-def _fruitless(answers: Sequence[Reading | QueueyError]) -> bool:
+def _fruitless(responses: Sequence[Reading | QueueyError]) -> bool:
     """Tells whether there is nothing to answer yet: no message, none to be had by reading on, and no queue lost."""
-    return all(isinstance(answer, Reading) and not answer.messages and not answer.more for answer in answers)
+    return all(isinstance(response, Reading) and not response.messages and not response.more for response in responses)

@@ -12,9 +12,9 @@ from queuey.metrics import Metrics
 from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import ops, v1
-from queuey.web.answers import Answer
-from queuey.web.auth import Authenticator
-from queuey.web.errors import NoSuchResource, error_answer
+from queuey.web.authorization import Authenticator
+from queuey.web.errors import NoSuchResource, error_response
+from queuey.web.responses import Response
 
 with warnings.catch_warnings():
     # Of the end of pkg_resources, which Pyramid 2.1 imports: nobody who starts the service can do anything about it.
@@ -50,15 +50,15 @@ _FOUND = {
 }
 
 
-def _not_found(context: Any, request: Any) -> Answer:  # noqa: ANN401 - Pyramid's objects have no types
-    return error_answer(NoSuchResource("The resource could not be found."), request.environ)
+def _not_found(context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
+    return error_response(NoSuchResource("The resource could not be found."), request.environ)
 
 
-def _failed(context: Any, request: Any) -> Answer:  # noqa: ANN401 - Pyramid's objects have no types
+def _failed(context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
     """Answers for errors outside of any view; a path that is not UTF-8 leads nowhere."""
     if isinstance(context, UnicodeDecodeError):
         return _not_found(context, request)
-    return error_answer(context, request.environ)
+    return error_response(context, request.environ)
 
 
 def make_app(

@@ -10,26 +10,51 @@ from collections.abc import Callable, Container, Mapping
 from time import perf_counter
 from typing import Any
 
-from queuey.errors import NoCredential, NotAllowed, QueueChanged
+from queuey.errors import NoCredential, NotAllowed, Outcome, QueueChanged
 from queuey.metrics import Metrics
-from queuey.web.answers import Answer, Environ, text_answer
-from queuey.web.bodies import UNKNOWN, read_query, warning_about
-from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_answer
-from queuey.web.later import Begin, Later, WouldBlock
-from queuey.web.paths import check_path
+from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_response
+from queuey.web.request_parsing import UNKNOWN, check_path, read_query, warning_about
+from queuey.web.responses import Environ, Response, text_response
 
+Done = Callable[[Any, Exception | None], None]
+"""Takes a result or an error; called once, from any thread."""
+Begin = Callable[[Done], Callable[[], Outcome]]
+"""Starts some work, given whom to tell of its end; returns the function that gives up, whose answer is the outcome."""
 Match = dict[str, str]
 """The parts of the path that a route names."""
-Handler = Callable[[Environ, Match], Answer]
-Begun = tuple[Begin, Callable[[Any], Answer]]
-EarlyHandler = Callable[[Environ, Match], Begun | Answer]
-"""Never blocks: returns the answer, or how to begin the work and how to answer with its result."""
+Handler = Callable[[Environ, Match], Response]
+Begun = tuple[Begin, Callable[[Any], Response]]
+EarlyHandler = Callable[[Environ, Match], Begun | Response]
+"""Never blocks: returns the response, or how to begin the work and how to answer with its result."""
+
+WAIT_SLOT = "queuey.wait_slot"
+"""Set in the environ of a long poll by a server that limits them: whether this one may wait."""
+
+
+class WouldBlock(Exception):
+    """The request has to be handled in a thread that may block. Nothing has been done."""
+
+
+class Deferred:
+    """A response that is not known yet, for a server that handles many requests in one thread.
+
+    Attributes:
+        begin: Starts the work.
+        finish: Makes the response of the work's result or error. Raises :class:`WouldBlock` when the request has to be
+            handled anew, in a thread.
+    """
+
+    __slots__ = ("begin", "finish")
+
+    def __init__(self, begin: Begin, finish: Callable[[Any, Exception | None], Response]) -> None:
+        self.begin = begin
+        self.finish = finish
 
 
 def _asking_nothing(handler: Handler) -> Handler:
     """Returns a handler whose requests have no query; where one has, its fields are unknown."""
 
-    def handle(environ: Environ, match: Match) -> Answer:
+    def handle(environ: Environ, match: Match) -> Response:
         if environ.get("QUERY_STRING"):
             read_query(environ)
         return handler(environ, match)
@@ -38,7 +63,7 @@ def _asking_nothing(handler: Handler) -> Handler:
 
 
 class Endpoint:
-    """Answers for one resource, counts what it answers, and turns errors into answers."""
+    """Handles the requests for one resource, counts them, and turns errors into responses."""
 
     __slots__ = ("_allow", "_at_once", "_handlers", "_metrics", "_name", "_original", "look_up")
 
@@ -78,23 +103,23 @@ class Endpoint:
         self._metrics = metrics
         self._name = name
 
-    def __call__(self, context: Any, request: Any) -> Answer:  # noqa: ANN401 - Pyramid's objects have no types
+    def __call__(self, context: Any, request: Any) -> Response:  # noqa: ANN401 - Pyramid's objects have no types
         """Is called by Pyramid."""
         start = perf_counter()
         environ: Environ = request.environ
         try:
             check_path(environ)
-            answer = self._handlers.get(environ["REQUEST_METHOD"], self._no_such_method)(environ, request.matchdict)
-        except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
+            response = self._handlers.get(environ["REQUEST_METHOD"], self._no_such_method)(environ, request.matchdict)
+        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             if isinstance(error, NotAllowed) and error.anonymous and not self._original:
                 error = NoCredential()
-            answer = error_answer(error, environ)
+            response = error_response(error, environ)
         if UNKNOWN in environ:
-            answer.headers += (warning_about(environ[UNKNOWN]),)
-        self._metrics.observe(self._name, answer.status, perf_counter() - start)
-        return answer
+            response.headers += (warning_about(environ[UNKNOWN]),)
+        self._metrics.observe(self._name, response.status, perf_counter() - start)
+        return response
 
-    def begin(self, environ: Environ, match: Match) -> Answer | Later:
+    def begin(self, environ: Environ, match: Match) -> Response | Deferred:
         """Answers without blocking, at once or later.
 
         Raises:
@@ -108,32 +133,32 @@ class Endpoint:
             begun = handler(environ, match)
         except WouldBlock:
             raise
-        except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
-            begun = error_answer(error, environ)
-        if isinstance(begun, Answer):
+        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
+            begun = error_response(error, environ)
+        if isinstance(begun, Response):
             self._metrics.observe(self._name, begun.status, perf_counter() - start)
             return begun
-        begin, answer_with = begun
+        begin, respond_with = begun
 
-        def finish(value: object, error: Exception | None) -> Answer:
+        def finish(value: object, error: Exception | None) -> Response:
             if isinstance(error, QueueChanged) or (value is None and error is None):
                 raise WouldBlock
-            answer = answer_with(value) if error is None else error_answer(error, environ)
-            self._metrics.observe(self._name, answer.status, perf_counter() - start)
-            return answer
+            response = respond_with(value) if error is None else error_response(error, environ)
+            self._metrics.observe(self._name, response.status, perf_counter() - start)
+            return response
 
-        return Later(begin, finish)
+        return Deferred(begin, finish)
 
-    def _options(self, environ: Environ, match: Match) -> Answer:
+    def _options(self, environ: Environ, match: Match) -> Response:
         """Says which methods there are."""
-        return self._allowing(text_answer(self._allow))
+        return self._allowing(text_response(self._allow))
 
-    def _no_such_method(self, environ: Environ, match: Match) -> Answer:
+    def _no_such_method(self, environ: Environ, match: Match) -> Response:
         if self._original:
-            return self._allowing(error_answer(NoSuchResource("The resource does not have this method."), environ))
+            return self._allowing(error_response(NoSuchResource("The resource does not have this method."), environ))
         text = f"{environ['REQUEST_METHOD'][:20]} is no method of this resource. It has: {self._allow}."
-        return self._allowing(error_answer(MethodNotAllowed(text), environ))
+        return self._allowing(error_response(MethodNotAllowed(text), environ))
 
-    def _allowing(self, answer: Answer) -> Answer:
-        answer.headers += (("Allow", self._allow),)
-        return answer
+    def _allowing(self, response: Response) -> Response:
+        response.headers += (("Allow", self._allow),)
+        return response

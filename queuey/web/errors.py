@@ -7,7 +7,7 @@ import secrets
 from typing import Any
 
 from queuey import errors
-from queuey.web.answers import PROBLEM, STATUS_LINES, TEXT, Answer, Environ, Header, encode, json_answer
+from queuey.web.responses import PROBLEM, STATUS_LINES, TEXT, Environ, Header, Response, encode, json_response
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ def status_of(error: Exception) -> int:
     return next((STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES), 500)
 
 
-def error_answer(error: Exception, environ: Environ) -> Answer:
-    """Turns an error into an answer, in the form that the client accepts."""
+def error_response(error: Exception, environ: Environ) -> Response:
+    """Turns an error into a response, in the form that the client accepts."""
     status = status_of(error)
     if status == 500:  # noqa: PLR2004 - the status of our own defects
         return _crash(error, environ)
@@ -67,12 +67,12 @@ def error_answer(error: Exception, environ: Environ) -> Answer:
     if _wants_problem(environ):
         return _problem(status, _code(error), _texts(error), extra, headers)
     if isinstance(error, errors.NotAllowed):
-        return Answer(status, ACCESS_DENIED.encode(), TEXT)
+        return Response(status, ACCESS_DENIED.encode(), TEXT)
     if isinstance(error, NoSuchResource | errors.ApplicationNotFound):
-        return Answer(status, NO_SUCH_RESOURCE.encode(), TEXT)
-    answer = json_answer({"status": "error", "error_msg": _texts(error), **extra}, status)
-    answer.headers += headers
-    return answer
+        return Response(status, NO_SUCH_RESOURCE.encode(), TEXT)
+    response = json_response({"status": "error", "error_msg": _texts(error), **extra}, status)
+    response.headers += headers
+    return response
 
 
 def error_texts(error: Exception) -> dict[str, str]:
@@ -121,7 +121,7 @@ def _headers(error: Exception, status: int) -> tuple[Header, ...]:
 
 def _problem(
     status: int, code: str, texts: dict[str, str], extra: dict[str, Any], headers: tuple[Header, ...]
-) -> Answer:
+) -> Response:
     content = {
         "type": "about:blank",
         "title": STATUS_LINES[status][4:],
@@ -131,14 +131,14 @@ def _problem(
         "errors": texts,
         **extra,
     }
-    return Answer(status, encode(content), PROBLEM, *headers)
+    return Response(status, encode(content), PROBLEM, *headers)
 
 
-def _crash(error: Exception, environ: Environ) -> Answer:
+def _crash(error: Exception, environ: Environ) -> Response:
     """Logs a defect under an id and tells the client nothing but that id."""
     crash = secrets.token_hex(8)
     logger.error("crash %s: %s %r", crash, environ.get("REQUEST_METHOD"), environ.get("PATH_INFO"), exc_info=error)
     texts = {"InternalError": f"application error: crash id {crash}"}
     if _wants_problem(environ):
         return _problem(500, "InternalError", texts, {}, ())
-    return json_answer({"status": "error", "error_msg": texts}, 500)
+    return json_response({"status": "error", "error_msg": texts}, 500)

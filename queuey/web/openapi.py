@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from queuey.web.answers import STATUS_LINES
+from queuey.web.responses import STATUS_LINES
 
 JSON = "application/json"
 REFERENCE = "#/components/schemas/{name}"
@@ -36,8 +36,8 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-class Response(msgspec.Struct, frozen=True):
-    """An answer of an operation."""
+class ResponseSpec(msgspec.Struct, frozen=True):
+    """A response of an operation."""
 
     content: Content
     headers: Mapping[str, str] = {}
@@ -58,7 +58,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     path: str
     summary: str
-    success: Mapping[int, Response]
+    success: Mapping[int, ResponseSpec]
     errors: Sequence[int]
     parameters: Sequence[Parameter] = ()
     body: Content = {}
@@ -77,7 +77,7 @@ def _content(content: Content, schemas: Mapping[Any, Schema]) -> Schema:
     return {media: {"schema": _schema(kind, schemas)} for media, kind in content.items()}
 
 
-def _response(status: int, response: Response, schemas: Mapping[Any, Schema]) -> Schema:
+def _response(status: int, response: ResponseSpec, schemas: Mapping[Any, Schema]) -> Schema:
     answer: Schema = {"description": STATUS_LINES[status][4:]}
     if response.content:
         answer["content"] = _content(response.content, schemas)
@@ -88,7 +88,7 @@ def _response(status: int, response: Response, schemas: Mapping[Any, Schema]) ->
     return answer
 
 
-def _types(operations: Sequence[Operation], errors: Mapping[int, Response]) -> list[Any]:
+def _types(operations: Sequence[Operation], errors: Mapping[int, ResponseSpec]) -> list[Any]:
     """Returns every type that some body has, each once."""
     contents = [operation.body for operation in operations]
     contents += [response.content for operation in operations for response in operation.success.values()]
@@ -106,7 +106,7 @@ def document(
     security: Mapping[str, Any],
     path_parameters: Sequence[Parameter],
     operations: Sequence[Operation],
-    errors: Mapping[int, Response],
+    errors: Mapping[int, ResponseSpec],
 ) -> Schema:
     """Returns the document.
 
@@ -117,7 +117,7 @@ def document(
         security: The one way to give a credential, as a security scheme.
         path_parameters: Every name in braces that a path may have.
         operations: What the API does.
-        errors: The answer of each error status.
+        errors: The response of each error status.
     """
     kinds = _types(operations, errors)
     found, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)

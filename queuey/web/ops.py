@@ -10,9 +10,8 @@ from typing import Any
 from queuey import __version__, metrics
 from queuey.errors import StoreUnavailable
 from queuey.service import Service
-from queuey.web.answers import Answer, Environ, json_answer, text_answer
-from queuey.web.endpoint import Endpoint, Handler, Match
-from queuey.web.later import WouldBlock
+from queuey.web.endpoint import Endpoint, Handler, Match, WouldBlock
+from queuey.web.responses import Environ, Response, json_response, text_response
 from queuey.web.workers import Told
 
 LOOK_EVERY = 1.0
@@ -30,7 +29,7 @@ class OpsViews:
         self._health: StoreUnavailable | None = None
         self._looked: float | None = None
 
-    def heartbeat(self, environ: Environ, match: Match) -> Answer:
+    def heartbeat(self, environ: Environ, match: Match) -> Response:
         """Says whether the store can write and read, and why not, as it was at most ``LOOK_EVERY`` seconds ago."""
         if self._looking.acquire(blocking=self._looked is None):
             try:
@@ -39,7 +38,7 @@ class OpsViews:
                 self._looking.release()
         return self._say()
 
-    def heartbeat_at_once(self, environ: Environ, match: Match) -> Answer:
+    def heartbeat_at_once(self, environ: Environ, match: Match) -> Response:
         """Answers a heartbeat by what is known. One caller a second is sent to a thread, which looks again.
 
         Raises:
@@ -49,13 +48,13 @@ class OpsViews:
             raise WouldBlock
         return self._say()
 
-    def _say(self) -> Answer:
+    def _say(self) -> Response:
         error = self._health
         if error is None:
-            return text_answer("OK")
-        answer = text_answer(f"{error.code}: {error}", 503)
-        answer.headers += (("Retry-After", str(error.retry_after)),)
-        return answer
+            return text_response("OK")
+        response = text_response(f"{error.code}: {error}", 503)
+        response.headers += (("Retry-After", str(error.retry_after)),)
+        return response
 
     def _look(self) -> None:
         """Writes to the store, which anybody may ask for, unless that was done a moment ago."""
@@ -68,21 +67,21 @@ class OpsViews:
             self._health = error.with_traceback(None)
         self._looked = self._clock()
 
-    def lbheartbeat(self, environ: Environ, match: Match) -> Answer:
+    def lbheartbeat(self, environ: Environ, match: Match) -> Response:
         """Says whether this process takes requests; load balancers stop sending them when it is about to end."""
         if self._service.stopping.is_set():
-            answer = text_answer("stopping", 503)
-            answer.headers += (("Retry-After", "1"),)
-            return answer
-        return text_answer("OK")
+            response = text_response("stopping", 503)
+            response.headers += (("Retry-After", "1"),)
+            return response
+        return text_response("OK")
 
-    def version(self, environ: Environ, match: Match) -> Answer:
+    def version(self, environ: Environ, match: Match) -> Response:
         """Says what runs here."""
-        return json_answer({"name": "queuey", "version": __version__, "store": self._service.store.name})
+        return json_response({"name": "queuey", "version": __version__, "store": self._service.store.name})
 
-    def metrics(self, environ: Environ, match: Match) -> Answer:
+    def metrics(self, environ: Environ, match: Match) -> Response:
         """Writes what all workers have done, for Prometheus."""
-        return Answer(200, metrics.exposition(self.told.all()), ("Content-Type", metrics.CONTENT_TYPE))
+        return Response(200, metrics.exposition(self.told.all()), ("Content-Type", metrics.CONTENT_TYPE))
 
     def _statistics(self) -> dict[str, float]:
         """Returns the store's numbers; what this process counted must be readable while the store is not."""

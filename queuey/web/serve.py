@@ -47,7 +47,7 @@ from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.opening import no_password, open_store
 from queuey.web import logs
-from queuey.web.workers import Place, Told
+from queuey.web.workers import Told, WorkerIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ def run(settings: Settings, address: tuple[str, int], announce: Callable[[], Non
     threading.Thread(target=_announce_when_up, args=(address, announce), daemon=True).start()
     try:
         server.serve(
-            spawn_target=functools.partial(run_worker, Place.of_service(settings.workers)),
+            spawn_target=functools.partial(run_worker, WorkerIdentity.of_service(settings.workers)),
             target_loader=functools.partial(opener, settings),  # type: ignore[arg-type] # run_worker calls it
             wrap_loader=False,
         )
@@ -175,7 +175,7 @@ def run(settings: Settings, address: tuple[str, int], announce: Callable[[], Non
 
 
 def run_worker(
-    place: Place,
+    identity: WorkerIdentity,
     number: int,
     name: str | None,
     loader: functools.partial[Opened],
@@ -184,7 +184,7 @@ def run_worker(
     """Is one worker process from start to end; granian starts it with these arguments.
 
     Args:
-        place: What all workers of this service have in common.
+        identity: What all workers of this service have in common.
         number: Of the worker, from 1.
         name: granian's process name.
         loader: The opener with the settings.
@@ -210,8 +210,8 @@ def run_worker(
     stopper.start()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     told: Told = opened.app.registry.told  # type: ignore[attr-defined] # Pyramid's router
-    told.join(place._replace(number=number))
-    from queuey.web.gateway import Gateway  # noqa: PLC0415 - not in the parent process
+    told.join(identity._replace(number=number))
+    from queuey.web.asgi_gateway import Gateway  # noqa: PLC0415 - not in the parent process
 
     gateway = Gateway(
         opened.app,
@@ -241,20 +241,20 @@ def run_worker(
 
 
 def _listen(sockets: Any, settings: Settings) -> Any:  # noqa: ANN401 - granian's, compiled
-    """Takes the place of granian's listening socket, which offers no options. Connections inherit those of this one.
+    """Takes the identity of granian's listening socket, which offers no options. Connections inherit those of this one.
 
     Args:
         sockets: As granian hands them to a worker: what to make a socket of, and one that is made already.
         settings: The settings in force.
     """
     (spec, _), shared = sockets
-    holder = spec.build()
-    listener = socket.socket(fileno=os.dup(holder.get_fd()))
+    tenant = spec.build()
+    listener = socket.socket(fileno=os.dup(tenant.get_fd()))
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
     listener.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     listener.listen(_backlog(settings))
     listener.close()
-    return (spec, holder), shared
+    return (spec, tenant), shared
 
 
 def _backlog(settings: Settings) -> int:

@@ -34,7 +34,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Snapshot).decode
 
 
-class Place(NamedTuple):
+class WorkerIdentity(NamedTuple):
     """Where a worker is among those of its service.
 
     Attributes:
@@ -48,7 +48,7 @@ class Place(NamedTuple):
     number: int = 0
 
     @classmethod
-    def of_service(cls, total: int) -> Place:
+    def of_service(cls, total: int) -> WorkerIdentity:
         """Returns what all workers of a new service have in common."""
         return cls(secrets.token_hex(16), total)
 
@@ -66,27 +66,27 @@ class Told:
 
     def __init__(self, own: Callable[[], Snapshot]) -> None:
         self._own = own
-        self._place = Place("", 1)
+        self._identity = WorkerIdentity("", 1)
 
-    def join(self, place: Place) -> None:
-        """Takes a place among the workers: from now on they are asked, and are told, on a thread that never ends."""
-        self._place = place
-        if place.total > 1:
+    def join(self, identity: WorkerIdentity) -> None:
+        """Takes a identity among the workers: from now on they are asked, and are told, on a thread that never ends."""
+        self._identity = identity
+        if identity.total > 1:
             threading.Thread(target=self._tell, name="queuey-workers", daemon=True).start()
 
     def all(self) -> Workers:
         """Asks all workers; one that does not answer in time has None."""
-        place = self._place
-        if place.total == 1:
+        identity = self._identity
+        if identity.total == 1:
             return {"": self._own()}
-        found: dict[str, Snapshot | None] = dict.fromkeys(map(str, range(1, place.total + 1)))
+        found: dict[str, Snapshot | None] = dict.fromkeys(map(str, range(1, identity.total + 1)))
         with contextlib.ExitStack() as stack:
             asked = []
-            for number in range(1, place.total + 1):
-                peer = None if number == place.number else _connect(place.address(number))
+            for number in range(1, identity.total + 1):
+                peer = None if number == identity.number else _connect(identity.address(number))
                 if peer is not None:
                     asked.append((number, stack.enter_context(peer)))
-            found[str(place.number)] = self._own()
+            found[str(identity.number)] = self._own()
             until = time.monotonic() + ANSWER_SECONDS
             for number, peer in asked:
                 found[str(number)] = _hear(peer, until)
@@ -97,7 +97,7 @@ class Told:
         with socket.socket(socket.AF_UNIX) as listener:
             while True:
                 try:
-                    listener.bind(self._place.address(self._place.number))
+                    listener.bind(self._identity.address(self._identity.number))
                     break
                 except OSError:
                     time.sleep(REBIND_SECONDS)

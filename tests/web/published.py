@@ -46,10 +46,10 @@ def _resolve(part: dict[str, Any]) -> dict[str, Any]:
 
 @cache
 def _validator(media: str, operation_id: str, status: str, *, raw: bool) -> Draft202012Validator | None:
-    methods = (entry for path in strict_document()["paths"].values() for entry in path.values())
-    [entry] = [entry for entry in methods if entry["operationId"] == operation_id]
-    assert status in entry["responses"], f"{operation_id} does not promise {status}"
-    response = _resolve(entry["responses"][status])
+    methods = (access for path in strict_document()["paths"].values() for access in path.values())
+    [access] = [access for access in methods if access["operationId"] == operation_id]
+    assert status in access["responses"], f"{operation_id} does not promise {status}"
+    response = _resolve(access["responses"][status])
     content = response["content"]
     assert media in content or "*/*" in content, f"{operation_id} does not promise {media} with {status}"
     if media not in content:

@@ -10,7 +10,7 @@ import pytest
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.auth import Authenticator, digest_of
+from queuey.web.authorization import Authenticator, digest_of
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 

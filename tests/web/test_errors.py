@@ -11,7 +11,7 @@ import pytest
 from queuey import errors
 from queuey.errors import StoreBusy, StoreClosed, StoreFull, StoreUnavailable
 from queuey.storage import Store
-from queuey.web.errors import STATUSES, error_answer, status_of
+from queuey.web.errors import STATUSES, error_response, status_of
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
 
@@ -98,10 +98,10 @@ def test_outcomes_of_a_batch(owner: Caller, between: InterposedStore, headers: d
 
 def test_a_changed_row_left_nothing() -> None:
     """A row out of date that is told to a client says that nothing was stored."""
-    answer = error_answer(errors.QueueChanged("It changed."), {})
-    body = b"".join(answer({"REQUEST_METHOD": "GET"}, lambda *_: None))
-    assert (answer.status, json.loads(body)["outcome"]) == (503, "none")
-    assert ("Retry-After", "1") in answer.headers
+    response = error_response(errors.QueueChanged("It changed."), {})
+    body = b"".join(response({"REQUEST_METHOD": "GET"}, lambda *_: None))
+    assert (response.status, json.loads(body)["outcome"]) == (503, "none")
+    assert ("Retry-After", "1") in response.headers
 
 
 def test_a_row_that_changes_all_the_time(owner: Caller, between: InterposedStore) -> None:

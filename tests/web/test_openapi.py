@@ -41,7 +41,7 @@ def test_every_route_is_documented(app: Any, anonymous: Caller) -> None:  # noqa
 
 def test_operations_are_told_apart() -> None:
     """Every operation has a name of its own, fit for generated clients."""
-    names = [entry["operationId"] for path in document()["paths"].values() for entry in path.values()]
+    names = [access["operationId"] for path in document()["paths"].values() for access in path.values()]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch("[a-z][A-Za-z]+", name) for name in names)
 
@@ -51,16 +51,16 @@ def test_bodies_that_must_be_sent(owner: Caller) -> None:
     owner.create("q")
     values = {"app": "queuey", "queue": "q", "ids": "0123456789ab11e88000000000000001", "group": "g"}
     for path, entries in document()["paths"].items():
-        for method, entry in entries.items():
-            if "requestBody" in entry:
+        for method, access in entries.items():
+            if "requestBody" in access:
                 reply = owner(method.upper(), path.format_map(values))
-                assert (reply.status == 400) == entry["requestBody"]["required"], entry["summary"]
+                assert (reply.status == 400) == access["requestBody"]["required"], access["summary"]
 
 
 def test_parameters_can_be_sent() -> None:
     """Every header has a name that a header can have, and every name in a path says what fits there."""
     paths = document()["paths"]
-    parameters = [p for path in paths.values() for entry in path.values() for p in entry["parameters"]]
+    parameters = [p for path in paths.values() for access in path.values() for p in access["parameters"]]
     assert [p["name"] for p in parameters if not re.fullmatch(r"[A-Za-z_-]+", p["name"])] == []
     assert [p["name"] for p in parameters if p["in"] == "path" and "pattern" not in p["schema"]] == []
 
@@ -68,7 +68,7 @@ def test_parameters_can_be_sent() -> None:
 def test_headers_and_parameters_are_documented() -> None:
     """What a request may say in headers and in the query is in the document."""
     paths = document()["paths"]
-    names = {p["name"] for path in paths.values() for entry in path.values() for p in entry["parameters"]}
+    names = {p["name"] for path in paths.values() for access in path.values() for p in access["parameters"]}
     assert names >= {
         "X-TTL",
         "X-Partition",

@@ -14,12 +14,12 @@ import queuey
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.storage import Store
-from queuey.web.gateway import Gateway
-from queuey.web.later import WouldBlock
+from queuey.web.asgi_gateway import Gateway
+from queuey.web.endpoint import WouldBlock
 from queuey.web.ops import LOOK_EVERY, OpsViews
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.test_gateway import Request, running
+from tests.web.test_asgi_gateway import Request, running
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -118,7 +118,7 @@ def test_monitors_are_answered_while_every_thread_is_busy(app: Any, path: str) -
 
     async def work(gateway: Gateway) -> list[int]:
         await Request("GET", path).to(gateway)
-        gateway._work.stop()
+        gateway._threads.stop()
         return [(await asyncio.wait_for(Request("GET", path).to(gateway), 4)).status for _ in range(3)]
 
     assert running(app)(work) == [200] * 3

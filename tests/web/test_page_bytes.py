@@ -67,10 +67,10 @@ def test_over_queues_named_again(owner: Caller, anonymous: Caller) -> None:
     content = {"queues": [{"queue_name": "q", "partitions": "*"}] * 100}
     reply = anonymous.send_json("POST", "_read", content)
     assert len(reply.body) < PAGE + BODY + 100 * 300
-    answers = reply.json["queues"]
-    assert sum(len(answer["messages"]) for answer in answers) <= (PAGE + BODY) // BODY
-    assert all(answer["more"] for answer in answers if not answer["messages"])
-    last = answers[-1]
+    responses = reply.json["queues"]
+    assert sum(len(response["messages"]) for response in responses) <= (PAGE + BODY) // BODY
+    assert all(response["more"] for response in responses if not response["messages"])
+    last = responses[-1]
     again = {"queues": [{"queue_name": "q", "partitions": "*", "since": last["cursor"]}]}
     assert len(owner.send_json("POST", "_read", again).json["queues"][0]["messages"]) == 5
 
@@ -80,8 +80,8 @@ def test_over_queues_that_hold_the_page(owner: Caller) -> None:
     for name in ("a", "b", "c"):
         fill(owner, name, 10, 2)
     content = {"queues": [{"queue_name": name, "partitions": "*"} for name in ("a", "b", "c")]}
-    answers = owner.send_json("POST", "_read", content).json["queues"]
-    assert sum(len(message["body"]) for answer in answers for message in answer["messages"]) <= PAGE + BODY
+    responses = owner.send_json("POST", "_read", content).json["queues"]
+    assert sum(len(message["body"]) for response in responses for message in response["messages"]) <= PAGE + BODY
 
 
 def test_over_ids(owner: Caller) -> None:

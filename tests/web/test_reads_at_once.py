@@ -13,7 +13,7 @@ from queuey.messages import Page, Queue, Slice
 from queuey.storage import Store
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
-from tests.web.test_gateway import Request, Run, running
+from tests.web.test_asgi_gateway import Request, Run, running
 
 Told = Callable[[Page | None, Exception | None], None]
 

@@ -80,8 +80,8 @@ def test_waiting_on_several_queues(owner: Caller, app: Any, pool: ThreadPoolExec
     found: Future[Reply] = pool.submit(owner.send_json, "POST", "_read", content)
     waiting(app, 1)
     owner.post("c", "news")
-    answers = found.result(ALWAYS).json["queues"]
-    assert [[m["body"] for m in queue["messages"]] for queue in answers] == [[], [], ["news"]]
+    responses = found.result(ALWAYS).json["queues"]
+    assert [[m["body"] for m in queue["messages"]] for queue in responses] == [[], [], ["news"]]
     broken = {"queues": [*queues[:2], {"queue_name": "missing"}], "wait": 20}
     assert owner.send_json("POST", "_read", broken).json["queues"][-1]["status"] == "error"
 

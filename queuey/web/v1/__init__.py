@@ -9,9 +9,9 @@ from functools import cache
 from typing import Any
 
 from queuey.service import Service
-from queuey.web.answers import JSON, Answer, Environ, encode
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Match
-from queuey.web.gate import Gate
+from queuey.web.responses import JSON, Environ, Response, encode
 from queuey.web.v1.hello import HelloView
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.offsets import OffsetViews
@@ -35,16 +35,16 @@ def _document() -> bytes:
     return encode(document())
 
 
-def show_document(environ: Environ, match: Match) -> Answer:
+def show_document(environ: Environ, match: Match) -> Response:
     """Serves the OpenAPI document."""
-    return Answer(200, _document(), JSON)
+    return Response(200, _document(), JSON)
 
 
 def routes(
-    service: Service, gate: Gate, messages: MessageViews, ranges: RangeViews
+    service: Service, authorization: Authorization, messages: MessageViews, ranges: RangeViews
 ) -> list[tuple[str, str, dict[str, Handler]]]:
     """Returns name, pattern and methods of every resource, in the order of matching: the hot one first."""
-    queues, offsets, hello = QueueViews(service, gate), OffsetViews(service, gate), HelloView(service)
+    queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
     return [
         (
             HOT,
@@ -72,21 +72,21 @@ def routes(
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds version 1 to the application whose service is in the registry."""
     service: Service = config.registry.service
-    gate = Gate(service, config.registry.authenticate)
-    messages, ranges = MessageViews(service, gate), RangeViews(service, gate)
+    authorization = Authorization(service, config.registry.authenticate)
+    messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
     at_once: dict[str, EarlyHandler] = {"POST": messages.begin_post, "GET": ranges.begin_read}
-    for name, pattern, handlers in routes(service, gate, messages, ranges):
+    for name, pattern, handlers in routes(service, authorization, messages, ranges):
         config.add_route(name, pattern if pattern.endswith("/") else pattern + SLASH)
         endpoint = Endpoint(
             name,
             service.metrics,
             handlers,
             at_once if name == HOT else None,
-            gate.look_up,
+            authorization.look_up,
             asking=ASKING.get(name, ()),
             original=name in ORIGINAL,
         )
         config.add_view(endpoint, route_name=name)
         if name == HOT:
             config.registry.hot = endpoint
-    config.registry.gate = gate
+    config.registry.authorization = authorization

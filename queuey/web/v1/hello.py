@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from queuey import __version__
 from queuey.service import Service
-from queuey.web.answers import Answer, Environ, json_answer
 from queuey.web.endpoint import Match
-from queuey.web.v1 import structs
+from queuey.web.responses import Environ, Response, json_response
+from queuey.web.v1 import schemas
 
 LINKS = {
     "api": "/v1/",
@@ -24,8 +24,8 @@ class HelloView:
         self._store = service.store
         self._id: str | None = None
 
-    def show(self, environ: Environ, match: Match) -> Answer:
+    def show(self, environ: Environ, match: Match) -> Response:
         """Says what runs here. The store is asked once for what it is called."""
         if self._id is None:
             self._id = self._store.identity()
-        return json_answer(structs.Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))
+        return json_response(schemas.Hello(version=__version__, store=self._store.name, id=self._id, links=LINKS))

@@ -10,19 +10,18 @@ from queuey import ids
 from queuey.errors import InvalidRequest, NotFound
 from queuey.ids import Position
 from queuey.messages import Message, Queue
-from queuey.service import Draft, Place, Service
+from queuey.service import Draft, Location, Service
 from queuey.service.messages import ahead
-from queuey.web import fields
-from queuey.web.answers import JSON, Answer, Environ, Header, body_of, json_answer
-from queuey.web.bodies import read_body, read_query
-from queuey.web.endpoint import Begun, Match
+from queuey.web import validators
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import Begun, Match, WouldBlock
 from queuey.web.errors import BATCH
-from queuey.web.fields import Errors
-from queuey.web.gate import Gate
-from queuey.web.later import WouldBlock
-from queuey.web.v1 import structs
-from queuey.web.v1.drafts import read_batch, read_single
-from queuey.web.v1.render import render_fetched, render_posted
+from queuey.web.request_parsing import read_body, read_query
+from queuey.web.responses import JSON, Environ, Header, Response, body_of, json_response
+from queuey.web.v1 import schemas
+from queuey.web.v1.message_json import render_fetched, render_posted
+from queuey.web.v1.message_requests import read_batch, read_single
+from queuey.web.validators import Errors
 
 FETCH_FIELDS = frozenset({"raw"})
 _PLACE = re.compile(r"(?:([0-9]{1,9}):)?([0-9a-fA-F]{32})")
@@ -35,7 +34,7 @@ class MessageNotFound(NotFound):
     form = "Message {name} is not there: it was deleted, has expired, or lies in another partition."
 
 
-def parse_places(text: str, most: int) -> list[Place]:
+def parse_locations(text: str, most: int) -> list[Location]:
     """Reads the ids in a path: ``<id>`` in partition 1, or ``<partition>:<id>``.
 
     Raises:
@@ -46,13 +45,15 @@ def parse_places(text: str, most: int) -> list[Place]:
         message = f"{len(items)} message ids; {most} at most. Ask in several requests."
         raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID")
     try:
-        return [_place(item.strip()) for item in items]
+        return [_location(item.strip()) for item in items]
     except ValueError as error:
-        message = f'"{fields.show(str(error))}" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'
+        message = (
+            f'"{validators.show(str(error))}" is not a message id: [<partition>:]<32 hex digits of a version 1 UUID>.'
+        )
         raise InvalidRequest({"InvalidMessageID": message}, code="InvalidMessageID") from None
 
 
-def _place(item: str) -> Place:
+def _location(item: str) -> Location:
     match = _PLACE.fullmatch(item)
     if match is None:
         raise ValueError(item)
@@ -65,9 +66,9 @@ def _place(item: str) -> Place:
 def _position(value: object) -> Position:
     """Reads the id that new ones must be above."""
     try:
-        return ids.parse_position(fields.text(value).strip())
+        return ids.parse_position(validators.text(value).strip())
     except ValueError:
-        raise fields.BadField(f'"{fields.show(value)}" is not a message id') from None
+        raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
 
 
 def _is_batch(environ: Environ) -> bool:
@@ -75,7 +76,7 @@ def _is_batch(environ: Environ) -> bool:
     return kind == "application/json" or kind.partition(";")[0].strip().lower() == "application/json"
 
 
-def raw_answer(message: Message) -> Answer:
+def raw_response(message: Message) -> Response:
     """Answers with a body as it was posted. It is somebody else's content, so no browser may act on it."""
     body, meta = message.body, message.meta
     kind = None if meta is None else meta.content_type
@@ -94,7 +95,7 @@ def raw_answer(message: Message) -> Answer:
     ]
     for name, value in () if meta is None else meta.headers:
         headers.append((f"X-Header-{name}", _header_text(value)))
-    return Answer(200, body.encode() if isinstance(body, str) else body, *headers)
+    return Response(200, body.encode() if isinstance(body, str) else body, *headers)
 
 
 def _header_text(text: str) -> str:
@@ -102,36 +103,36 @@ def _header_text(text: str) -> str:
     return text if text.isascii() else "".join(char if char.isascii() else quote(char) for char in text)
 
 
-def _posted(places: Sequence[Place]) -> Answer:
-    return Answer(201, render_posted(places), JSON)
+def _posted(locations: Sequence[Location]) -> Response:
+    return Response(201, render_posted(locations), JSON)
 
 
 class MessageViews:
     """Views of ``POST /v1/{app}/{queue}`` and of ``/v1/{app}/{queue}/{ids}``."""
 
-    def __init__(self, service: Service, gate: Gate) -> None:
+    def __init__(self, service: Service, authorization: Authorization) -> None:
         self._messages = service.messages
         self._limits = service.limits
-        self._gate = gate
+        self._authorization = authorization
 
-    def post(self, environ: Environ, match: Match) -> Answer:
+    def post(self, environ: Environ, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
-        entry = self._gate.enter(environ, self._gate.find(match), "write")
+        access = self._authorization.enter(environ, self._authorization.find(match), "write")
         batch = _is_batch(environ)
         body = self._body(environ, batch=batch)
         try:
-            drafts, after = self._read(environ, body, entry.queue, batch=batch)
+            drafts, after = self._read(environ, body, access.queue, batch=batch)
         except InvalidRequest:
-            if not entry.renew():
+            if not access.renew():
                 raise
-            drafts, after = self._read(environ, body, entry.queue, batch=batch)
-        return _posted(self._messages.post(entry, drafts, after=after))
+            drafts, after = self._read(environ, body, access.queue, batch=batch)
+        return _posted(self._messages.post(access, drafts, after=after))
 
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
         if environ["QUERY_STRING"]:
             raise WouldBlock  # it has no fields, of which only the other way tells
-        queue = self._gate.enter_at_once(environ, match, "write")
+        queue = self._authorization.enter_at_once(environ, match, "write")
         batch = _is_batch(environ)
         try:
             drafts, after = self._read(environ, self._body(environ, batch=batch), queue, batch=batch)
@@ -166,33 +167,33 @@ class MessageViews:
         environ[BATCH] = len(drafts)
         return drafts
 
-    def fetch(self, environ: Environ, match: Match) -> Answer:
+    def fetch(self, environ: Environ, match: Match) -> Response:
         """Returns messages by id, or the bytes of one."""
-        queue = self._gate.find(match)
-        places = parse_places(match["ids"], self._limits.max_ids)
-        entry = self._gate.enter(environ, queue, "read")
-        raw = fields.boolean(read_query(environ, FETCH_FIELDS).get("raw", ""))
-        if raw and len(places) > 1:
+        queue = self._authorization.find(match)
+        locations = parse_locations(match["ids"], self._limits.max_ids)
+        access = self._authorization.enter(environ, queue, "read")
+        raw = validators.boolean(read_query(environ, FETCH_FIELDS).get("raw", ""))
+        if raw and len(locations) > 1:
             raise InvalidRequest({"raw": "Takes one message id"})
-        messages = self._messages.fetch(entry, places)
+        messages = self._messages.fetch(access, locations)
         if not raw:
-            return Answer(200, body_of(render_fetched(messages)), JSON)
+            return Response(200, body_of(render_fetched(messages)), JSON)
         if not messages:
             raise MessageNotFound(match["ids"].strip())
-        return raw_answer(messages[0])
+        return raw_response(messages[0])
 
-    def put(self, environ: Environ, match: Match) -> Answer:
+    def put(self, environ: Environ, match: Match) -> Response:
         """Writes one body at the ids, creating or overwriting each."""
-        queue = self._gate.find(match)
-        places = parse_places(match["ids"], self._limits.max_ids)
-        entry = self._gate.enter(environ, queue, "write")
+        queue = self._authorization.find(match)
+        locations = parse_locations(match["ids"], self._limits.max_ids)
+        access = self._authorization.enter(environ, queue, "write")
         draft = read_single(environ, read_body(environ, self._limits.max_body), self._limits, None)
-        self._messages.put(entry, places, draft)
-        return json_answer(structs.Done())
+        self._messages.put(access, locations, draft)
+        return json_response(schemas.Done())
 
-    def delete(self, environ: Environ, match: Match) -> Answer:
+    def delete(self, environ: Environ, match: Match) -> Response:
         """Deletes messages by id, whether they are there or not."""
-        queue = self._gate.find(match)
-        places = parse_places(match["ids"], self._limits.max_ids)
-        self._messages.delete(self._gate.enter(environ, queue, "delete"), places)
-        return json_answer(structs.Done())
+        queue = self._authorization.find(match)
+        locations = parse_locations(match["ids"], self._limits.max_ids)
+        self._messages.delete(self._authorization.enter(environ, queue, "delete"), locations)
+        return json_response(schemas.Done())

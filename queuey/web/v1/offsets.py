@@ -5,21 +5,21 @@ from __future__ import annotations
 from queuey import ids
 from queuey.messages import OffsetChange
 from queuey.service import Service
-from queuey.web import fields
-from queuey.web.answers import Answer, Environ, json_answer
-from queuey.web.bodies import bad_json, read_body, read_object
+from queuey.web import validators
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.fields import Errors
-from queuey.web.gate import Gate
-from queuey.web.v1 import structs
+from queuey.web.request_parsing import bad_json, read_body, read_object
+from queuey.web.responses import Environ, Response, json_response
+from queuey.web.v1 import schemas
+from queuey.web.validators import Errors
 
 
 def _position(value: object) -> ids.Position:
     """Reads the id that an offset stands at."""
     try:
-        return ids.parse_position(fields.text(value))
+        return ids.parse_position(validators.text(value))
     except ValueError:
-        raise fields.BadField(f'"{fields.show(value)}" is not a message id') from None
+        raise validators.BadField(f'"{validators.show(value)}" is not a message id') from None
 
 
 def _is_number(number: str, field: str, errors: Errors) -> bool:
@@ -36,12 +36,12 @@ def _change(number: str, item: object, errors: Errors) -> OffsetChange | None:
     if not _is_number(number, field, errors):
         return None
     if not isinstance(item, dict):
-        errors[field] = f'"{fields.show(item)}" is not an object'
+        errors[field] = f'"{validators.show(item)}" is not an object'
         return None
     position = errors.take(f"{field}.offset", _position, item.get("offset"))
     expected = errors.take(f"{field}.expected", _position, item.get("expected"))
     if position is None:
-        errors.setdefault(f"{field}.offset", fields.REQUIRED)
+        errors.setdefault(f"{field}.offset", validators.REQUIRED)
         return None
     return OffsetChange(int(number), position, expected, compare="expected" in item)
 
@@ -49,22 +49,22 @@ def _change(number: str, item: object, errors: Errors) -> OffsetChange | None:
 class OffsetViews:
     """Views of ``/v1/{app}/{queue}/offsets`` and of the groups under it."""
 
-    def __init__(self, service: Service, gate: Gate) -> None:
+    def __init__(self, service: Service, authorization: Authorization) -> None:
         self._offsets = service.offsets
         self._limits = service.limits
-        self._gate = gate
+        self._authorization = authorization
 
-    def groups(self, environ: Environ, match: Match) -> Answer:
+    def groups(self, environ: Environ, match: Match) -> Response:
         """Lists the groups."""
-        entry = self._gate.enter(environ, self._gate.find(match), "read")
-        return json_answer(structs.GroupList(groups=self._offsets.groups(entry)))
+        access = self._authorization.enter(environ, self._authorization.find(match), "read")
+        return json_response(schemas.GroupList(groups=self._offsets.groups(access)))
 
-    def show(self, environ: Environ, match: Match) -> Answer:
+    def show(self, environ: Environ, match: Match) -> Response:
         """Shows how far a group is."""
-        entry = self._gate.enter(environ, self._gate.find(match), "read")
-        progress = self._offsets.progress(entry, match["group"])
+        access = self._authorization.enter(environ, self._authorization.find(match), "read")
+        progress = self._offsets.progress(access, match["group"])
         partitions = {
-            str(part.partition): structs.OffsetState(
+            str(part.partition): schemas.OffsetState(
                 offset=None if part.offset is None else ids.to_hex(part.offset.position),
                 updated=None if part.offset is None else part.offset.updated,
                 lag=part.lag.count,
@@ -74,11 +74,11 @@ class OffsetViews:
             for part in progress
         }
         lag = sum(part.lag.count for part in progress)
-        return json_answer(structs.GroupState(group=match["group"], partitions=partitions, lag=lag))
+        return json_response(schemas.GroupState(group=match["group"], partitions=partitions, lag=lag))
 
-    def record(self, environ: Environ, match: Match) -> Answer:
+    def record(self, environ: Environ, match: Match) -> Response:
         """Records offsets by compare-and-set."""
-        entry = self._gate.enter(environ, self._gate.find(match), "commit")
+        access = self._authorization.enter(environ, self._authorization.find(match), "commit")
         given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
             raise bad_json('It has no object "partitions"')
@@ -88,13 +88,13 @@ class OffsetViews:
         if len(set(numbers)) < len(numbers):
             errors["partitions"] = "Names a partition twice"
         errors.check()
-        recorded = self._offsets.record(entry, match["group"], [change for change in changes if change is not None])
-        partitions = {str(o.partition): structs.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
-        return json_answer(structs.RecordedOffsets(group=match["group"], partitions=partitions))
+        recorded = self._offsets.record(access, match["group"], [change for change in changes if change is not None])
+        partitions = {str(o.partition): schemas.RecordedOffset(ids.to_hex(o.position)) for o in recorded}
+        return json_response(schemas.RecordedOffsets(group=match["group"], partitions=partitions))
 
-    def lag(self, environ: Environ, match: Match) -> Answer:
+    def lag(self, environ: Environ, match: Match) -> Response:
         """Tells what lies behind cursors that the caller has; nothing is recorded."""
-        entry = self._gate.enter(environ, self._gate.find(match), "read")
+        access = self._authorization.enter(environ, self._authorization.find(match), "read")
         given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
             raise bad_json('It has no object "partitions"')
@@ -107,14 +107,16 @@ class OffsetViews:
                     errors["partitions"] = "Names a partition twice"
                 cursors[int(number)] = None if item is None else errors.take(field, _position, item)
         errors.check()
-        lags = self._offsets.lag(entry, cursors)
+        lags = self._offsets.lag(access, cursors)
         partitions = {
-            str(number): structs.LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds)
+            str(number): schemas.LagState(lag=lag.count, lag_exact=lag.exact, lag_seconds=lag.seconds)
             for number, lag in lags
         }
-        return json_answer(structs.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
+        return json_response(schemas.LagRead(partitions=partitions, lag=sum(lag.count for _, lag in lags)))
 
-    def forget(self, environ: Environ, match: Match) -> Answer:
+    def forget(self, environ: Environ, match: Match) -> Response:
         """Forgets a group."""
-        self._offsets.forget(self._gate.enter(environ, self._gate.find(match), "commit"), match["group"])
-        return json_answer(structs.Done())
+        self._offsets.forget(
+            self._authorization.enter(environ, self._authorization.find(match), "commit"), match["group"]
+        )
+        return json_response(schemas.Done())

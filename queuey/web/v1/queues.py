@@ -11,14 +11,14 @@ from queuey.access import format_principal, parse_principals
 from queuey.messages import CONSISTENCIES, MAX_TTL, TYPES, Principal, Queue, QueueSpec
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import Service
-from queuey.web import fields
-from queuey.web.answers import Answer, Environ, json_answer
-from queuey.web.bodies import read_fields, read_query
+from queuey.web import validators
+from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.fields import Errors
-from queuey.web.gate import Gate
-from queuey.web.v1 import structs
-from queuey.web.v1.render import horizon_id
+from queuey.web.request_parsing import read_fields, read_query
+from queuey.web.responses import Environ, Response, json_response
+from queuey.web.v1 import schemas
+from queuey.web.v1.message_json import horizon_id
+from queuey.web.validators import Errors
 
 MAX_READ_DELAY = 3600
 LIST_FIELDS = frozenset({"limit", "offset", "details", "include_count"})
@@ -29,9 +29,9 @@ def _principals(value: object, most: int) -> tuple[Principal, ...]:
     """Reads a comma list or a JSON list of principals."""
     items = value.split(",") if isinstance(value, str) else value
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise fields.BadField(f'"{fields.show(value)}" is not a list of principals')
+        raise validators.BadField(f'"{validators.show(value)}" is not a list of principals')
     if len(items) > most:
-        raise fields.BadField(f"Longer than maximum length {most}")
+        raise validators.BadField(f"Longer than maximum length {most}")
     return parse_principals(items)
 
 
@@ -42,12 +42,12 @@ def _spec(given: dict[str, Any], errors: Errors, most_principals: int) -> QueueS
     if old is not None and new is not None and old != new:
         errors["principals"] = "Differs from principles"
     return QueueSpec(
-        partitions=errors.take("partitions", fields.integer, given.get("partitions"), 1, MAX_PARTITIONS),
-        type=errors.take("type", fields.one_of, given.get("type"), TYPES),
-        consistency=errors.take("consistency", fields.one_of, given.get("consistency"), CONSISTENCIES),
+        partitions=errors.take("partitions", validators.integer, given.get("partitions"), 1, MAX_PARTITIONS),
+        type=errors.take("type", validators.one_of, given.get("type"), TYPES),
+        consistency=errors.take("consistency", validators.one_of, given.get("consistency"), CONSISTENCIES),
         principals=old if new is None else new,
-        ttl=errors.take("ttl", fields.integer, given.get("ttl"), 1, MAX_TTL),
-        read_delay=errors.take("read_delay", fields.decimal, given.get("read_delay"), 0, MAX_READ_DELAY),
+        ttl=errors.take("ttl", validators.integer, given.get("ttl"), 1, MAX_TTL),
+        read_delay=errors.take("read_delay", validators.decimal, given.get("read_delay"), 0, MAX_READ_DELAY),
     )
 
 
@@ -63,9 +63,9 @@ def _principal_text(queue: Queue) -> str | None:
     return ",".join(map(format_principal, queue.principals)) or None
 
 
-def _listed(queue: Queue, count: int | None) -> structs.ListedQueue:
+def _listed(queue: Queue, count: int | None) -> schemas.ListedQueue:
     """Returns a queue with all details."""
-    return structs.ListedQueue(
+    return schemas.ListedQueue(
         queue_name=queue.name,
         application=queue.application,
         created=queue.created,
@@ -82,22 +82,22 @@ def _listed(queue: Queue, count: int | None) -> structs.ListedQueue:
 class QueueViews:
     """Views of ``/v1/{app}``, of a queue's row, and of ``messages`` and ``info`` under it."""
 
-    def __init__(self, service: Service, gate: Gate) -> None:
+    def __init__(self, service: Service, authorization: Authorization) -> None:
         self._service = service
         self._queues = service.queues
         self._limits = service.limits
-        self._gate = gate
+        self._authorization = authorization
 
-    def create(self, environ: Environ, match: Match) -> Answer:
+    def create(self, environ: Environ, match: Match) -> Response:
         """Creates a queue, or finds the one that has every field given."""
-        self._gate.own(environ, match["app"])
+        self._authorization.own(environ, match["app"])
         given = read_fields(environ, self._limits.max_body)
         errors = Errors()
-        name = errors.take("queue_name", fields.text, given.get("queue_name"))
+        name = errors.take("queue_name", validators.text, given.get("queue_name"))
         spec = _spec(given, errors, self._limits.max_principals)
         errors.check()
         queue, created = self._queues.create(match["app"], name, spec)
-        answer = structs.CreatedQueue(
+        response = schemas.CreatedQueue(
             queue_name=queue.name,
             partitions=queue.partitions,
             type=queue.type,  # type: ignore[arg-type]
@@ -106,17 +106,17 @@ class QueueViews:
             ttl=queue.ttl,
             read_delay=queue.read_delay,
         )
-        return json_answer(answer, 201 if created else 200)
+        return json_response(response, 201 if created else 200)
 
-    def list(self, environ: Environ, match: Match) -> Answer:
+    def list(self, environ: Environ, match: Match) -> Response:
         """Lists queues by name."""
-        self._gate.own(environ, match["app"])
+        self._authorization.own(environ, match["app"])
         given = read_query(environ, LIST_FIELDS)
         errors = Errors()
-        limit = errors.take("limit", fields.integer, given.get("limit"), 1, self._limits.max_list)
+        limit = errors.take("limit", validators.integer, given.get("limit"), 1, self._limits.max_list)
         errors.check()
-        with_count = fields.boolean(given.get("include_count", ""))
-        details = with_count or fields.boolean(given.get("details", ""))
+        with_count = validators.boolean(given.get("include_count", ""))
+        details = with_count or validators.boolean(given.get("details", ""))
         queues, following = self._queues.list(
             match["app"], start=given.get("offset", ""), limit=limit or self._limits.default_list
         )
@@ -125,19 +125,19 @@ class QueueViews:
             count = self._queues.count(queue) if with_count else None
             if with_count and count is None:
                 continue
-            items.append(_listed(queue, count) if details else structs.ListedQueue(queue_name=queue.name))
-        return json_answer(structs.QueueList(queues=items, next=following))
+            items.append(_listed(queue, count) if details else schemas.ListedQueue(queue_name=queue.name))
+        return json_response(schemas.QueueList(queues=items, next=following))
 
-    def update(self, environ: Environ, match: Match) -> Answer:
+    def update(self, environ: Environ, match: Match) -> Response:
         """Changes what is given, resets what is null."""
-        entry = self._gate.enter(environ, self._gate.find(match), "manage")
+        access = self._authorization.enter(environ, self._authorization.find(match), "manage")
         given = read_fields(environ, self._limits.max_body)
         errors = Errors()
         spec = _spec(given, errors, self._limits.max_principals)
         errors.check()
-        queue = self._queues.update(entry, spec, _resets(given))
-        return json_answer(
-            structs.UpdatedQueue(
+        queue = self._queues.update(access, spec, _resets(given))
+        return json_response(
+            schemas.UpdatedQueue(
                 queue_name=queue.name,
                 partitions=queue.partitions,
                 created=queue.created,
@@ -149,22 +149,22 @@ class QueueViews:
             )
         )
 
-    def delete(self, environ: Environ, match: Match) -> Answer:
+    def delete(self, environ: Environ, match: Match) -> Response:
         """Deletes the queue with all it has."""
-        self._queues.delete(self._gate.enter(environ, self._gate.find(match), "manage"))
-        return json_answer(structs.Done())
+        self._queues.delete(self._authorization.enter(environ, self._authorization.find(match), "manage"))
+        return json_response(schemas.Done())
 
-    def purge(self, environ: Environ, match: Match) -> Answer:
+    def purge(self, environ: Environ, match: Match) -> Response:
         """Removes all messages."""
-        self._queues.purge(self._gate.enter(environ, self._gate.find(match), "manage"))
-        return json_answer(structs.Done())
+        self._queues.purge(self._authorization.enter(environ, self._authorization.find(match), "manage"))
+        return json_response(schemas.Done())
 
-    def info(self, environ: Environ, match: Match) -> Answer:
+    def info(self, environ: Environ, match: Match) -> Response:
         """Tells everything about the queue."""
-        about = self._queues.describe(self._gate.enter(environ, self._gate.find(match), "read"))
+        about = self._queues.describe(self._authorization.enter(environ, self._authorization.find(match), "read"))
         queue = about.queue
         partitions = {
-            str(part.partition): structs.PartitionState(
+            str(part.partition): schemas.PartitionState(
                 count=part.count,
                 exact=part.exact,
                 oldest=None if part.oldest is None else ids.to_hex(part.oldest),
@@ -172,8 +172,8 @@ class QueueViews:
             )
             for part in about.partitions
         }
-        return json_answer(
-            structs.QueueInfo(
+        return json_response(
+            schemas.QueueInfo(
                 queue_name=queue.name,
                 application=queue.application,
                 partitions=queue.partitions,
@@ -185,7 +185,7 @@ class QueueViews:
                 created=queue.created,
                 store=about.store,
                 guarantee=about.guarantee,
-                acknowledgement=structs.Acknowledged(about.acknowledgement.level, about.acknowledgement.text),
+                acknowledgement=schemas.Acknowledged(about.acknowledgement.level, about.acknowledgement.text),
                 horizon=horizon_id(about.horizon),
                 count=sum(part.count for part in about.partitions),
                 exact=all(part.exact for part in about.partitions),

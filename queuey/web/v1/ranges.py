@@ -7,15 +7,14 @@ from typing import Any
 
 from queuey.errors import InvalidRequest, NotAllowed, NotFound, Outcome, QueueyError
 from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
-from queuey.web import fields
-from queuey.web.answers import JSON, Answer, Environ, body_of, encode
-from queuey.web.bodies import UNKNOWN, bad_json, read_body, read_object, read_query
-from queuey.web.endpoint import Begun, Match
+from queuey.web import validators
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import WAIT_SLOT, Begun, Done, Match, WouldBlock
 from queuey.web.errors import error_texts
-from queuey.web.fields import Errors
-from queuey.web.gate import Gate
-from queuey.web.later import PLACE, Done, WouldBlock
-from queuey.web.v1.render import render_reading
+from queuey.web.request_parsing import UNKNOWN, bad_json, read_body, read_object, read_query
+from queuey.web.responses import JSON, Environ, Response, body_of, encode
+from queuey.web.v1.message_json import render_reading
+from queuey.web.validators import Errors
 
 ORDERS = ("ascending", "descending")
 BOUNDS = ("since", "after", "before", "until")
@@ -25,9 +24,9 @@ FIELDS = frozenset({*BOUNDS, "partitions", "limit", "order", "delay", "merge", "
 def _bound(value: object) -> Bound:
     """Reads a position: an id, an instant, or a cursor."""
     try:
-        return parse_bound(fields.text(value))
+        return parse_bound(validators.text(value))
     except ValueError:
-        raise fields.BadField(f'"{fields.show(value)}" is not a message id, an instant or a cursor') from None
+        raise validators.BadField(f'"{validators.show(value)}" is not a message id, an instant or a cursor') from None
 
 
 def _partitions(value: object) -> tuple[int, ...] | None:
@@ -35,14 +34,14 @@ def _partitions(value: object) -> tuple[int, ...] | None:
     if isinstance(value, list):
         items = [str(item) if isinstance(item, int) else "" for item in value]
     else:
-        text = fields.text(value).strip()
+        text = validators.text(value).strip()
         if text == "*":
             return None
         items = text.split(",") if text else []
     numbers = []
     for item in map(str.strip, items):
         if not (item.isascii() and item.isdigit()):
-            raise fields.BadField(f'"{fields.show(value)}" is not a list of partitions')
+            raise validators.BadField(f'"{validators.show(value)}" is not a list of partitions')
         # A number too long to be a partition is as empty as any other that does not exist.
         numbers.append(int(item) if len(item) < 5 else 0)  # noqa: PLR2004
     return tuple(numbers)
@@ -58,8 +57,8 @@ def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
             partitions = _partitions(named)
         except ValueError as error:
             errors["partitions"] = str(error)
-    limit = errors.take("limit", fields.integer, given.get("limit"), 1, limits.max_limit)
-    order = errors.take("order", fields.one_of, given.get("order"), ORDERS)
+    limit = errors.take("limit", validators.integer, given.get("limit"), 1, limits.max_limit)
+    order = errors.take("order", validators.one_of, given.get("order"), ORDERS)
     delay = given.get("delay")
     merge = given.get("merge")
     return Range(
@@ -70,25 +69,25 @@ def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
         after=after,
         before=before,
         until=until,
-        delayed=delay is None or delay == "" or fields.boolean(delay),
-        merge=merge is not None and fields.boolean(merge),
+        delayed=delay is None or delay == "" or validators.boolean(delay),
+        merge=merge is not None and validators.boolean(merge),
     )
 
 
 class RangeViews:
     """Views of ``GET /v1/{app}/{queue}`` and ``POST /v1/{app}/_read``."""
 
-    def __init__(self, service: Service, gate: Gate) -> None:
+    def __init__(self, service: Service, authorization: Authorization) -> None:
         self._service = service
         self._reader = service.reader
         self._limits = service.limits
-        self._gate = gate
+        self._authorization = authorization
 
-    def read(self, environ: Environ, match: Match) -> Answer:
+    def read(self, environ: Environ, match: Match) -> Response:
         """Reads a range of one queue."""
-        entry = self._gate.enter(environ, self._gate.find(match), "read")
+        access = self._authorization.enter(environ, self._authorization.find(match), "read")
         wanted, wait = self._asked(environ)
-        return _shown(self._reader.read(entry, wanted, wait, place=environ.get(PLACE)))
+        return _shown(self._reader.read(access, wanted, wait, wait_slot=environ.get(WAIT_SLOT)))
 
     def begin_read(self, environ: Environ, match: Match) -> Begun:
         """Prepares a read of one partition that need not wait.
@@ -96,7 +95,7 @@ class RangeViews:
         Raises:
             WouldBlock: It has to be done in a thread.
         """
-        queue = self._gate.enter_at_once(environ, match, "read")
+        queue = self._authorization.enter_at_once(environ, match, "read")
         wanted, wait = self._asked(environ)
         if wait or UNKNOWN in environ:
             raise WouldBlock
@@ -115,14 +114,14 @@ class RangeViews:
             return Range(limit=self._limits.default_limit), 0.0
         errors = Errors()
         wanted = read_range(given, self._limits, errors)
-        wait = errors.take("wait", fields.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
+        wait = errors.take("wait", validators.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
         errors.check()
         return wanted, wait
 
-    def read_many(self, environ: Environ, match: Match) -> Answer:
+    def read_many(self, environ: Environ, match: Match) -> Response:
         """Reads ranges of several queues; what is wrong with one queue does not keep the others from being read."""
         self._service.queues.require_application(match["app"])
-        names = self._gate.names(environ)
+        names = self._authorization.names(environ)
         given = read_object(read_body(environ, self._limits.max_body))
         asked = given.get("queues")
         if not isinstance(asked, list):
@@ -130,20 +129,20 @@ class RangeViews:
         if len(asked) > self._limits.max_queues_per_read:
             raise InvalidRequest({"queues": f"Longer than maximum length {self._limits.max_queues_per_read}"})
         errors = Errors()
-        wait = errors.take("wait", fields.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
+        wait = errors.take("wait", validators.decimal, given.get("wait"), 0, self._limits.max_wait) or 0.0
         ranges = [self._wanted(item, f"{index}.", errors) for index, item in enumerate(asked)]
         errors.check()
         sources: list[Source | QueueyError] = []
         for name, wanted in ranges:
             try:
-                queue = self._gate.find({"app": match["app"], "queue": name})
-                sources.append(Source(self._gate.enter_as(names, queue, "read"), wanted))
+                queue = self._authorization.find({"app": match["app"], "queue": name})
+                sources.append(Source(self._authorization.enter_as(names, queue, "read"), wanted))
             except (NotFound, NotAllowed) as error:
                 sources.append(error)
         readable = [source for source in sources if isinstance(source, Source)]
         # A caller that would be told of an error at once does not wait.
         wait = wait if len(readable) == len(sources) else 0.0
-        found = iter(self._reader.read_many(readable, wait, place=environ.get(PLACE)) if readable else [])
+        found = iter(self._reader.read_many(readable, wait, wait_slot=environ.get(WAIT_SLOT)) if readable else [])
         pieces = [b'{"status":"ok","queues":[']
         for (name, _), source in zip(ranges, sources, strict=True):
             result = source if isinstance(source, QueueyError) else next(found)
@@ -151,24 +150,24 @@ class RangeViews:
                 pieces.append(b",")
             pieces += _rendered(name, result)
         pieces.append(b"]}")
-        return Answer(200, body_of(pieces), JSON)
+        return Response(200, body_of(pieces), JSON)
 
     def _wanted(self, item: object, prefix: str, errors: Errors) -> tuple[str, Range]:
         """Reads one queue of several; its bad fields are noted with their index."""
         if not isinstance(item, dict):
-            errors[prefix[:-1]] = f'"{fields.show(item)}" is not an object'
+            errors[prefix[:-1]] = f'"{validators.show(item)}" is not an object'
             return "", Range()
         own = Errors()
-        name = own.take("queue_name", fields.text, item.get("queue_name"))
+        name = own.take("queue_name", validators.text, item.get("queue_name"))
         if name is None:
-            own.setdefault("queue_name", fields.REQUIRED)
+            own.setdefault("queue_name", validators.REQUIRED)
         wanted = read_range(item, self._limits, own)
         errors.update({prefix + field: text for field, text in own.items()})
         return name or "", wanted
 
 
-def _shown(reading: Reading) -> Answer:
-    return Answer(200, body_of(render_reading(reading)), JSON)
+def _shown(reading: Reading) -> Response:
+    return Response(200, body_of(render_reading(reading)), JSON)
 
 
 def _nothing_left() -> Outcome:

@@ -6,8 +6,8 @@ from typing import Any
 
 from queuey import __version__
 from queuey.web import openapi
-from queuey.web.openapi import JSON, Content, Operation, Parameter, Response
-from queuey.web.v1 import structs
+from queuey.web.openapi import JSON, Content, Operation, Parameter, ResponseSpec
+from queuey.web.v1 import schemas
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
@@ -90,13 +90,13 @@ RANGE_PARAMETERS = (
     _query("after", "Only above it"),
     _query("before", "Only below it"),
     _query("until", "Only at or below it"),
-    _query("delay", "0: ignore the read delay; the answer's cursor is not safe to keep then", BOOLEAN),
+    _query("delay", "0: ignore the read delay; the response's cursor is not safe to keep then", BOOLEAN),
     _query("merge", "One list in time order over the partitions", BOOLEAN),
     _query("wait", "Seconds to wait if there is nothing to answer", _number(0, 20, 0, "number")),
     STRICT,
 )
 LIST_PARAMETERS = (
-    _query("limit", "Queues in the answer", _number(1, 10000, 1000)),
+    _query("limit", "Queues in the response", _number(1, 10000, 1000)),
     _query("offset", "Queue name to start at, inclusive"),
     _query("details", "All fields", BOOLEAN),
     _query("include_count", "Message counts and all fields", BOOLEAN),
@@ -113,27 +113,27 @@ RAW_HEADERS = {
 RAW_JSON = {"description": "With raw: the JSON value that was posted"}
 
 PLAIN = {"text/plain": ANY_TEXT}
-PROBLEM = {"application/problem+json": structs.Problem}
-FAILURE: Content = {JSON: structs.Failure, **PROBLEM}
+PROBLEM = {"application/problem+json": schemas.Problem}
+FAILURE: Content = {JSON: schemas.Failure, **PROBLEM}
 ERRORS = {
-    400: Response(FAILURE),
-    401: Response(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
-    403: Response({**PLAIN, **PROBLEM}),
-    404: Response({**FAILURE, **PLAIN}),
-    409: Response(FAILURE),
-    413: Response(FAILURE),
-    415: Response(FAILURE, {"Accept-Encoding": "`identity`: bodies are taken as they are"}),
-    429: Response(FAILURE, {"Retry-After": "Seconds after which to try again"}),
-    500: Response(FAILURE),
-    503: Response(FAILURE, {"Retry-After": "Seconds after which to try again"}),
+    400: ResponseSpec(FAILURE),
+    401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
+    403: ResponseSpec({**PLAIN, **PROBLEM}),
+    404: ResponseSpec({**FAILURE, **PLAIN}),
+    409: ResponseSpec(FAILURE),
+    413: ResponseSpec(FAILURE),
+    415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are taken as they are"}),
+    429: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
+    500: ResponseSpec(FAILURE),
+    503: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
 }
 USUAL = (400, 401, 403, 404, 429, 500, 503)
 TOO_LONG = (*USUAL, 413)
 WITH_BODY = (*TOO_LONG, 415)
 
 
-def _ok(kind: Any) -> dict[int, Response]:  # noqa: ANN401 - a msgspec type
-    return {200: Response({JSON: kind})}
+def _ok(kind: Any) -> dict[int, ResponseSpec]:  # noqa: ANN401 - a msgspec type
+    return {200: ResponseSpec({JSON: kind})}
 
 
 def _bodies(kind: Any) -> Content:  # noqa: ANN401 - a msgspec type
@@ -145,9 +145,9 @@ QUEUE_OPERATIONS = (
         method="POST",
         path=APP,
         summary="Create queue",
-        body=_bodies(structs.NewQueue),
+        body=_bodies(schemas.NewQueue),
         body_may_be_empty=True,
-        success={201: Response({JSON: structs.CreatedQueue}), 200: Response({JSON: structs.CreatedQueue})},
+        success={201: ResponseSpec({JSON: schemas.CreatedQueue}), 200: ResponseSpec({JSON: schemas.CreatedQueue})},
         errors=(*WITH_BODY, 409),
     ),
     Operation(
@@ -155,31 +155,31 @@ QUEUE_OPERATIONS = (
         path=APP,
         summary="List queues",
         parameters=LIST_PARAMETERS,
-        success=_ok(structs.QueueList),
+        success=_ok(schemas.QueueList),
         errors=USUAL,
     ),
     Operation(
         method="PUT",
         path=QUEUE,
         summary="Update queue",
-        body=_bodies(structs.QueueFields),
+        body=_bodies(schemas.QueueFields),
         body_may_be_empty=True,
-        success=_ok(structs.UpdatedQueue),
+        success=_ok(schemas.UpdatedQueue),
         errors=WITH_BODY,
     ),
-    Operation(method="DELETE", path=QUEUE, summary="Delete queue", success=_ok(structs.Done), errors=USUAL),
+    Operation(method="DELETE", path=QUEUE, summary="Delete queue", success=_ok(schemas.Done), errors=USUAL),
     Operation(
         method="DELETE",
         path=QUEUE + "/messages",
         summary="Purge queue",
-        success=_ok(structs.Done),
+        success=_ok(schemas.Done),
         errors=USUAL,
     ),
     Operation(
         method="GET",
         path=QUEUE + "/info",
         summary="Describe queue",
-        success=_ok(structs.QueueInfo),
+        success=_ok(schemas.QueueInfo),
         errors=USUAL,
     ),
 )
@@ -190,8 +190,8 @@ MESSAGE_OPERATIONS = (
         summary="Post messages, one with any body or a batch as JSON",
         about=KEPT_HEADERS,
         parameters=POST_HEADERS,
-        body={JSON: structs.Batch, "*/*": {}},
-        success={201: Response({JSON: structs.Posted})},
+        body={JSON: schemas.Batch, "*/*": {}},
+        success={201: ResponseSpec({JSON: schemas.Posted})},
         errors=WITH_BODY,
     ),
     Operation(
@@ -199,15 +199,15 @@ MESSAGE_OPERATIONS = (
         path=QUEUE,
         summary="Read range",
         parameters=RANGE_PARAMETERS,
-        success=_ok(structs.RangeRead),
+        success=_ok(schemas.RangeRead),
         errors=USUAL,
     ),
     Operation(
         method="POST",
         path=APP + "/_read",
         summary="Read several ranges",
-        body={JSON: structs.ManyRanges},
-        success=_ok(structs.ManyRead),
+        body={JSON: schemas.ManyRanges},
+        success=_ok(schemas.ManyRead),
         errors=WITH_BODY,
     ),
     Operation(
@@ -215,7 +215,7 @@ MESSAGE_OPERATIONS = (
         path=QUEUE + "/{ids}",
         summary="Get messages, by id",
         parameters=(_query("raw", "With one id: the bytes as they were posted", BOOLEAN), STRICT),
-        success={200: Response({JSON: (structs.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
+        success={200: ResponseSpec({JSON: (schemas.Fetched, RAW_JSON), "*/*": {}}, RAW_HEADERS)},
         errors=TOO_LONG,
     ),
     Operation(
@@ -225,14 +225,14 @@ MESSAGE_OPERATIONS = (
         about=KEPT_HEADERS,
         parameters=(TTL, ENCODING),
         body={"*/*": {}},
-        success=_ok(structs.Done),
+        success=_ok(schemas.Done),
         errors=WITH_BODY,
     ),
     Operation(
         method="DELETE",
         path=QUEUE + "/{ids}",
         summary="Delete messages, by id",
-        success=_ok(structs.Done),
+        success=_ok(schemas.Done),
         errors=USUAL,
     ),
 )
@@ -241,37 +241,37 @@ OFFSET_OPERATIONS = (
         method="POST",
         path=QUEUE + "/lag",
         summary="Count what lies behind cursors",
-        body={JSON: structs.Cursors},
-        success=_ok(structs.LagRead),
+        body={JSON: schemas.Cursors},
+        success=_ok(schemas.LagRead),
         errors=WITH_BODY,
     ),
     Operation(
         method="GET",
         path=QUEUE + "/offsets",
         summary="List groups",
-        success=_ok(structs.GroupList),
+        success=_ok(schemas.GroupList),
         errors=USUAL,
     ),
     Operation(
         method="GET",
         path=QUEUE + "/offsets/{group}",
         summary="Show offsets",
-        success=_ok(structs.GroupState),
+        success=_ok(schemas.GroupState),
         errors=USUAL,
     ),
     Operation(
         method="PUT",
         path=QUEUE + "/offsets/{group}",
         summary="Record offsets",
-        body={JSON: structs.NewOffsets},
-        success=_ok(structs.RecordedOffsets),
+        body={JSON: schemas.NewOffsets},
+        success=_ok(schemas.RecordedOffsets),
         errors=(*WITH_BODY, 409),
     ),
     Operation(
         method="DELETE",
         path=QUEUE + "/offsets/{group}",
         summary="Forget group",
-        success=_ok(structs.Done),
+        success=_ok(schemas.Done),
         errors=USUAL,
     ),
 )
@@ -280,7 +280,7 @@ HELLO_OPERATIONS = tuple(
         method="GET",
         path=path,
         summary=summary,
-        success=_ok(structs.Hello),
+        success=_ok(schemas.Hello),
         errors=(400, 500, 503),
         anonymous=True,
     )
@@ -290,7 +290,7 @@ DOCUMENT_OPERATION = Operation(
     method="GET",
     path="/v1/openapi.json",
     summary="Get this document",
-    success={200: Response({JSON: {"type": "object"}})},
+    success={200: ResponseSpec({JSON: {"type": "object"}})},
     errors=(400,),
     anonymous=True,
 )

@@ -17,8 +17,8 @@ from queuey.messages import NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.storage.sqlite import SqliteOptions, SqliteStore
 from queuey.web import make_app
-from queuey.web.answers import Environ
-from queuey.web.gateway import Gateway
+from queuey.web.asgi_gateway import Gateway
+from queuey.web.responses import Environ
 from tests.bench import service, traffic
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.opponents import bare

@@ -40,7 +40,7 @@ def find_queue(store: Store, application: str, name: str, *, fresh: bool = False
         raise
 
 
-class Entry:
+class QueueAccess:
     """A caller's way to one queue. ``queue`` is the row as last seen. Used by one thread at a time.
 
     Raises:

@@ -1,6 +1,6 @@
 """The bodies of version 1 as types: what the OpenAPI document says, and what the rarer answers are made of.
 
-Range reads and posts are written by :mod:`queuey.web.v1.render`, which the tests hold to these types.
+Range reads and posts are written by :mod:`queuey.web.v1.message_json`, which the tests hold to these types.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from queuey.errors import Outcome
-from queuey.web.answers import PIECE, Answer, text_answer
-from queuey.web.gateway import Gateway
-from queuey.web.later import Done, Later
+from queuey.web.asgi_gateway import Gateway
+from queuey.web.endpoint import Deferred, Done
+from queuey.web.responses import PIECE, Response, text_response
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.test_gateway import Request, Run, Stub, running
+from tests.web.test_asgi_gateway import Request, Run, Stub, running
 
 
 def asked(
@@ -106,7 +106,7 @@ def test_bodies_of_those_who_are_let_in(run: Run, owner: Caller) -> None:
 
 @pytest.mark.parametrize("key", [KEY, None], ids=["application", "nobody"])
 def test_bodies_on_their_way_leave_room_for_others(app: Any, owner: Caller, key: str | None) -> None:  # noqa: ANN401
-    """However many bodies one holder has on their way, each one byte short, others get theirs in; all ends at zero."""
+    """However many bodies one tenant has on their way, each one byte short, others get theirs in; all ends at zero."""
     owner.create("q", type="public")
     path = "/v1/queuey/q" if key else "/v1/queuey/_read"
 
@@ -147,8 +147,8 @@ def test_answers_that_nobody_takes_are_given_up(app: Any, owner: Caller) -> None
     class Deaf(Request):
         async def send(self, message: dict[str, Any]) -> None:
             self.status = message.get("status", self.status)
-            self.answer += message.get("body", b"")
-            if len(self.answer) > PIECE:
+            self.response += message.get("body", b"")
+            if len(self.response) > PIECE:
                 await asyncio.Event().wait()
 
     async def work(gateway: Gateway) -> tuple[list[int], Reply]:
@@ -172,7 +172,7 @@ def test_slow_work_of_one_leaves_a_thread_for_another() -> None:
     stuck = threading.Event()
 
     class Shop(Stub):
-        def holder(self, environ: dict[str, Any]) -> str:
+        def tenant(self, environ: dict[str, Any]) -> str:
             return environ["QUERY_STRING"].partition("=")[0] or "a"
 
         def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
@@ -196,7 +196,7 @@ def test_slow_reads_of_strangers_hold_up_no_monitor() -> None:
     stuck = threading.Event()
 
     class Shop(Stub):
-        def holder(self, _environ: dict[str, Any]) -> str:
+        def tenant(self, _environ: dict[str, Any]) -> str:
             return ""
 
         def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
@@ -233,7 +233,7 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: Any, owner: C
             return application(environ, start_response)
 
     async def work(gateway: Gateway) -> list[int]:
-        gateway._crowd.several = True
+        gateway._contention.several = True
         strangers = [asked("POST", "/v1/queuey/q", b"x", key=None) for _ in range(10)]
         return [reply.status for reply in await asyncio.gather(*(one.to(gateway) for one in strangers))]
 
@@ -246,7 +246,7 @@ def test_reads_go_on_when_one_is_alone_again() -> None:
     stuck = threading.Event()
 
     class Shop(Stub):
-        def holder(self, environ: dict[str, Any]) -> str:
+        def tenant(self, environ: dict[str, Any]) -> str:
             return str(environ["QUERY_STRING"]).partition("=")[0]
 
         def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
@@ -293,7 +293,7 @@ def test_a_backlog_of_one_is_not_anothers() -> None:
     order: list[str] = []
 
     class Shop(Stub):
-        def holder(self, environ: dict[str, Any]) -> str:
+        def tenant(self, environ: dict[str, Any]) -> str:
             return str(environ["QUERY_STRING"])
 
         def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
@@ -405,21 +405,21 @@ def test_making_an_answer_counts_as_use_of_the_loop() -> None:
     """What the answer to a long batch takes, after its commit, is charged to its application."""
 
     class Slow(Stub):
-        def begin(self, *_: object) -> Later:
-            def finish(_value: object, _error: Exception | None) -> Answer:
+        def begin(self, *_: object) -> Deferred:
+            def finish(_value: object, _error: Exception | None) -> Response:
                 time.sleep(0.05)
-                return text_answer("done")
+                return text_response("done")
 
             def begin(done: Done) -> Callable[[], Outcome]:
                 threading.Thread(target=done, args=(1, None)).start()
                 return lambda: "none"
 
-            return Later(begin, finish)
+            return Deferred(begin, finish)
 
     async def work(gateway: Gateway) -> float:
-        gateway._crowd.several = True
+        gateway._contention.several = True
         reply = await Request("POST", "/v1/a/q", b"x").to(gateway)
         assert reply.status == 200
-        return gateway._time._turns._used["a"]
+        return gateway._scheduler._turns._used["a"]
 
     assert running(Slow())(work) >= 0.05

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.errors import StoreUnavailable, TooManyRequests
-from queuey.web.shares import Room, Turns
+from queuey.web.scheduling import FairQueue, SharedQuota
 
 HOLDERS = st.sampled_from("abcdef")
 STEPS = st.lists(st.tuples(HOLDERS, st.integers(-1, 40)), max_size=200)
@@ -18,24 +18,24 @@ STEPS = st.lists(st.tuples(HOLDERS, st.integers(-1, 40)), max_size=200)
 @given(st.integers(1, 200), st.integers(1, 16), STEPS)
 def test_a_room_never_gives_more_than_it_has(total: int, alpha: int, steps: list[tuple[str, int]]) -> None:
     """What is held and what is free is all there is, and whoever holds something stays within its share."""
-    room = Room(total, alpha)
+    room = SharedQuota(total, alpha)
     held: Counter[str] = Counter()
-    for holder, weight in steps:
+    for tenant, weight in steps:
         if weight < 0:
-            room.change(holder, -held.pop(holder, 0))
+            room.change(tenant, -held.pop(tenant, 0))
             continue
-        had = held[holder]
-        if room.take(holder, weight):
-            held[holder] += weight
-            assert not had or held[holder] <= alpha * room.free
-        assert room.held(holder) == held[holder]
+        had = held[tenant]
+        if room.take(tenant, weight):
+            held[tenant] += weight
+            assert not had or held[tenant] <= alpha * room.free
+        assert room.held(tenant) == held[tenant]
         assert room.free == total - held.total() >= 0
 
 
 @given(st.integers(1, 10_000), st.integers(1, 16), st.integers(1, 50))
 def test_one_alone_gets_nearly_all(total: int, alpha: int, weight: int) -> None:
-    """A holder alone gets ``alpha`` parts of ``alpha + 1``, up to one weight, and always something."""
-    room = Room(total, alpha)
+    """A tenant alone gets ``alpha`` parts of ``alpha + 1``, up to one weight, and always something."""
+    room = SharedQuota(total, alpha)
     while room.take("a", weight):
         pass
     assert room.held("a") > total * alpha / (alpha + 1) - weight
@@ -44,8 +44,8 @@ def test_one_alone_gets_nearly_all(total: int, alpha: int, weight: int) -> None:
 
 @given(st.integers(100, 10_000), st.integers(1, 16), st.integers(1, 5))
 def test_something_is_left_for_another(total: int, alpha: int, greedy: int) -> None:
-    """However much some holders take, piece by piece, another one gets its part of what they leave."""
-    room = Room(total, alpha)
+    """However much some tenants take, piece by piece, another one gets its part of what they leave."""
+    room = SharedQuota(total, alpha)
     for _ in range(2):
         for number in range(greedy):
             while room.take(f"greedy {number}", 1):
@@ -56,8 +56,8 @@ def test_something_is_left_for_another(total: int, alpha: int, greedy: int) -> N
 
 
 def test_why_it_did_not_fit() -> None:
-    """Beyond its own share a holder is told so; when all is taken, that is nobody's fault alone."""
-    room = Room(90, 8)
+    """Beyond its own share a tenant is told so; when all is taken, that is nobody's fault alone."""
+    room = SharedQuota(90, 8)
     assert room.take("a", 80)
     assert not room.take("a", 5)
     assert isinstance(room.refusal("a", 5), TooManyRequests)
@@ -69,8 +69,8 @@ def test_why_it_did_not_fit() -> None:
 
 @given(st.integers(1, 500), st.integers(1, 5), st.floats(0.001, 10.0))
 def test_who_has_used_least_is_next(backlog: int, others: int, cost: float) -> None:
-    """Behind any backlog of one holder, each other one is served within one round, whatever the jobs cost."""
-    turns: Turns[str] = Turns()
+    """Behind any backlog of one tenant, each other one is served within one round, whatever the jobs cost."""
+    turns: FairQueue[str] = FairQueue()
     for _ in range(backlog):
         turns.put("greedy", "greedy")
     for _ in range(min(backlog, 7)):
@@ -84,8 +84,8 @@ def test_who_has_used_least_is_next(backlog: int, others: int, cost: float) -> N
 
 @pytest.mark.parametrize("costs", [(1.0, 1.0), (5.0, 1.0), (0.5, 8.0)])
 def test_time_is_shared_not_requests(costs: tuple[float, float]) -> None:
-    """Two holders that never run dry get the same seconds, though the jobs of one take longer."""
-    turns: Turns[int] = Turns()
+    """Two tenants that never run dry get the same seconds, though the jobs of one take longer."""
+    turns: FairQueue[int] = FairQueue()
     spent = [0.0, 0.0]
     for who in (0, 1):
         turns.put(str(who), who)
@@ -100,7 +100,7 @@ def test_time_is_shared_not_requests(costs: tuple[float, float]) -> None:
 
 def test_idling_saves_nothing_up() -> None:
     """Whoever comes back after a while is next once, and not until it has caught up with all that it did not use."""
-    turns: Turns[str] = Turns()
+    turns: FairQueue[str] = FairQueue()
     turns.put("late", "late")
     turns.take(lambda *_: True)
     for _ in range(100):
@@ -122,8 +122,8 @@ def test_idling_saves_nothing_up() -> None:
 
 
 def test_jobs_that_do_not_fit_hold_up_nobody_else() -> None:
-    """A holder whose next job has no room waits; the others go on. What nobody wants any more is taken out."""
-    turns: Turns[str] = Turns()
+    """A tenant whose next job has no room waits; the others go on. What nobody wants any more is taken out."""
+    turns: FairQueue[str] = FairQueue()
     turns.put("a", "large")
     turns.put("b", "small")
     assert turns.take(lambda _, job: job == "small") == "small"

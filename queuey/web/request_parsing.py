@@ -1,15 +1,21 @@
-"""Reading request bodies and queries, never more than allowed."""
+"""Reads paths, queries and bodies of requests, and refuses what is too long or malformed.
+
+A path is percent-decoded once. No resource has a name that holds an encoded slash, which would look like two names
+afterwards, or that is ``.`` or ``..``, which proxies and HTTP libraries take for something else: these are 404. What is
+encoded twice (``%252F``) stands for the text that one decoding gives (``%2F``), which is a name like any other.
+"""
 
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote, unquote_plus
+from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 import msgspec
 
 from queuey.errors import InvalidRequest, TooLarge, UnknownCoding
-from queuey.web import fields
-from queuey.web.answers import Environ, Header
+from queuey.web import validators
+from queuey.web.errors import NoSuchResource
+from queuey.web.responses import Environ, Header
 
 MAX_FIELDS = 200
 CHUNK = 64 * 1024
@@ -146,9 +152,9 @@ def read_query(environ: Environ, known: frozenset[str] = frozenset()) -> dict[st
 
 def _note_unknown(environ: Environ, given: dict[str, str], known: frozenset[str]) -> None:
     unknown = [name for name in given if name not in known and name != STRICT]
-    if unknown and fields.boolean(given.get(STRICT, "")):
+    if unknown and validators.boolean(given.get(STRICT, "")):
         others = f"The fields are: {', '.join(sorted(known))}." if known else "There are none."
-        raise InvalidRequest(dict.fromkeys(map(fields.show, unknown), f"No field of this query. {others}"))
+        raise InvalidRequest(dict.fromkeys(map(validators.show, unknown), f"No field of this query. {others}"))
     if unknown:
         environ[UNKNOWN] = unknown
 
@@ -197,3 +203,45 @@ def read_object(body: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise bad_json("It is no object")
     return found
+
+
+RAW = ("RAW_URI", "REQUEST_URI")
+"""Where WSGI servers hand over the path as it was sent. PEP 3333 knows only the decoded one."""
+_DOTS = frozenset({".", ".."})
+
+
+def decode_path(raw: bytes) -> str:
+    """Decodes the path of a request as it was sent; returns it as WSGI has it, bytes as Latin-1.
+
+    Raises:
+        NoSuchResource: A name holds a slash, or is ``.`` or ``..``.
+    """
+    if b"%" in raw:
+        _refuse_slash(raw.decode("latin-1"))
+        raw = unquote_to_bytes(raw)
+    path = raw.decode("latin-1")
+    if "." in path:
+        _refuse_dots(path)
+    return path
+
+
+def check_path(environ: Environ) -> None:
+    """Does the same for a request whose path a WSGI server has decoded, as far as the server tells.
+
+    Raises:
+        NoSuchResource: A name holds a slash, or is ``.`` or ``..``.
+    """
+    for name in RAW:
+        if name in environ:
+            _refuse_slash(environ[name].partition("?")[0])
+    _refuse_dots(environ["PATH_INFO"])
+
+
+def _refuse_slash(path: str) -> None:
+    if "%2f" in path.lower():
+        raise NoSuchResource("A name holds an encoded slash.")
+
+
+def _refuse_dots(path: str) -> None:
+    if not _DOTS.isdisjoint(path.split("/")):
+        raise NoSuchResource("No resource is named . or ..")

@@ -18,9 +18,9 @@ from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.metrics import Metrics
 from queuey.storage import Store
-from queuey.web.answers import text_answer
-from queuey.web.gateway import Gateway, hot_match
-from queuey.web.later import WouldBlock
+from queuey.web.asgi_gateway import Gateway, hot_match
+from queuey.web.endpoint import WouldBlock
+from queuey.web.responses import text_response
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import KEY
@@ -63,7 +63,7 @@ class Request:
         self.chunked = isinstance(body, list)
         self.pieces = list(body) if isinstance(body, list) else [body]
         self.broken, self.trailers = broken, trailers
-        self.status, self.answered, self.answer = 0, False, b""
+        self.status, self.answered, self.response = 0, False, b""
         self.answer_headers: list[tuple[str, str]] = []
         self.hold: asyncio.Event | None = None
 
@@ -98,14 +98,14 @@ class Request:
             self.status = message["status"]
             self.answer_headers = [(name.decode(), value.decode()) for name, value in message["headers"]]
         else:
-            self.answer += message["body"]
+            self.response += message["body"]
             self.answered = not message["more_body"]
 
     async def to(self, gateway: Gateway) -> Reply:
         """Has the gateway answer."""
         await asyncio.wait_for(gateway(self.scope, self.receive, self.send), 60)
         assert self.answered
-        return Reply(f"{self.status} ", self.answer_headers, self.answer)
+        return Reply(f"{self.status} ", self.answer_headers, self.response)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ class Stub:
     def __init__(self) -> None:
         self.registry = self
         self.hot = self
-        self.gate = self
+        self.authorization = self
         self.service = self
         self.store = self
         self.waits_for_network = False
@@ -146,7 +146,7 @@ class Stub:
         self.operations: dict[str, Any] = {}
         self.look_up = None
 
-    def holder(self, _environ: dict[str, Any]) -> str:
+    def tenant(self, _environ: dict[str, Any]) -> str:
         """Knows everybody."""
         return "a"
 
@@ -156,7 +156,7 @@ class Stub:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
         """Answers with the thread's name."""
-        return list(text_answer(threading.current_thread().name)(environ, start_response))
+        return list(text_response(threading.current_thread().name)(environ, start_response))
 
 
 class Held:
@@ -233,9 +233,9 @@ def test_long_bodies_wait_outside(app: Any, owner: Caller) -> None:  # noqa: ANN
         return [*(await asyncio.gather(*waiting)), refused, short, await Request(body=b"y" * 250_000).to(gateway)]
 
     # There is room for three of the longest bodies all the same.
-    *first, refused, short, later = running(app, memory=0, page_bytes=0)(work)
+    *first, refused, short, deferred = running(app, memory=0, page_bytes=0)(work)
     assert [reply.status for reply in first] == [413] * 3
-    assert [reply.status for reply in (refused, short, later)] == [429, 201, 201]
+    assert [reply.status for reply in (refused, short, deferred)] == [429, 201, 201]
     assert (refused.headers["Retry-After"], refused.json["outcome"]) == ("1", "none")
 
 

@@ -1,4 +1,4 @@
-"""The event loop's time: one holder alone has all of it; of several, none waits behind another's backlog."""
+"""The event loop's time: one tenant alone has all of it; of several, none waits behind another's backlog."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from queuey.errors import TooManyRequests
-from queuey.web.threads import Crowd, LoopTime
+from queuey.web.scheduling import Contention, LoopScheduler
 
-Scenario = Callable[[LoopTime], Coroutine[Any, Any, None]]
+Scenario = Callable[[LoopScheduler], Coroutine[Any, Any, None]]
 
 
 def play(scenario: Scenario) -> None:
     """Runs a scenario in a loop of its own."""
 
     async def main() -> None:
-        await scenario(LoopTime(asyncio.get_running_loop()))
+        await scenario(LoopScheduler(asyncio.get_running_loop()))
 
     asyncio.run(main())
 
@@ -32,7 +32,7 @@ async def turns(count: int = 5) -> None:
 
 
 def test_several_are_noticed_for_a_moment() -> None:
-    """One holder, however often it asks, is no crowd; two whose requests follow each other are one for a moment.
+    """One tenant, however often it asks, is no crowd; two whose requests follow each other are one for a moment.
 
     Meanwhile a thread that computes hands the interpreter over sooner. Somebody who asks now and then changes little.
     """
@@ -40,14 +40,14 @@ def test_several_are_noticed_for_a_moment() -> None:
     async def scenario() -> None:
         sys.setswitchinterval(0.005)
         ended = asyncio.Event()
-        crowd = Crowd(asyncio.get_running_loop(), ended.set)
+        crowd = Contention(asyncio.get_running_loop(), ended.set)
         for _ in range(3):
             crowd.saw("a")
             assert not crowd.several
-        for holder in "bbab":
-            crowd.saw(holder)
+        for tenant in "bbab":
+            crowd.saw(tenant)
             assert crowd.several
-            assert sys.getswitchinterval() == pytest.approx(Crowd.PROMPT, rel=0.01)
+            assert sys.getswitchinterval() == pytest.approx(Contention.PROMPT, rel=0.01)
         await asyncio.wait_for(ended.wait(), 60)
         assert not crowd.several
         assert sys.getswitchinterval() == pytest.approx(0.005, rel=0.01)
@@ -66,33 +66,33 @@ def _same_interval() -> Iterator[None]:
 
 
 def test_a_backlog_of_one_is_not_anothers() -> None:
-    """Behind hundreds of one holder's requests, another's begins in the next turn but one."""
+    """Behind hundreds of one tenant's requests, another's begins in the next turn but one."""
 
-    async def scenario(time: LoopTime) -> None:
+    async def scenario(time: LoopScheduler) -> None:
         order: list[str] = []
 
-        async def request(holder: str) -> None:
-            weight = await time.enter(holder, 100)
-            order.append(holder)
-            time.leave(holder, weight, 0.001)
+        async def request(tenant: str) -> None:
+            weight = await time.enter(tenant, 100)
+            order.append(tenant)
+            time.leave(tenant, weight, 0.001)
 
         greedy = [asyncio.create_task(request("greedy")) for _ in range(500)]
         await turns()
         for _ in range(10):
             before = len(order)
             await request("other")
-            assert order[before:].count("greedy") <= 2 * LoopTime.BEGUN
+            assert order[before:].count("greedy") <= 2 * LoopScheduler.BEGUN
         assert order.count("greedy") < 250
         await asyncio.gather(*greedy)
 
     play(scenario)
 
 
-@pytest.mark.parametrize(("seconds", "most"), [(0.00001, LoopTime.BEGUN), (0.0003, 2), (0.1, 1)])
+@pytest.mark.parametrize(("seconds", "most"), [(0.00001, LoopScheduler.BEGUN), (0.0003, 2), (0.1, 1)])
 def test_a_turn_is_short(seconds: float, most: int) -> None:
     """A turn of the loop begins fewer requests the longer each takes, but always one."""
 
-    async def scenario(time: LoopTime) -> None:
+    async def scenario(time: LoopScheduler) -> None:
         begun = 0
 
         async def request() -> None:
@@ -115,9 +115,9 @@ def test_a_turn_is_short(seconds: float, most: int) -> None:
 
 @pytest.mark.parametrize(("size", "most"), [(0, 32), (60_000, 4), (1 << 20, 1)])
 def test_no_more_of_one_are_under_way_than_its_part(size: int, most: int) -> None:
-    """Of one of several holders so many are under way as its part allows, long ones fewer; each end begins another."""
+    """Of one of several tenants so many are under way as its part allows, long ones fewer; each end begins another."""
 
-    async def scenario(time: LoopTime) -> None:
+    async def scenario(time: LoopScheduler) -> None:
         entering = [asyncio.create_task(time.enter("a", size)) for _ in range(100)]
         await turns(100)
         assert sum(task.done() for task in entering) == most
@@ -132,9 +132,9 @@ def test_no_more_of_one_are_under_way_than_its_part(size: int, most: int) -> Non
 
 
 def test_requests_whose_turn_does_not_come_are_refused() -> None:
-    """What waits for too long is refused, and leaves the holder's part as it was."""
+    """What waits for too long is refused, and leaves the tenant's part as it was."""
 
-    async def scenario(time: LoopTime) -> None:
+    async def scenario(time: LoopScheduler) -> None:
         first = await time.enter("a", 1 << 20)
         waiting = asyncio.create_task(time.enter("a", 0))
         await turns()
@@ -154,7 +154,7 @@ def test_requests_whose_turn_does_not_come_are_refused() -> None:
 def test_requests_called_off_give_their_part_back(begun: bool) -> None:  # noqa: FBT001 - a parameter
     """A request that is called off while it waits, or in the very turn that begins it, is not under way."""
 
-    async def scenario(time: LoopTime) -> None:
+    async def scenario(time: LoopScheduler) -> None:
         waiting = asyncio.create_task(time.enter("a", 1 << 20))
         await turns(2 if begun else 1)
         waiting.cancel()
@@ -166,12 +166,12 @@ def test_requests_called_off_give_their_part_back(begun: bool) -> None:  # noqa:
 
 
 def test_pieces_of_answers_wait_behind_pieces_only() -> None:
-    """However many requests of their holder wait, and may not begin, pieces of answers go on; none is refused."""
+    """However many requests of their tenant wait, and may not begin, pieces of answers go on; none is refused."""
 
-    async def scenario(time: LoopTime) -> None:
+    async def scenario(time: LoopScheduler) -> None:
         await time.enter("a", 1 << 20)
         waiting = [asyncio.create_task(time.enter("a", 0)) for _ in range(500)]
-        pieces = [asyncio.create_task(time.pause(holder)) for holder in "aab"]
+        pieces = [asyncio.create_task(time.pause(tenant)) for tenant in "aab"]
         await turns(1)
         time.give_up_late(-1)
         await asyncio.wait_for(asyncio.gather(*pieces), 10)

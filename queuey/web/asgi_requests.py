@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from queuey.errors import InvalidRequest
-from queuey.web.answers import NO_OWN_HEADERS, OWN_HEADER, Environ
-from queuey.web.shares import Room
+from queuey.web.responses import NO_OWN_HEADERS, OWN_HEADER, Environ
+from queuey.web.scheduling import SharedQuota
 
 Scope = dict[str, Any]
 """A request without its body, as ASGI has it."""
@@ -65,7 +65,7 @@ def make_environ(scope: Scope) -> tuple[Environ, list[str]]:
 
     :data:`WSGI` makes it complete, for a request that the WSGI application handles. Headers whose names hold an
     underscore are left out: WSGI could not tell ``X_User`` from ``X-User``. The path is left out as well:
-    :func:`queuey.web.paths.decode_path` may refuse it.
+    :func:`queuey.web.request_parsing.decode_path` may refuse it.
     """
     environ: Environ = {
         "REQUEST_METHOD": scope["method"],
@@ -114,13 +114,13 @@ def announced_length(environ: Environ) -> int | None:
     return None
 
 
-class Intake:
+class BodyReader:
     """Takes in bodies: no longer ones than any view wants, not more at a time than fit, and none for ever.
 
     Used in the loop's thread alone.
     """
 
-    def __init__(self, most: int, memory: Room, *, arrival: int = ARRIVAL) -> None:
+    def __init__(self, most: int, memory: SharedQuota, *, arrival: int = ARRIVAL) -> None:
         """Prepares.
 
         Args:
@@ -134,7 +134,7 @@ class Intake:
         self._arriving: dict[asyncio.Task[Any], int] = {}
         self._seconds = 0
 
-    async def take(self, environ: Environ, receive: Receive, loop: asyncio.AbstractEventLoop, holder: str) -> int:
+    async def take(self, environ: Environ, receive: Receive, loop: asyncio.AbstractEventLoop, tenant: str) -> int:
         """Reads the body into the environ as far as any view may want it; returns its size.
 
         Afterwards, in any case, whoever calls this gives back what :data:`HELD` in the environ says, if it is there.
@@ -153,11 +153,11 @@ class Intake:
             self._arriving[task] = self._seconds + self._arrival
         try:
             if announced is not None:
-                self._hold(environ, announced, holder)
+                self._hold(environ, announced, tenant)
             message = await receive()
             body: bytes | bytearray = message.get("body", b"")
             if len(body) != announced or message["type"] != "http.request":
-                body = await self._take_pieces(environ, message, receive, announced, holder)
+                body = await self._take_pieces(environ, message, receive, announced, tenant)
         except asyncio.CancelledError:
             if task is not None:
                 task.uncancel()
@@ -171,7 +171,7 @@ class Intake:
         return len(body)
 
     async def _take_pieces(
-        self, environ: Environ, message: dict[str, Any], receive: Receive, announced: int | None, holder: str
+        self, environ: Environ, message: dict[str, Any], receive: Receive, announced: int | None, tenant: str
     ) -> bytes | bytearray:
         """Reads the rest of a body after its first message; ends once it is longer than any view takes."""
         body: bytes | bytearray = b""
@@ -189,12 +189,12 @@ class Intake:
                 body = body if isinstance(body, bytearray) else bytearray(body)
                 body += piece
             if announced is None:
-                self._hold(environ, len(body), holder)
+                self._hold(environ, len(body), tenant)
             if not more or len(body) > self._most or len(body) == announced:
                 return body
             message = await receive()
 
-    def _hold(self, environ: Environ, size: int, holder: str) -> None:
+    def _hold(self, environ: Environ, size: int, tenant: str) -> None:
         """Makes room for a body of this size.
 
         Raises:
@@ -202,13 +202,13 @@ class Intake:
         """
         if size <= UNCOUNTED:
             return
-        # Room is taken in steps, so that a body in small pieces is not counted at each of them.
+        # Quota is taken in steps, so that a body in small pieces is not counted at each of them.
         held = environ.get(HELD, 0)
         if size <= held:
             return
         weight = size if held == 0 else max(size, min(2 * held, self._most))
-        if not self._memory.take(holder, weight - held):
-            raise self._memory.refusal(holder, weight - held)
+        if not self._memory.take(tenant, weight - held):
+            raise self._memory.refusal(tenant, weight - held)
         environ[HELD] = weight
 
     def give_up_late(self) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from queuey import ids
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
-from queuey.service import Place, Reading
-from queuey.web.answers import PIECE, encode
+from queuey.service import Location, Reading
+from queuey.web.responses import PIECE, encode
 
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
@@ -52,7 +52,7 @@ def render_messages(messages: Sequence[Message]) -> list[bytes]:
     high = -1
     start = end = 0  # the ticks of the second that `middle` is about
     partition = 0
-    rest = middle = place = b""
+    rest = middle = location = b""
     for message in messages:
         ticks = message.ticks
         if ticks >> 32 != high or message.low != low:
@@ -70,7 +70,7 @@ def render_messages(messages: Sequence[Message]) -> list[bytes]:
                 middle, start, end = b"%b-%d." % (rest, whole), ticks - fraction, 0
         if message.partition != partition:
             partition = message.partition
-            place = b'","partition":%d,"body":' % partition
+            location = b'","partition":%d,"body":' % partition
         body, tail = message.body, b"}"
         if (meta := message.meta) is not None:
             tail = _tail(meta)
@@ -79,7 +79,7 @@ def render_messages(messages: Sequence[Message]) -> list[bytes]:
             tail = tail[:-1] + b',"encoding":"base64"}'
         else:
             text = body.encode() if meta is not None and meta.json else encode(body)
-        parts += (separator, ticks & 0xFFFFFFFF, middle, ticks - start, place, text, tail)
+        parts += (separator, ticks & 0xFFFFFFFF, middle, ticks - start, location, text, tail)
         separator = _NEXT
         size += len(text)
         if size > PIECE:
@@ -94,12 +94,12 @@ def _format(parts: Sequence[bytes | int]) -> bytes:
 
 
 def render_fetched(messages: Sequence[Message]) -> list[bytes]:
-    """Returns the answer to a fetch by ids, in pieces."""
+    """Returns the response to a fetch by ids, in pieces."""
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:
-    """Returns the answer to a range read, as one object, in pieces."""
+    """Returns the response to a range read, as one object, in pieces."""
     cursors = b",".join(
         b'"%d":null' % number if at is None else b'"%d":"%b"' % (number, ids.to_hex(at).encode())
         for number, at in reading.next.items()
@@ -120,21 +120,21 @@ def horizon_id(ticks: int) -> str:
     return ids.to_hex((ticks, LOW_MIN))
 
 
-def render_posted(places: Sequence[Place]) -> bytes:
-    """Returns the answer to a post. Ids minted together share all but their first eight digits."""
+def render_posted(locations: Sequence[Location]) -> bytes:
+    """Returns the response to a post. Ids minted together share all but their first eight digits."""
     parts: list[bytes | int] = []
     separator = _FIRST_POSTED
     low: int | None = None
     high = -1
     rest = b""
-    for partition, (ticks, own) in places:
+    for partition, (ticks, own) in locations:
         if ticks >> 32 != high or own != low:
             high, low = ticks >> 32, own
             rest = b"%04x1%03x%b" % (high & 0xFFFF, high >> 16, _low_digits(own))
         seconds, fraction = divmod(ticks - EPOCH_TICKS, TICKS_PER_SECOND)
         parts += (separator, ticks & 0xFFFFFFFF, rest, seconds, fraction, partition)
         separator = _NEXT_POSTED
-    return b'{"status":"ok","messages":[%b]}' % (_POSTED * len(places) % tuple(parts))
+    return b'{"status":"ok","messages":[%b]}' % (_POSTED * len(locations) % tuple(parts))
 
 
 _last_low = (0, ids.low_hex(0).encode())

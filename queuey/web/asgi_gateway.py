@@ -5,16 +5,16 @@ handing the interpreter lock around. So there are two ways through:
 
 * **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
   short reads that the store can begin or do without waiting, and heartbeats. The endpoint starts the work and gives
-  back a :class:`~queuey.web.later.Later`; the store tells of a whole group of them with one wake.
+  back a :class:`~queuey.web.endpoint.Deferred`; the store tells of a whole group of them with one wake.
 * **in a thread**: everything else goes through the WSGI application in a small pool; long polls in a pool of their own,
   so that they hold nobody up.
 
-Whichever way, a request counts for an application, and each has its share of memory, threads and places to wait
-(:mod:`queuey.web.shares`). A body is taken in only from whoever is known or has been let in.
+Either way a request counts for a tenant, and each tenant has its share of memory, threads and places for long polls
+(:mod:`queuey.web.scheduling`). A body is read only when the caller is known or has been authorized.
 
-An endpoint that finds that it would block says so (:class:`~queuey.web.later.WouldBlock`). Then a thread brings into
-memory what was missing, so that a thread is held for a look-up and not for a commit; if that does not help, the request
-takes the other way. The application knows nothing of this module and runs under any other WSGI server just as well.
+An endpoint that would block raises :class:`~queuey.web.endpoint.WouldBlock`. Then a thread loads into memory what was
+missing, so that a thread is used for a look-up and not for a commit; if that does not help, the request is handled in a
+thread. The WSGI application knows nothing of this module and runs under any other WSGI server as well.
 """
 
 from __future__ import annotations
@@ -30,37 +30,43 @@ from urllib.parse import unquote
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service.reading import SHORT_BYTES
-from queuey.web.answers import PIECE, Answer, Environ, Header, body_of
-from queuey.web.bodies import BodyWanted, Unread
-from queuey.web.endpoint import Endpoint
-from queuey.web.errors import error_answer
-from queuey.web.gate import Gate
-from queuey.web.incoming import ARRIVAL, HELD, WSGI, Intake, Receive, Scope, announced_length, make_environ, unreadable
-from queuey.web.later import PLACE, Later, WouldBlock
-from queuey.web.outgoing import STALL, Outlet, Send
-from queuey.web.paths import decode_path
-from queuey.web.shares import NOBODY, Room
-from queuey.web.threads import Calls, Crowd, LoopTime, Pool
+from queuey.web.asgi_requests import (
+    ARRIVAL,
+    HELD,
+    WSGI,
+    BodyReader,
+    Receive,
+    Scope,
+    announced_length,
+    make_environ,
+    unreadable,
+)
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import WAIT_SLOT, Deferred, Endpoint, WouldBlock
+from queuey.web.errors import error_response
+from queuey.web.request_parsing import BodyWanted, Unread, decode_path
+from queuey.web.responses import PIECE, STALL, Environ, Header, Response, ResponseSender, Send, body_of
+from queuey.web.scheduling import ANONYMOUS, Contention, FairPool, LoopCalls, LoopScheduler, SharedQuota
 
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""
 PATIENCE = 0.05
 """Seconds that a read waits for the one before it."""
-SMALL = 64 * 1024
+SHORT_BODY = 64 * 1024
 """Bytes of a body up to which a POST is handled at once."""
 MEMORY = 256 * 1024 * 1024
-"""Bytes of bodies and answers that may be in memory at the same moment."""
-ROOM_SECONDS = 5.0
+"""Bytes of bodies and responses that may be in memory at the same moment."""
+MAX_WAIT = 5.0
 """Seconds that a request waits for a thread and for memory."""
-HOLDER = "queuey.holder"
+TENANT = "queuey.tenant"
 """Set in the environ: the application that the request counts for."""
-KEPT = "queuey.kept"
-"""Set in the environ of a read: bytes that its answer has been counted with."""
+RESERVED = "queuey.reserved"
+"""Set in the environ of a read: bytes that its response has been counted with."""
 
 OPERATIONS = ("/__", "/metrics")
-"""Begin the paths that monitors ask without a credential."""
-MONITOR = "/"
-"""The holder that they are together, so that other strangers do not make a service look ill."""
+"""Prefixes of the paths that monitors ask for, without a credential."""
+MONITORS = "/"
+"""The tenant of those requests, so that other callers without a credential do not make a service look ill."""
 
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
@@ -90,10 +96,10 @@ class Gateway:
             waiters: Long polls that one application alone may have.
             max_body: Bytes of the longest body that any view takes; longer ones are not read.
             deadline: Seconds after which work begun at once is given up, as the store gives up what blocks.
-            memory: Bytes of bodies and answers that may be held at the same moment.
-            page_bytes: Bytes of bodies that the answer to a read may have.
+            memory: Bytes of bodies and responses that may be held at the same moment.
+            page_bytes: Bytes of bodies that the response to a read may have.
             arrival: Seconds within which a body has to arrive.
-            stall: Seconds within which a client has to take a piece of a long answer.
+            stall: Seconds within which a client has to take a piece of a long response.
             patience: Seconds that a read waits for the one before it, where reads take turns.
         """
         self._deadline = deadline
@@ -101,42 +107,42 @@ class Gateway:
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
         self._operations: dict[str, Endpoint] = application.registry.operations
-        self._gate: Gate = application.registry.gate
+        self._authorization: Authorization = application.registry.authorization
         service = application.registry.service
         self._metrics: Metrics = service.metrics
         self._reads_wait = service.store.waits_for_network
         # One alone gets two thirds. What it leaves has room for the largest request, whatever the setting says.
         self._page_bytes = page_bytes
-        self._memory = room = Room(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
-        self._intake = Intake(max_body, room, arrival=arrival)
-        self._work = Pool("queuey-request", threads, room, self._computing)
+        self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
+        self._bodies = BodyReader(max_body, room, arrival=arrival)
+        self._threads = FairPool("queuey-request", threads, room, self._computing)
         # One application alone gets two thirds of the places, so that there are some for whoever comes then.
-        self._places = Room(waiters + (waiters + 1) // 2, alpha=2)
-        self._waits = Pool("queuey-wait", self._places.total, room)
-        self._outlet = Outlet(self._hold, self._pause, stall=stall)
+        self._wait_slots = SharedQuota(waiters + (waiters + 1) // 2, alpha=2)
+        self._poll_threads = FairPool("queuey-wait", self._wait_slots.total, room)
+        self._sender = ResponseSender(self._change_memory, self._pause, stall=stall)
         self._turn = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
         self._thread = 0
-        self._tell: Calls
-        self._crowd: Crowd
-        self._time: LoopTime
-        self._begun: dict[asyncio.Future[Answer], tuple[float, Callable[[], Outcome], Later, str]] = {}
+        self._tell: LoopCalls
+        self._contention: Contention
+        self._scheduler: LoopScheduler
+        self._begun: dict[asyncio.Future[Response], tuple[float, Callable[[], Outcome], Deferred, str]] = {}
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Is called before the first request, in the loop's thread."""
         self._loop = loop
         self._thread = threading.get_ident()
-        self._tell = Calls(loop)
-        self._crowd = Crowd(loop, self._work.dispatch)
+        self._tell = LoopCalls(loop)
+        self._contention = Contention(loop, self._threads.dispatch)
         # Where a store waits for a network, what is under way is what makes it fast.
-        self._time = LoopTime(loop, 1024 if self._reads_wait else 32)
-        for pool in (self._work, self._waits):
+        self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
+        for pool in (self._threads, self._poll_threads):
             pool.start(loop, self._tell)
         loop.call_later(1.0, self._look_for_late)
 
     def stop(self) -> None:
         """Is called after the last request."""
-        for pool in (self._work, self._waits):
+        for pool in (self._threads, self._poll_threads):
             pool.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -144,131 +150,133 @@ class Gateway:
         environ, foreign = make_environ(scope)
         try:
             environ["PATH_INFO"] = decode_path(scope["raw_path"])
-            answer = await self._answer(environ, receive, foreign)
-        except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
-            answer = error_answer(error, environ)
-            self._metrics.observe(NAME, answer.status, 0.0)
+            response = await self._respond(environ, receive, foreign)
+        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
+            response = error_response(error, environ)
+            self._metrics.observe(NAME, response.status, 0.0)
         finally:
             if HELD in environ:
                 environ.pop("wsgi.input", None)
-                self._hold(environ[HOLDER], -environ.pop(HELD))
-        kept = environ.get(KEPT, 0)
-        await self._outlet.send(answer, send, environ.get(HOLDER, NOBODY), kept, head=scope["method"] == "HEAD")
+                self._change_memory(environ[TENANT], -environ.pop(HELD))
+        reserved = environ.get(RESERVED, 0)
+        await self._sender.send(
+            response, send, environ.get(TENANT, ANONYMOUS), reserved, head=scope["method"] == "HEAD"
+        )
 
-    async def _answer(self, environ: Environ, receive: Receive, foreign: list[str]) -> Answer:
+    async def _respond(self, environ: Environ, receive: Receive, foreign: list[str]) -> Response:
         if foreign:
             raise unreadable(foreign)
         method = environ["REQUEST_METHOD"]
-        holder = self._count(environ)
-        if holder in {NOBODY, MONITOR} and announced_length(environ) != 0:
+        tenant = self._find_tenant(environ)
+        if tenant in {ANONYMOUS, MONITORS} and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
             if method in {"POST", "PUT"}:
-                answer = await self._work.run(NOBODY, partial(self._run_unread, environ), computes=True)
-                if answer is not None:
-                    return answer
-                holder = self._count(environ)
+                response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
+                if response is not None:
+                    return response
+                tenant = self._find_tenant(environ)
             else:
                 receive = _no_body
-        size = await self._intake.take(environ, receive, self._loop, holder)
-        if method == "POST" and size <= SMALL and (match := hot_match(environ["PATH_INFO"])):
-            answer = await self._at_once(self._hot, environ, match, size)
-            if answer is None and self._hot.look_up is not None:
-                await self._work.run(holder, partial(self._hot.look_up, environ, match))
-                answer = await self._at_once(self._hot, environ, match, size)
-            if answer is not None:
-                return answer
+        size = await self._bodies.take(environ, receive, self._loop, tenant)
+        if method == "POST" and size <= SHORT_BODY and (match := hot_match(environ["PATH_INFO"])):
+            response = await self._at_once(self._hot, environ, match, size)
+            if response is None and self._hot.look_up is not None:
+                await self._threads.run(tenant, partial(self._hot.look_up, environ, match))
+                response = await self._at_once(self._hot, environ, match, size)
+            if response is not None:
+                return response
         elif not environ["QUERY_STRING"] and (endpoint := self._operations.get(environ["PATH_INFO"])):
-            answer = await self._at_once(endpoint, environ, {}, 0)
-            if answer is not None:
-                return answer
-        return await self._wait_or_work(environ, holder)
+            response = await self._at_once(endpoint, environ, {}, 0)
+            if response is not None:
+                return response
+        return await self._wait_or_work(environ, tenant)
 
-    def _count(self, environ: Environ) -> str:
+    def _find_tenant(self, environ: Environ) -> str:
         """Returns whom a request counts for."""
-        holder = self._gate.holder(environ)
-        if holder is None:
+        tenant = self._authorization.tenant(environ)
+        if tenant is None:
             # Who that is will be known when the credential has been looked at.
-            holder = NOBODY
+            tenant = ANONYMOUS
         else:
-            if holder == NOBODY and environ["PATH_INFO"].startswith(OPERATIONS):
-                holder = MONITOR
-            if holder != self._crowd.last:
-                self._crowd.saw(holder)
-        environ[HOLDER] = holder
-        return holder
+            if tenant == ANONYMOUS and environ["PATH_INFO"].startswith(OPERATIONS):
+                tenant = MONITORS
+            if tenant != self._contention.last:
+                self._contention.saw(tenant)
+        environ[TENANT] = tenant
+        return tenant
 
     def _computing(self) -> bool:
-        """Tells whether threads that make long answers would keep others waiting."""
-        return self._crowd.several and not self._reads_wait
+        """Tells whether threads that make long responses would keep others waiting."""
+        return self._contention.several and not self._reads_wait
 
-    async def _wait_or_work(self, environ: Environ, holder: str) -> Answer:
+    async def _wait_or_work(self, environ: Environ, tenant: str) -> Response:
         """Answers in a thread, for reads if it has to be one."""
-        if _may_wait(environ):
-            if self._places.take(holder, 1):
-                environ[PLACE] = True
+        if _may_be_long_poll(environ):
+            if self._wait_slots.take(tenant, 1):
+                environ[WAIT_SLOT] = True
                 try:
-                    return await self._waits.run(holder, partial(self._run, environ))
+                    return await self._poll_threads.run(tenant, partial(self._run, environ))
                 finally:
-                    self._places.change(holder, -1)
-            environ[PLACE] = False
+                    self._wait_slots.change(tenant, -1)
+            environ[WAIT_SLOT] = False
         if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"]):
-            return await self._read(environ, holder)
-        return await self._work.run(holder, partial(self._run, environ))
+            return await self._read(environ, tenant)
+        return await self._threads.run(tenant, partial(self._run, environ))
 
-    async def _read(self, environ: Environ, holder: str) -> Answer:
+    async def _read(self, environ: Environ, tenant: str) -> Response:
         """Answers a read, whose answer may have a page of bodies."""
         if environ["REQUEST_METHOD"] == "GET" and (match := hot_match(environ["PATH_INFO"])):
-            answer = await self._read_at_once(environ, match, holder)
-            if answer is not None:
-                return answer
+            response = await self._read_at_once(environ, match, tenant)
+            if response is not None:
+                return response
         # Threads that wait for a network do not disturb each other.
-        run = self._run if self._reads_wait or PLACE in environ else self._run_in_turn
-        answer = await self._work.run(holder, partial(run, environ), self._page_bytes, computes=True)
-        self._keep(environ, holder, answer, self._page_bytes)
-        return answer
+        run = self._run if self._reads_wait or WAIT_SLOT in environ else self._run_in_turn
+        response = await self._threads.run(tenant, partial(run, environ), self._page_bytes, computes=True)
+        self._release_rest(environ, tenant, response, self._page_bytes)
+        return response
 
-    def _keep(self, environ: Environ, holder: str, answer: Answer | None, reserved: int) -> None:
-        """Gives back what a read has reserved, but for the answer itself."""
-        size = answer.size if answer is not None and answer.size > PIECE else 0
-        environ[KEPT] = size
-        self._hold(holder, size - reserved)
+    def _release_rest(self, environ: Environ, tenant: str, response: Response | None, reserved: int) -> None:
+        """Gives back what a read has reserved, but for the response itself."""
+        size = response.size if response is not None and response.size > PIECE else 0
+        environ[RESERVED] = size
+        self._change_memory(tenant, size - reserved)
 
-    def _hold(self, holder: str, difference: int) -> None:
-        """Notes that a holder has more or less memory than before; whoever waits gets what has become free."""
-        self._memory.change(holder, difference)
+    def _change_memory(self, tenant: str, difference: int) -> None:
+        """Notes that a tenant has more or less memory than before; whoever waits gets what has become free."""
+        self._memory.change(tenant, difference)
         if difference < 0:
-            self._work.dispatch()
+            self._threads.dispatch()
 
-    async def _pause(self, holder: str) -> None:
-        """Lets others have their turn between two pieces of an answer."""
-        if self._crowd.several:
-            await self._time.pause(holder)
+    async def _pause(self, tenant: str) -> None:
+        """Lets others have their turn between two pieces of a response."""
+        if self._contention.several:
+            await self._scheduler.pause(tenant)
 
-    async def _read_at_once(self, environ: Environ, match: dict[str, str], holder: str) -> Answer | None:
+    async def _read_at_once(self, environ: Environ, match: dict[str, str], tenant: str) -> Response | None:
         """Answers a read in the loop's thread, or returns None with the request as it was."""
-        if not self._memory.take(holder, SHORT_BYTES):
+        if not self._memory.take(tenant, SHORT_BYTES):
             return None
-        answer = None
+        response = None
         try:
-            answer = await self._at_once(self._hot, environ, match, 0)
+            response = await self._at_once(self._hot, environ, match, 0)
         finally:
-            self._keep(environ, holder, answer, SHORT_BYTES)
-        return answer
+            self._release_rest(environ, tenant, response, SHORT_BYTES)
+        return response
 
     # At once
 
-    async def _at_once(self, endpoint: Endpoint, environ: Environ, match: dict[str, str], size: int) -> Answer | None:
+    async def _at_once(self, endpoint: Endpoint, environ: Environ, match: dict[str, str], size: int) -> Response | None:
         """Answers in the loop's thread, or returns None with the request as it was."""
-        holder = environ[HOLDER]
-        weight = await self._time.enter(holder, size) if self._crowd.several else 0
+        tenant = environ[TENANT]
+        weight = await self._scheduler.enter(tenant, size) if self._contention.several else 0
         began = time.monotonic()
         used = 0.0
         try:
             result = endpoint.begin(environ, match)
-            if not isinstance(result, Later):
+            if not isinstance(result, Deferred):
                 return result
             ended: list[tuple[Any, Exception | None]] = []
-            future: asyncio.Future[Answer] = self._loop.create_future()
+            future: asyncio.Future[Response] = self._loop.create_future()
 
             def done(value: object, error: Exception | None) -> None:
                 if threading.get_ident() == self._thread:
@@ -282,7 +290,7 @@ class Gateway:
                 return result.finish(None, error)
             if ended:
                 return result.finish(*ended[0])
-            self._begun[future] = (began + self._deadline, withdraw, result, holder)
+            self._begun[future] = (began + self._deadline, withdraw, result, tenant)
             if weight:
                 used = time.monotonic() - began
             return await future
@@ -291,12 +299,12 @@ class Gateway:
             return None
         finally:
             if weight:
-                self._time.leave(holder, weight, used or time.monotonic() - began)
+                self._scheduler.leave(tenant, weight, used or time.monotonic() - began)
 
     def _finish(
         self,
-        future: asyncio.Future[Answer],
-        later: Later,
+        future: asyncio.Future[Response],
+        deferred: Deferred,
         value: Any,  # noqa: ANN401 - what an endpoint began to get
         error: Exception | None,
     ) -> None:
@@ -304,41 +312,41 @@ class Gateway:
         begun = self._begun.pop(future, None)
         if begun is None or future.done():
             return
-        began = time.monotonic() if self._crowd.several else 0.0
+        began = time.monotonic() if self._contention.several else 0.0
         try:
-            future.set_result(later.finish(value, error))
+            future.set_result(deferred.finish(value, error))
         except Exception as failure:  # noqa: BLE001 - whoever awaits the future gets it
             future.set_exception(failure)
         if began:
-            self._time.charge(begun[3], time.monotonic() - began)
+            self._scheduler.charge(begun[3], time.monotonic() - began)
 
     def _give_up_late(self) -> None:
         """Answers requests whose work has not ended in time."""
         now = time.monotonic()
-        for future, (deadline, withdraw, later, _) in list(self._begun.items()):
+        for future, (deadline, withdraw, deferred, _) in list(self._begun.items()):
             if deadline > now:
                 break
             error = StoreUnavailable("the store did not answer in time", outcome=withdraw())
-            self._finish(future, later, None, error)
+            self._finish(future, deferred, None, error)
 
     def _look_for_late(self) -> None:
         """Is called every second."""
         self._give_up_late()
-        self._intake.give_up_late()
-        for line in (self._time, self._work, self._waits):
-            line.give_up_late(min(self._deadline, ROOM_SECONDS))
+        self._bodies.give_up_late()
+        for line in (self._scheduler, self._threads, self._poll_threads):
+            line.give_up_late(min(self._deadline, MAX_WAIT))
         self._loop.call_later(1.0, self._look_for_late)
 
     # In a thread
 
-    def _run_unread(self, environ: Environ) -> Answer | None:
+    def _run_unread(self, environ: Environ) -> Response | None:
         """Runs the application without the body; returns None if it has let the caller in and wants the body."""
         try:
             return self._run({**environ, "wsgi.input": Unread(), "wsgi.input_terminated": True})
         except BodyWanted:
             return None
 
-    def _run_in_turn(self, environ: Environ) -> Answer:
+    def _run_in_turn(self, environ: Environ) -> Response:
         """Runs the application for a read, one at a time as long as each is short.
 
         Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. One that waits for
@@ -351,8 +359,8 @@ class Gateway:
             if mine:
                 self._turn.release()
 
-    def _run(self, environ: Environ) -> Answer:
-        """Runs the application and gathers its answer."""
+    def _run(self, environ: Environ) -> Response:
+        """Runs the application and gathers its response."""
         started: list[Any] = [500, []]
 
         def start_response(status: str, headers: list[Header], _error: object = None) -> None:
@@ -365,12 +373,12 @@ class Gateway:
             finally:
                 if (close := getattr(result, "close", None)) is not None:
                     close()
-        except Exception as error:  # noqa: BLE001 - an error of any kind must become an answer
-            return error_answer(error, environ)
+        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
+            return error_response(error, environ)
         headers = started[1]
         if environ["REQUEST_METHOD"] != "HEAD":
             headers = [header for header in headers if header[0].lower() != "content-length"]
-        return Answer(started[0], body, *headers)
+        return Response(started[0], body, *headers)
 
 
 async def _no_body() -> dict[str, Any]:
@@ -395,11 +403,11 @@ def hot_match(path: str) -> dict[str, str] | None:
 
 
 def _reads(method: str, path: str) -> bool:
-    """Tells whether the answer of a request may have many bodies of messages."""
+    """Tells whether the response of a request may have many bodies of messages."""
     return path.startswith("/v1/") and (method == "GET" or (method == "POST" and path.rstrip("/").endswith("/_read")))
 
 
-def _may_wait(environ: Environ) -> bool:
+def _may_be_long_poll(environ: Environ) -> bool:
     """Tells whether a request may be a long poll, in whatever way its wait is written."""
     query: str = environ["QUERY_STRING"]
     if "wait=" in (unquote(query) if "%" in query else query):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from queuey.errors import InvalidRequest
-from queuey.web.answers import encode
+from queuey.web.responses import encode
 
 P = ParamSpec("P")
 T = TypeVar("T")

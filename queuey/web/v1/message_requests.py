@@ -13,10 +13,10 @@ from queuey.errors import InvalidRequest
 from queuey.messages import MAX_TTL, Meta, Queue
 from queuey.service import Draft, Limits
 from queuey.service.messages import partition_error
-from queuey.web import fields
-from queuey.web.answers import NO_OWN_HEADERS, OWN_HEADER, Environ
-from queuey.web.bodies import JSON_ERRORS, bad_json, decode_any, too_large
-from queuey.web.fields import Errors
+from queuey.web import validators
+from queuey.web.request_parsing import JSON_ERRORS, bad_json, decode_any, too_large
+from queuey.web.responses import NO_OWN_HEADERS, OWN_HEADER, Environ
+from queuey.web.validators import Errors
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -79,34 +79,34 @@ def text_or_bytes(body: bytes) -> str | bytes:
 
 def _number(value: object, queue: Queue) -> int:
     """Reads a partition to write to."""
-    number = fields.integer(value, -(10**18), 10**18)
+    number = validators.integer(value, -(10**18), 10**18)
     if (error := partition_error(number, queue)) is not None:
-        raise fields.BadField(error)
+        raise validators.BadField(error)
     return number
 
 
 def _content_type(value: object, longest: int) -> str:
-    kind = fields.text(value, longest)
+    kind = validators.text(value, longest)
     if _CONTROL.search(kind) is not None:
-        raise fields.BadField("A content type has no control characters")
+        raise validators.BadField("A content type has no control characters")
     return kind
 
 
 def _headers(value: object, limits: Limits) -> tuple[tuple[str, str], ...]:
     """Reads the headers to keep with a message. They come back as HTTP headers, so they must be able to."""
     if not isinstance(value, dict):
-        raise fields.BadField(f'"{fields.show(value)}" is not an object')
+        raise validators.BadField(f'"{validators.show(value)}" is not an object')
     found = {}
     for name, text in value.items():
         if _NAME.fullmatch(name) is None:
-            raise fields.BadField(f'"{fields.show(name)}" is not a header name')
-        if _CONTROL.search(fields.text(text)) is not None:
-            raise fields.BadField("A header has no control characters")
+            raise validators.BadField(f'"{validators.show(name)}" is not a header name')
+        if _CONTROL.search(validators.text(text)) is not None:
+            raise validators.BadField("A header has no control characters")
         found[name.lower()] = text
     if len(found) > limits.max_headers:
-        raise fields.BadField(f"Longer than maximum length {limits.max_headers}")
+        raise validators.BadField(f"Longer than maximum length {limits.max_headers}")
     if sum(len(name) + len(text.encode()) for name, text in found.items()) > limits.max_header_bytes:
-        raise fields.BadField(f"Longer than maximum length {limits.max_header_bytes} bytes")
+        raise validators.BadField(f"Longer than maximum length {limits.max_header_bytes} bytes")
     return tuple(found.items())
 
 
@@ -160,10 +160,10 @@ def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | No
     errors = Errors()
     json = False
     if not body:
-        errors["body"] = fields.REQUIRED
-    elif errors.take("encoding", fields.one_of, encoding, ("json",)):
+        errors["body"] = validators.REQUIRED
+    elif errors.take("encoding", validators.one_of, encoding, ("json",)):
         draft.body, json = _read_item_body(body, limits, errors, encoded=False)
-    draft.ttl = errors.take("ttl", fields.integer, asked[0], 1, MAX_TTL)
+    draft.ttl = errors.take("ttl", validators.integer, asked[0], 1, MAX_TTL)
     kept = errors.take("headers", _headers, headers, limits)
     draft.meta = _meta(errors.take("content_type", _content_type, kind, limits.max_content_type), kept, json=json)
     if queue is not None:
@@ -184,8 +184,8 @@ def _place(
 ) -> None:
     """Reads where a message goes and when it is due."""
     draft.partition = errors.take("partition", _number, partition, queue)
-    draft.key = errors.take("message_key", fields.text, key, limits.max_message_key)
-    draft.delay = errors.take("delay", fields.decimal, delay, 0, MAX_TTL) or 0.0
+    draft.key = errors.take("message_key", validators.text, key, limits.max_message_key)
+    draft.delay = errors.take("delay", validators.decimal, delay, 0, MAX_TTL) or 0.0
     if draft.partition is not None and draft.key is not None:
         errors["message_key"] = "Not together with partition"
 
@@ -263,10 +263,10 @@ def _read_item(raw: msgspec.Raw, index: int, limits: Limits, queue: Queue, error
     except JSON_ERRORS:
         errors[str(index)] = "Is not an object"
         return draft
-    own.take("encoding", fields.one_of, item.encoding, ("base64",))
+    own.take("encoding", validators.one_of, item.encoding, ("base64",))
     body, json = _read_item_body(bytes(item.body), limits, own, encoded=item.encoding == "base64")
     draft.body = body
-    draft.ttl = own.take("ttl", fields.integer, item.ttl, 1, MAX_TTL)
+    draft.ttl = own.take("ttl", validators.integer, item.ttl, 1, MAX_TTL)
     _place(draft, item.partition, item.message_key, item.delay, queue=queue, limits=limits, errors=own)
     kind = own.take("content_type", _content_type, item.content_type, limits.max_content_type)
     draft.meta = _meta(kind, own.take("headers", _headers, item.headers, limits), json=json)
@@ -298,11 +298,11 @@ def _read_item_body(raw: bytes, limits: Limits, errors: Errors, *, encoded: bool
     body: str | bytes = value if isinstance(value, str) else raw.decode()
     if encoded:
         try:
-            body = text_or_bytes(b64decode(fields.text(value), validate=True))
+            body = text_or_bytes(b64decode(validators.text(value), validate=True))
         except (ValueError, binascii.Error):
             errors["body"] = "Is not base64"
     if not body:
-        errors["body"] = fields.REQUIRED
+        errors["body"] = validators.REQUIRED
     elif len(body if isinstance(body, bytes) else body.encode()) > limits.max_body:
         errors["body"] = f"Longer than maximum length {limits.max_body} bytes"
     return body, not isinstance(value, str)

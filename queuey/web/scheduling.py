@@ -1,0 +1,515 @@
+"""Fair sharing between applications: memory, threads, places for long polls, and the event loop's time.
+
+A tenant is what a request counts for: an application, or all callers without a valid credential together. No share is
+set aside for anybody, so one tenant alone gets nearly everything; but no tenant can take so much that others wait long.
+
+* :class:`SharedQuota` limits what is held for a while: bytes, places. A tenant may take more as long as it holds no
+  more than a multiple of what is then left ("dynamic threshold", Choudhury and Hahne 1998, made for the shared memory
+  of switches). So something is always left for the next tenant.
+* :class:`FairQueue` orders what waits: the tenant that has used least is next, measured in seconds of work or in bytes.
+  Many or long jobs of one tenant delay its own jobs and not those of others.
+* :class:`LoopScheduler` and :class:`FairPool` use both, for the event loop's time and for threads.
+  :class:`Contention` tells them whether several tenants ask at the same moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from time import monotonic
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from queuey.errors import QueueyError, StoreUnavailable, TooManyRequests
+
+log = logging.getLogger(__name__)
+
+ANONYMOUS = ""
+"""The tenant that all callers without a valid credential are together."""
+T = TypeVar("T")
+
+
+class SharedQuota:
+    """A quantity that tenants share."""
+
+    __slots__ = ("_alpha", "_free", "_held", "total")
+
+    def __init__(self, total: int, alpha: int) -> None:
+        """Begins with all of it free.
+
+        Args:
+            total: How much there is.
+            alpha: A tenant may hold so many times what is left. With 2, one alone may take 2/3, two of them 2/5 each.
+        """
+        self.total = total
+        self._alpha = alpha
+        self._free = total
+        self._held: dict[str, int] = {}
+
+    @property
+    def free(self) -> int:
+        """What nobody holds; below zero after a :meth:`change` that nobody could refuse."""
+        return self._free
+
+    def held(self, tenant: str) -> int:
+        """Returns what a tenant has."""
+        return self._held.get(tenant, 0)
+
+    def fits(self, tenant: str, weight: int) -> bool:
+        """Tells whether :meth:`take` would succeed. A tenant of nothing may take all that is left."""
+        left = self._free - weight
+        held = self._held.get(tenant, 0)
+        return left >= 0 and (not held or held + weight <= self._alpha * left)
+
+    def take(self, tenant: str, weight: int) -> bool:
+        """Gives a tenant more, if that is within its share."""
+        fits = self.fits(tenant, weight)
+        if fits:
+            self.change(tenant, weight)
+        return fits
+
+    def change(self, tenant: str, difference: int) -> None:
+        """Notes that a tenant has more or less than before; it is not asked whether it fits."""
+        self._free -= difference
+        held = self._held.get(tenant, 0) + difference
+        if held:
+            self._held[tenant] = held
+        else:
+            self._held.pop(tenant, None)
+
+    def refusal(self, tenant: str, weight: int) -> QueueyError:
+        """Returns the error of what did not fit: the tenant's own doing if it has most, or that of all."""
+        if weight <= self._free or 2 * self.held(tenant) > self.total - self._free:
+            return TooManyRequests("Too many requests of this application at the same moment; try again.")
+        return StoreUnavailable("too many large requests at the same moment")
+
+
+class FairQueue(Generic[T]):
+    """Jobs that wait, in the order of each tenant; whoever has used least is next."""
+
+    __slots__ = ("_jobs", "_now", "_used")
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, deque[T]] = {}
+        self._used: dict[str, float] = {}
+        self._now = 0.0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._jobs.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def put(self, tenant: str, job: T) -> None:
+        """Adds a job. Whoever has not waited lately begins where the others are: idling saves nothing up."""
+        jobs = self._jobs.get(tenant)
+        if jobs is None:
+            jobs = self._jobs[tenant] = deque()
+            self._used[tenant] = max(self._used.get(tenant, 0.0), self._now)
+        jobs.append(job)
+
+    def take(self, fits: Callable[[str, T], bool]) -> T | None:
+        """Takes the next job out: the first of whoever has used least, of those whose first job fits."""
+        found = self.take_with_tenant(fits)
+        return None if found is None else found[1]
+
+    def take_with_tenant(self, fits: Callable[[str, T], bool]) -> tuple[str, T] | None:
+        """Is :meth:`take`, and says whose the job is."""
+        best: str | None = None
+        used = 0.0
+        for tenant, jobs in self._jobs.items():
+            mine = self._used[tenant]
+            if (best is None or mine < used) and fits(tenant, jobs[0]):
+                best, used = tenant, mine
+        if best is None:
+            return None
+        self._now = max(self._now, used)
+        jobs = self._jobs[best]
+        job = jobs.popleft()
+        if not jobs:
+            del self._jobs[best]
+        return best, job
+
+    def drop(self, unwanted: Callable[[T], bool]) -> list[tuple[str, T]]:
+        """Takes out, from the front of each tenant's jobs, those that are not wanted any more; returns them."""
+        dropped: list[tuple[str, T]] = []
+        for tenant, jobs in list(self._jobs.items()):
+            while jobs and unwanted(jobs[0]):
+                dropped.append((tenant, jobs.popleft()))
+            if not jobs:
+                del self._jobs[tenant]
+        return dropped
+
+    def charge(self, tenant: str, amount: float) -> None:
+        """Notes what a job has used, in whatever all are measured in."""
+        self._used[tenant] = max(self._used.get(tenant, 0.0), self._now) + amount
+
+    def forget(self) -> None:
+        """Forgets tenants that are level with the others again. Is called now and then."""
+        for tenant in [tenant for tenant, used in self._used.items() if used <= self._now]:
+            if tenant not in self._jobs:
+                del self._used[tenant]
+
+
+class LoopCalls:
+    """Calls that threads hand over to the event loop; one wake serves all that come until then."""
+
+    __slots__ = ("_calls", "_loop", "_waking")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._waking = False
+
+    def __call__(self, call: Callable[..., None], *args: object) -> None:
+        """Has the loop make a call."""
+        self._calls.append((call, args))
+        if not self._waking:
+            self._waking = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                log.debug("The loop has ended; nobody waits for the response any more.")
+
+    def _drain(self) -> None:
+        self._waking = False
+        calls = self._calls
+        while calls:
+            call, args = calls.popleft()
+            call(*args)
+
+
+class Contention:
+    """Tells whether more than one tenant asks for something at about the same moment.
+
+    While that is so, threads hand the interpreter over sooner: one that computes for a tenant otherwise keeps the loop,
+    and each statement of the writer, waiting for 5 ms. (That costs all threads together some of their speed.)
+    """
+
+    LASTS = 0.1
+    """Seconds for which two tenants whose requests follow each other are several."""
+    PROMPT = 0.0001
+    """Seconds after which a thread hands the interpreter over while there are several tenants."""
+
+    __slots__ = ("_alone", "_changed", "_loop", "_until", "last", "several")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> None:
+        """Begins with nobody.
+
+        Args:
+            loop: Tells when the time is over.
+            changed: Is called when there are several no more: what has waited for that may go on.
+        """
+        self._loop = loop
+        self._changed = changed
+        self._alone = sys.getswitchinterval()
+        self._until = 0.0
+        self.several = False
+        self.last: str | None = None
+
+    def saw(self, tenant: str) -> None:
+        """Notes a request. One by the same tenant as the ``last`` changes nothing."""
+        if self.last not in (tenant, None):
+            self._until = monotonic() + self.LASTS
+            if not self.several:
+                self.several = True
+                sys.setswitchinterval(self.PROMPT)
+                self._loop.call_later(self.LASTS, self._look)
+        self.last = tenant
+
+    def _look(self) -> None:
+        left = self._until - monotonic()
+        if left > 0:
+            self._loop.call_later(left, self._look)
+            return
+        self.several = False
+        sys.setswitchinterval(self._alone)
+        self._changed()
+
+
+class _Entry(NamedTuple):
+    """A request that waits for the loop's time."""
+
+    weight: int
+    began: float
+    future: asyncio.Future[None]
+
+
+class LoopScheduler:
+    """The time of the event loop's thread, in which short requests are handled whole.
+
+    While one tenant alone asks, its requests run as they come, and nobody calls this. Where there are several, each
+    waits in its tenant's queue, and a turn of the loop begins a few: those of whoever has used least. Of one tenant no
+    more are under way than a writer's group should have of it, so that the groups that others wait for are short.
+
+    The pieces of long responses have half of each turn, by turns as well: they wait behind each other, not behind new
+    requests, and are never refused.
+    """
+
+    TURN = 0.0004
+    """Seconds that the requests begun in a turn of the loop take, by what their tenants' last ones took."""
+    BEGUN = 8
+    """Requests that a turn begins at most."""
+    PIECES = 2
+    """Pieces of responses that a turn lets go on."""
+    UNIT = 8192
+    """Bytes of a body that add one to the weight of a request."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, under_way: int = 32) -> None:
+        """Prepares.
+
+        Args:
+            loop: Whose time it is.
+            under_way: Weight of one tenant's requests under way, while there are several tenants.
+        """
+        self._loop = loop
+        self._turns: FairQueue[_Entry] = FairQueue()
+        self._pieces: FairQueue[asyncio.Future[None]] = FairQueue()
+        self._most = under_way
+        self._under_way = SharedQuota(sys.maxsize, alpha=1)
+        self._took: dict[str, float] = {}
+        self._called = False
+
+    async def enter(self, tenant: str, size: int) -> int:
+        """Waits for the request's turn; returns its weight, for :meth:`leave`.
+
+        Args:
+            tenant: Whom it counts for.
+            size: Bytes of its body.
+
+        Raises:
+            TooManyRequests: Its turn did not come in time.
+        """
+        weight = 1 + size // self.UNIT
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._turns.put(tenant, _Entry(weight, monotonic(), future))
+        self._call()
+        try:
+            await future
+        except asyncio.CancelledError:
+            if not future.cancelled() and future.exception() is None:
+                self.leave(tenant, weight)
+            raise
+        return weight
+
+    def leave(self, tenant: str, weight: int, seconds: float = 0.0) -> None:
+        """Notes that a request has ended, having used so much of the thread's time."""
+        self._under_way.change(tenant, -weight)
+        if seconds:
+            self.charge(tenant, seconds)
+            self._took[tenant] = seconds
+        self._call()
+
+    def charge(self, tenant: str, seconds: float) -> None:
+        """Notes time of the thread that a tenant has used, for a response."""
+        self._turns.charge(tenant, seconds)
+
+    async def pause(self, tenant: str) -> None:
+        """Waits for the turn of another piece of a response."""
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._pieces.put(tenant, future)
+        self._call()
+        await future
+
+    def give_up_late(self, seconds: float) -> None:
+        """Refuses requests that have waited for so long. Is called every second."""
+        late = monotonic() - seconds
+        for tenant, access in self._turns.drop(lambda access: access.began < late):
+            _settle(access.future, None, self._under_way.refusal(tenant, access.weight))
+        self._turns.forget()
+        self._pieces.forget()
+        self._took.clear()
+
+    def _call(self) -> None:
+        if not self._called and (self._turns or self._pieces):
+            self._called = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """Begins some requests; the next turn of the loop, which has handled them, begins the next."""
+        self._called = False
+        if self._begin_pieces() + self._begin_requests():
+            self._call()
+
+    def _begin_pieces(self) -> int:
+        begun = 0
+        while begun < self.PIECES and (found := self._pieces.take_with_tenant(lambda _tenant, _future: True)):
+            tenant, future = found
+            if not future.done():
+                self._pieces.charge(tenant, 1)
+                future.set_result(None)
+                begun += 1
+        return begun
+
+    def _begin_requests(self) -> int:
+        begun = 0
+        seconds = 0.0
+        while begun < self.BEGUN and seconds < self.TURN and (found := self._turns.take_with_tenant(self._fits)):
+            tenant, access = found
+            if not access.future.done():
+                self._under_way.change(tenant, access.weight)
+                access.future.set_result(None)
+                begun += 1
+                seconds += self._took.get(tenant, 0.0)
+        return begun
+
+    def _fits(self, tenant: str, access: _Entry) -> bool:
+        held = self._under_way.held(tenant)
+        return not held or held + access.weight <= self._most
+
+
+class Job:
+    """Some work, and whom to tell of its end."""
+
+    __slots__ = ("began", "computes", "future", "tenant", "weight", "work")
+
+    def __init__(
+        self, tenant: str, work: Callable[[], Any], weight: int, future: asyncio.Future[Any], *, computes: bool
+    ) -> None:
+        self.tenant = tenant
+        self.weight = weight
+        self.computes = computes
+        self.work = work
+        self.future = future
+        self.began = monotonic()
+
+
+class FairPool:
+    """Threads with a queue before them.
+
+    The loop chooses by turns who is next and keeps a few jobs ready, so that no thread has to wait for it. (Threads
+    that choose for themselves would need a lock, and one that is interrupted while it has it stops all the others.)
+    One application alone may keep all threads busy. There is one more, for the first job of each other one.
+    """
+
+    def __init__(
+        self, name: str, count: int, memory: SharedQuota, computing: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Prepares; the threads start with :meth:`start`.
+
+        Args:
+            name: Of the threads.
+            count: Of threads that one tenant alone may use.
+            memory: What a job's weight is taken from.
+            computing: Tells whether of jobs that compute, and so keep the event loop from running, each tenant should
+                have one now.
+        """
+        self._computing = computing
+        self._memory = memory
+        self._name = name
+        self._count = count
+        # As many jobs as there are threads may be under way, and as many ready.
+        self._hand = SharedQuota(2 * count + 2, alpha=count)
+        self._turns: FairQueue[Job] = FairQueue()
+        self._making: Counter[str] = Counter()
+        self._extra: Job | None = None
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._first: SimpleQueue[Job | None] = SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop
+        self._tell: LoopCalls
+
+    def start(self, loop: asyncio.AbstractEventLoop, tell: LoopCalls) -> None:
+        """Starts the threads."""
+        self._loop = loop
+        self._tell = tell
+        for number in range(self._count + 1):
+            jobs = self._jobs if number else self._first
+            threading.Thread(target=self._serve, args=(jobs,), name=f"{self._name}-{number}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends the threads when they have done what they were given."""
+        self._first.put(None)
+        for _ in range(self._count):
+            self._jobs.put(None)
+
+    async def run(self, tenant: str, work: Callable[[], T], weight: int = 0, *, computes: bool = False) -> T:
+        """Has a thread do some work; returns its result.
+
+        Args:
+            tenant: Whom it counts for.
+            work: What to do.
+            weight: Bytes that its result may have. When this returns they are still held, and the caller gives them
+                back; when it raises they are not.
+            computes: It needs the interpreter most of the time, and does not wait for the store's writer.
+
+        Raises:
+            TooManyRequests, StoreUnavailable: There was no thread or no room for it in time.
+        """
+        job = Job(tenant, work, weight, self._loop.create_future(), computes=computes)
+        self._turns.put(tenant, job)
+        self.dispatch()
+        try:
+            result: T = await job.future
+        except asyncio.CancelledError:
+            if not job.future.cancelled() and job.future.exception() is None:
+                self._memory.change(tenant, -weight)
+            raise
+        return result
+
+    def give_up_late(self, seconds: float) -> None:
+        """Refuses jobs that have waited for so long. Is called every second."""
+        late = monotonic() - seconds
+        for tenant, job in self._turns.drop(lambda job: job.began < late):
+            lacking = self._hand if self._memory.fits(tenant, job.weight) else self._memory
+            _settle(job.future, None, lacking.refusal(tenant, job.weight if lacking is self._memory else 1))
+        self._turns.forget()
+
+    def _fits(self, tenant: str, job: Job) -> bool:
+        if job.computes and tenant in self._making and self._computing():
+            return False
+        if job.weight and not self._memory.fits(tenant, job.weight):
+            return False
+        return self._hand.fits(tenant, 1)
+
+    def dispatch(self) -> None:
+        """Hands out jobs that may begin. Is called when something has become free."""
+        while self._turns and (job := self._turns.take(self._fits)) is not None:
+            if job.future.done():
+                continue
+            busy = self._hand.total - self._hand.free >= self._count
+            first = busy and self._extra is None and not self._hand.held(job.tenant)
+            self._hand.change(job.tenant, 1)
+            self._memory.change(job.tenant, job.weight)
+            if job.computes:
+                self._making[job.tenant] += 1
+            if first:
+                self._extra = job
+            (self._first if first else self._jobs).put(job)
+
+    def _serve(self, jobs: SimpleQueue[Job | None]) -> None:
+        """Is one of the threads."""
+        while (job := jobs.get()) is not None:
+            began = monotonic()
+            try:
+                result: Any = job.work()
+                error: Exception | None = None
+            except Exception as failure:  # noqa: BLE001 - whoever waits gets it
+                result, error = None, failure
+            self._tell(self._finish, job, monotonic() - began, result, error)
+            del job, result, error
+
+    def _finish(self, job: Job, seconds: float, result: object, error: Exception | None) -> None:
+        self._hand.change(job.tenant, -1)
+        if job.computes:
+            self._making -= Counter((job.tenant,))
+        if job is self._extra:
+            self._extra = None
+        self._turns.charge(job.tenant, seconds)
+        if job.future.done() or error is not None:
+            self._memory.change(job.tenant, -job.weight)
+        _settle(job.future, result, error)
+        self.dispatch()
+
+
+def _settle(future: asyncio.Future[Any], result: object, error: Exception | None) -> None:
+    """Gives whoever waits the result or the error, if somebody still waits."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
