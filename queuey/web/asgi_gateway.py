@@ -30,21 +30,23 @@ from urllib.parse import unquote
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service.reading import SHORT_BYTES
-from queuey.web.asgi_requests import (
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import WAIT_SLOT, Deferred, Endpoint, WouldBlock
+from queuey.web.errors import error_response
+from queuey.web.requests import (
     ARRIVAL,
     HELD,
     WSGI,
     BodyReader,
+    BodyWanted,
     Receive,
     Scope,
+    Unread,
     announced_length,
+    decode_path,
     make_environ,
     unreadable,
 )
-from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAIT_SLOT, Deferred, Endpoint, WouldBlock
-from queuey.web.errors import error_response
-from queuey.web.request_parsing import BodyWanted, Unread, decode_path
 from queuey.web.responses import PIECE, STALL, Environ, Header, Response, ResponseSender, Send, body_of
 from queuey.web.scheduling import ANONYMOUS, Contention, FairPool, LoopCalls, LoopScheduler, SharedQuota
 

@@ -13,7 +13,7 @@ from typing import Any
 from queuey.errors import NoCredential, NotAllowed, Outcome, QueueChanged
 from queuey.metrics import Metrics
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_response
-from queuey.web.request_parsing import UNKNOWN, check_path, read_query, warning_about
+from queuey.web.requests import UNKNOWN, check_path, read_query, warning_about
 from queuey.web.responses import Environ, Response, text_response
 
 Done = Callable[[Any, Exception | None], None]

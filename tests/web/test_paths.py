@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.web.errors import NoSuchResource
-from queuey.web.request_parsing import RAW, decode_path
+from queuey.web.requests import RAW, decode_path
 from tests.web.caller import Caller
 
 NAMES = st.text(st.characters(codec="utf-8"), min_size=1).filter(

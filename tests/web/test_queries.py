@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.web.request_parsing import warning_about
+from queuey.web.requests import warning_about
 from tests.web.caller import Caller
 
 ID = "ab" * 6 + "1bcd8" + "0" * 15

@@ -16,11 +16,10 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Begun, Match, WouldBlock
 from queuey.web.errors import BATCH
-from queuey.web.request_parsing import read_body, read_query
+from queuey.web.requests import read_body, read_query
 from queuey.web.responses import JSON, Environ, Header, Response, body_of, json_response
 from queuey.web.v1 import schemas
-from queuey.web.v1.message_json import render_fetched, render_posted
-from queuey.web.v1.message_requests import read_batch, read_single
+from queuey.web.v1.message_json import read_batch, read_single, render_fetched, render_posted
 from queuey.web.validators import Errors
 
 FETCH_FIELDS = frozenset({"raw"})

@@ -8,7 +8,7 @@ from queuey.service import Service
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.request_parsing import bad_json, read_body, read_object
+from queuey.web.requests import bad_json, read_body, read_object
 from queuey.web.responses import Environ, Response, json_response
 from queuey.web.v1 import schemas
 from queuey.web.validators import Errors

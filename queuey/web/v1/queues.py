@@ -14,7 +14,7 @@ from queuey.service import Service
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import Match
-from queuey.web.request_parsing import read_fields, read_query
+from queuey.web.requests import read_fields, read_query
 from queuey.web.responses import Environ, Response, json_response
 from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import horizon_id

@@ -11,7 +11,7 @@ from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WAIT_SLOT, Begun, Done, Match, WouldBlock
 from queuey.web.errors import error_texts
-from queuey.web.request_parsing import UNKNOWN, bad_json, read_body, read_object, read_query
+from queuey.web.requests import UNKNOWN, bad_json, read_body, read_object, read_query
 from queuey.web.responses import JSON, Environ, Response, body_of, encode
 from queuey.web.v1.message_json import render_reading
 from queuey.web.validators import Errors
