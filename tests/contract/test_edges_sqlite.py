@@ -302,25 +302,34 @@ class TestReadsBegun:
         assert time.monotonic() > avoided - 3 * SLOW
 
 
+@contextlib.contextmanager
+def busy_writer(store: SqliteStore) -> Iterator[None]:
+    """Keeps the writer's thread in one transaction until the block ends; what is asked of it meanwhile gathers."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def work(_transaction: Transaction) -> None:
+        began.set()
+        go_on.wait(60)
+
+    busy = threading.Thread(target=store._db.writer.perform, args=(work,))
+    busy.start()
+    try:
+        assert began.wait(60)
+        yield
+    finally:
+        go_on.set()
+        busy.join(60)
+
+
 class TestWriter:
     """The writer's thread."""
 
     def test_ends_after_a_close_that_did_not_wait_for_it(self, store: SqliteStore) -> None:
         """A writer that is busy while the store is closed ends once it is done."""
-        began, go_on = threading.Event(), threading.Event()
-
-        def work(_transaction: Transaction) -> None:
-            began.set()
-            go_on.wait(60)
-
-        busy = threading.Thread(target=store._db.writer.perform, args=(work,))
-        busy.start()
-        assert began.wait(60)
-        store.close(0.01)
-        with pytest.raises(StoreClosed):
-            store.ping()
-        go_on.set()
-        busy.join(60)
+        with busy_writer(store):
+            store.close(0.01)
+            with pytest.raises(StoreClosed):
+                store.ping()
         store._db.writer._thread.join(60)
         assert not store._db.writer._thread.is_alive()
 
@@ -339,19 +348,9 @@ class TestWriter:
     def test_groups_are_bounded_by_bytes(self, store: SqliteStore) -> None:
         """However much has gathered, a transaction takes a few megabytes of it."""
         queue = make_queue(store)
-        began, go_on = threading.Event(), threading.Event()
-
-        def work(_transaction: Transaction) -> None:
-            began.set()
-            go_on.wait(60)
-
-        busy = threading.Thread(target=store._db.writer.perform, args=(work,))
-        busy.start()
-        assert began.wait(60)
-        before = store._db.writer.commits
-        futures = [begun(store, queue, [new("x" * 1_000_000)] * count) for count in [1] * 20 + [10, 1]]
-        go_on.set()
-        busy.join(60)
+        with busy_writer(store):
+            before = store._db.writer.commits
+            futures = [begun(store, queue, [new("x" * 1_000_000)] * count) for count in [1] * 20 + [10, 1]]
         for future in futures:
             future.result(60)
         assert store._db.writer.commits - before == 1 + 20 // 5 + 1 + 1
@@ -359,18 +358,8 @@ class TestWriter:
     def test_what_cannot_be_stored_fails_alone(self, store: SqliteStore) -> None:
         """A message that only the end of the transaction finds wrong fails; those beside it are stored."""
         queue = make_queue(store)
-        began, go_on = threading.Event(), threading.Event()
-
-        def work(_transaction: Transaction) -> None:
-            began.set()
-            go_on.wait(60)
-
-        busy = threading.Thread(target=store._db.writer.perform, args=(work,))
-        busy.start()
-        assert began.wait(60)
-        futures = [begun(store, queue, [new(str(n), ttl=1 << 60 if n == 1 else 3600)]) for n in range(5)]
-        go_on.set()
-        busy.join(60)
+        with busy_writer(store):
+            futures = [begun(store, queue, [new(str(n), ttl=1 << 60 if n == 1 else 3600)]) for n in range(5)]
         with pytest.raises(OverflowError):
             futures.pop(1).result(60)
         for future in futures:

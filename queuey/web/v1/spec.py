@@ -90,13 +90,13 @@ RANGE_PARAMETERS = (
     _query("after", "Only above it"),
     _query("before", "Only below it"),
     _query("until", "Only at or below it"),
-    _query("delay", "0: ignore the read delay; the response's cursor is not safe to keep then", BOOLEAN),
+    _query("delay", "0: ignore the read delay; the answer's cursor is not safe to keep then", BOOLEAN),
     _query("merge", "One list in time order over the partitions", BOOLEAN),
     _query("wait", "Seconds to wait if there is nothing to answer", _number(0, 20, 0, "number")),
     STRICT,
 )
 LIST_PARAMETERS = (
-    _query("limit", "Queues in the response", _number(1, 10000, 1000)),
+    _query("limit", "Queues in the answer", _number(1, 10000, 1000)),
     _query("offset", "Queue name to start at, inclusive"),
     _query("details", "All fields", BOOLEAN),
     _query("include_count", "Message counts and all fields", BOOLEAN),
@@ -138,6 +138,13 @@ def _ok(kind: Any) -> dict[int, ResponseSpec]:  # noqa: ANN401 - a msgspec type
 
 def _bodies(kind: Any) -> Content:  # noqa: ANN401 - a msgspec type
     return {JSON: kind, FORM: kind}
+
+
+def _asked_by_post(path: str, summary: str, question: Any, answer: Any) -> Operation:  # noqa: ANN401 - msgspec types
+    """Returns an operation that changes nothing and takes its parameters as a JSON body."""
+    return Operation(
+        method="POST", path=path, summary=summary, body={JSON: question}, success=_ok(answer), errors=WITH_BODY
+    )
 
 
 QUEUE_OPERATIONS = (
@@ -202,14 +209,7 @@ MESSAGE_OPERATIONS = (
         success=_ok(schemas.RangeRead),
         errors=USUAL,
     ),
-    Operation(
-        method="POST",
-        path=APP + "/_read",
-        summary="Read several ranges",
-        body={JSON: schemas.ManyRanges},
-        success=_ok(schemas.ManyRead),
-        errors=WITH_BODY,
-    ),
+    _asked_by_post(APP + "/_read", "Read several ranges", schemas.ManyRanges, schemas.ManyRead),
     Operation(
         method="GET",
         path=QUEUE + "/{ids}",
@@ -237,14 +237,7 @@ MESSAGE_OPERATIONS = (
     ),
 )
 OFFSET_OPERATIONS = (
-    Operation(
-        method="POST",
-        path=QUEUE + "/lag",
-        summary="Count what lies behind cursors",
-        body={JSON: schemas.Cursors},
-        success=_ok(schemas.LagRead),
-        errors=WITH_BODY,
-    ),
+    _asked_by_post(QUEUE + "/lag", "Count what lies behind cursors", schemas.Cursors, schemas.LagRead),
     Operation(
         method="GET",
         path=QUEUE + "/offsets",
