@@ -50,14 +50,14 @@ class Place:
         Secrets stay names of secrets. The directory of an embedded store is there in any case: where it is by default
         depends on who asks.
         """
-        from queuey.settings import DEFAULT_SOURCE
+        from queuey.settings import DEFAULT_SOURCE, attribute_of
         from queuey.storage import opening
 
         kept = (name for name, source in self._sources.items() if source != DEFAULT_SOURCE)
         names = [name for name in kept if _is_of_store(name) and name != "profile"]
         if not opening.is_cassandra(self.settings):
             names.append("data")
-        return {name: _portable(getattr(self.settings, name)) for name in dict.fromkeys(names)}
+        return {name: _portable(getattr(self.settings, attribute_of(name))) for name in dict.fromkeys(names)}
 
     def require(self) -> None:
         """Makes sure that an embedded store is there: a typing error must not make a new one.
@@ -98,7 +98,7 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
     """Reads the settings.
 
     Args:
-        options: Values of the command line by setting name.
+        options: Values of the command line by the name of their parameter.
         config: The settings file that it names.
         check: Also have the store look at them, which reads the secrets that they name.
 
@@ -109,8 +109,9 @@ def load(options: dict[str, str | None], config: Path | None, *, check: bool = T
     from queuey.errors import SettingsError
     from queuey.storage import opening
 
+    names = {line.attribute: line.name for line in table.table()}
     try:
-        loaded = table.load(options, os.environ, config=config)
+        loaded = table.load({names.get(key, key): text for key, text in options.items()}, os.environ, config=config)
         if check:
             opening.check(loaded)
     except SettingsError as error:
@@ -134,7 +135,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         for parameter in signature.parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     )
-    options = [_option(line, panel=_panel(line.name)) for line in table.table()]
+    options = [*(_option(line, panel=_panel(line.name)) for line in table.table()), *_removed()]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         command(**values)
@@ -161,10 +162,10 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
         ),
     ]
     config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-    options = [_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines]
+    options = [*(_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines), *_removed()]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        chosen = {line.name: values.pop(line.name) for line in lines}
+        chosen = {option.name: values.pop(option.name) for option in options}
         loaded = load(chosen, values.pop("config"))
         command(**{place.name: Place(loaded)}, **values)
 
@@ -175,24 +176,26 @@ def on_store(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _is_of_store(name: str) -> bool:
-    return name in _STORE or name.startswith("cassandra_")
+    from queuey.settings import is_of_cassandra
+
+    return name in _STORE or is_of_cassandra(name)
 
 
 def _portable(value: object) -> str:
     """Returns the value of a setting as a text that another process reads as the same."""
-    from queuey.settings import SecretName
+    from queuey.settings import SecretName, as_text
 
-    if isinstance(value, bool):
-        return "on" if value else "off"
     if isinstance(value, Path):
         return str(value.absolute())
     if isinstance(value, SecretName) and value.kind == "file":
         return f"file:{Path(value.name).absolute()}"
-    return str(value)
+    return as_text(value)
 
 
 def _panel(name: str) -> str:
-    return "Options for Cassandra" if name.startswith("cassandra_") else "Options"
+    from queuey.settings import is_of_cassandra
+
+    return "Options for Cassandra" if is_of_cassandra(name) else "Options"
 
 
 def _option(line: Setting, *, panel: str, hidden: bool = False) -> inspect.Parameter:
@@ -200,11 +203,21 @@ def _option(line: Setting, *, panel: str, hidden: bool = False) -> inspect.Param
     option = typer.Option(
         line.option,
         help=line.help.replace("`", ""),
-        metavar=line.name.upper(),
+        metavar=line.attribute.upper(),
         show_default=shown,
         rich_help_panel=panel,
         hidden=hidden,
     )
-    return inspect.Parameter(
-        line.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option]
-    )
+    return _parameter(line.attribute, option)
+
+
+def _removed() -> list[inspect.Parameter]:
+    """Returns hidden options for the settings that were removed: loading the settings says what took their place."""
+    from queuey.settings import REMOVED, option_of
+
+    return [_parameter(name, typer.Option(option_of(name), hidden=True)) for name in REMOVED]
+
+
+def _parameter(name: str, option: Any) -> inspect.Parameter:  # noqa: ANN401 - typer's
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, option])

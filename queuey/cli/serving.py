@@ -49,7 +49,7 @@ def show_settings(config: Config = None, json: Json = False, **options: str | No
     from queuey.settings import SecretName
 
     loaded = load(options, config, check=False)
-    rows = [(line.name, getattr(loaded.settings, line.name), loaded.sources[line.name]) for line in table.table()]
+    rows = [(line.name, getattr(loaded.settings, line.attribute), loaded.sources[line.name]) for line in table.table()]
     if json:
         output.emit(
             {

@@ -2,28 +2,37 @@
 
 A value comes from the first of these that has it: the command line (``--max-body``), the environment
 (``QUEUEY_MAX_BODY``), the TOML file (``max_body``) that ``--config`` or ``QUEUEY_CONFIG`` names, the default.
-A key that is not in the table, a value that does not fit its type and values that contradict each other
-refuse to start. What only the chosen store can judge is checked by :mod:`queuey.storage.opening`.
+A key that is not in the table, a setting that was removed, a value that does not fit its type and values that
+contradict each other refuse to start. What only the chosen store can judge is checked by
+:mod:`queuey.storage.opening`.
 """
 
-from queuey.settings.definitions import AUTO, Settings, data_directory, part
+from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_cassandra, part
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.reference import as_markdown
+from queuey.settings.removed import REMOVED, Given, refuse_removed
 from queuey.settings.secret_names import SecretName
-from queuey.settings.table import DEFAULT_SOURCE, Setting, shown, table
+from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table
 
 __all__ = [
     "AUTO",
     "DEFAULT_SOURCE",
     "OTHER_VARIABLES",
+    "REMOVED",
+    "Given",
     "Loaded",
     "SecretName",
     "Setting",
     "Settings",
     "as_markdown",
+    "as_text",
+    "attribute_of",
     "data_directory",
+    "is_of_cassandra",
     "load",
+    "option_of",
     "part",
+    "refuse_removed",
     "shown",
     "table",
 ]

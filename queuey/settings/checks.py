@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from queuey.errors import SettingsError
-from queuey.settings.definitions import Settings
+from queuey.settings.definitions import Settings, is_of_cassandra
 from queuey.settings.table import DEFAULT_SOURCE
 
 _SQLITE = frozenset({"data", "sync", "busy_timeout", "readers"})
-_CASSANDRA = "cassandra_"
-"""What the names of settings begin with that only a Cassandra store has."""
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:
@@ -44,17 +42,24 @@ def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callabl
     if "@" in settings.store:
         refuse("Setting store must not hold a user: see cassandra_user and cassandra_password.", "store")
     for name, source in sources.items():
-        if source != DEFAULT_SOURCE and (name.startswith(_CASSANDRA) if kind == "sqlite" else name in _SQLITE):
+        if source != DEFAULT_SOURCE and (is_of_cassandra(name) if kind == "sqlite" else name in _SQLITE):
             other = "a Cassandra" if kind == "sqlite" else "the SQLite"
             refuse(f"Setting {name} is one of {other} store, but store is {kind}.", name, "store")
     if kind == "sqlite":
         if settings.deadline <= settings.busy_timeout:
             refuse("Setting deadline must be above busy_timeout.", "deadline", "busy_timeout")
         return
+    _check_cassandra(settings, refuse)
+
+
+def _check_cassandra(settings: Settings, refuse: Callable[..., None]) -> None:
     if (settings.cassandra_user is None) != (settings.cassandra_password is None):
         missing = "cassandra_user" if settings.cassandra_user is None else "cassandra_password"
         given = "cassandra_password" if settings.cassandra_user is None else "cassandra_user"
         refuse(f"Setting {given} needs {missing} beside it.", given)
-    for name in ("timeout", "weak_deadline", "strong_deadline", "very_strong_deadline"):
-        if settings.deadline <= getattr(settings, _CASSANDRA + name):
-            refuse(f"Setting deadline must be above {_CASSANDRA}{name}.", "deadline", _CASSANDRA + name)
+    if settings.deadline <= settings.cassandra_timeout:
+        refuse("Setting deadline must be above cassandra_timeout.", "deadline", "cassandra_timeout")
+    for level in ("weak", "strong", "very_strong"):
+        if settings.deadline <= getattr(settings, f"consistency_{level}").deadline:
+            name = f"consistency.{level}"
+            refuse(f"Setting deadline must be above the deadline of {name}.", "deadline", name)

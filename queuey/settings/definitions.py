@@ -12,7 +12,7 @@ from msgspec import Meta
 from queuey.messages import DEFAULT_TTL, MAX_TTL
 from queuey.settings.secret_names import SecretName
 
-AUTO = "auto"
+AUTO: Literal["auto"] = "auto"
 """As a consistency level: QUORUM, or LOCAL_QUORUM with several data centres."""
 WriteLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"]
 ReadLevel = Literal["auto", "ONE", "TWO", "THREE", "LOCAL_ONE", "QUORUM", "LOCAL_QUORUM", "ALL"]
@@ -23,6 +23,41 @@ def data_directory() -> Path:
     import platformdirs  # noqa: PLC0415 - only a start without --data pays for it
 
     return Path(platformdirs.user_data_dir("queuey", appauthor=False))
+
+
+class Consistency(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consistency level of queues means on Cassandra."""
+
+    write: Annotated[
+        WriteLevel,
+        Meta(
+            description="Cassandra's consistency level for writes. `auto`: `QUORUM`, or `LOCAL_QUORUM` with several "
+            "data centres."
+        ),
+    ] = AUTO
+    read: Annotated[ReadLevel, Meta(description="Cassandra's consistency level for reads. `auto`: as for writes.")] = (
+        AUTO
+    )
+    delay: Annotated[float, Meta(description="Seconds that range reads stay behind the clock.", ge=0, le=3600)] = 5.0
+    deadline: Annotated[
+        float, Meta(description="Seconds within which a write must be done to be acknowledged.", ge=0.1, le=120)
+    ] = 3.0
+
+
+class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
+    """Cassandra's consistency levels for queues, applications, keys and offsets."""
+
+    write: Annotated[
+        Literal["QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"],
+        Meta(description="Cassandra's consistency level for changes."),
+    ] = "QUORUM"
+    read: Annotated[
+        Literal["QUORUM", "LOCAL_QUORUM", "ALL"], Meta(description="Cassandra's consistency level for reads.")
+    ] = "QUORUM"
+    serial: Annotated[
+        Literal["SERIAL", "LOCAL_SERIAL"],
+        Meta(description="For agreeing on a change; `LOCAL_SERIAL` only where a single data centre changes them."),
+    ] = "SERIAL"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,49 +235,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cassandra_cached_queues: Annotated[
         int, Meta(description="Queues whose rows a worker keeps in memory.", ge=100, le=10_000_000)
     ] = 100_000
-    cassandra_catalogue_write: Annotated[
-        Literal["QUORUM", "LOCAL_QUORUM", "EACH_QUORUM", "ALL"],
-        Meta(description="Cassandra's consistency level for changes of queues, applications, keys and offsets."),
-    ] = "QUORUM"
-    cassandra_catalogue_read: Annotated[
-        Literal["QUORUM", "LOCAL_QUORUM", "ALL"], Meta(description="For reads of them.")
-    ] = "QUORUM"
-    cassandra_catalogue_serial: Annotated[
-        Literal["SERIAL", "LOCAL_SERIAL"],
-        Meta(description="For agreeing on a change; `LOCAL_SERIAL` only where a single data centre changes them."),
-    ] = "SERIAL"
-    cassandra_weak_write: Annotated[
-        WriteLevel,
-        Meta(
-            description="Cassandra's consistency level for writes to `weak` queues. `auto`: `QUORUM`, or "
-            "`LOCAL_QUORUM` with several data centres."
-        ),
-    ] = "ONE"
-    cassandra_weak_read: Annotated[ReadLevel, Meta(description="For reads of them.")] = "ONE"
-    cassandra_weak_delay: Annotated[
-        float, Meta(description="Seconds that range reads of them stay behind the clock.", ge=0, le=3600)
-    ] = 1.0
-    cassandra_weak_deadline: Annotated[
-        float, Meta(description="Seconds within which a write to them must be done to be acknowledged.", ge=0.1, le=120)
-    ] = 3.0
-    cassandra_strong_write: Annotated[WriteLevel, Meta(description="For writes to `strong` queues.")] = "auto"
-    cassandra_strong_read: Annotated[ReadLevel, Meta(description="For reads of them.")] = "auto"
-    cassandra_strong_delay: Annotated[
-        float, Meta(description="Seconds that range reads of them stay behind the clock.", ge=0, le=3600)
-    ] = 5.0
-    cassandra_strong_deadline: Annotated[
-        float, Meta(description="Seconds within which a write to them must be done.", ge=0.1, le=120)
-    ] = 3.0
-    cassandra_very_strong_write: Annotated[WriteLevel, Meta(description="For writes to `very_strong` queues.")] = (
-        "EACH_QUORUM"
+    consistency_weak: Annotated[
+        Consistency, Meta(description="What `weak` means: how messages of such queues are written and read.")
+    ] = msgspec.field(name="consistency.weak", default=Consistency(write="ONE", read="ONE", delay=1.0))
+    consistency_strong: Annotated[Consistency, Meta(description="What `strong` means.")] = msgspec.field(
+        name="consistency.strong", default=Consistency()
     )
-    cassandra_very_strong_read: Annotated[ReadLevel, Meta(description="For reads of them.")] = "auto"
-    cassandra_very_strong_delay: Annotated[
-        float, Meta(description="Seconds that range reads of them stay behind the clock.", ge=0, le=3600)
-    ] = 5.0
-    cassandra_very_strong_deadline: Annotated[
-        float, Meta(description="Seconds within which a write to them must be done.", ge=0.1, le=120)
-    ] = 3.0
+    consistency_very_strong: Annotated[Consistency, Meta(description="What `very_strong` means.")] = msgspec.field(
+        name="consistency.very_strong", default=Consistency(write="EACH_QUORUM")
+    )
+    consistency_catalogue: Annotated[
+        CatalogueConsistency, Meta(description="How queues, applications, keys and offsets are changed and read.")
+    ] = msgspec.field(name="consistency.catalogue", default=CatalogueConsistency())
 
     metrics: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
     log_level: Annotated[
@@ -252,6 +256,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         Literal["text", "json"],
         Meta(description="`text` for people; `json`: one object a line."),
     ] = "text"
+
+
+def is_of_cassandra(name: str) -> bool:
+    """Tells whether only a Cassandra store has this setting."""
+    return name.startswith(("cassandra_", "consistency."))
 
 
 def part(settings: Settings, names: Iterable[str]) -> dict[str, Any]:

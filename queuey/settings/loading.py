@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import tomllib
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -14,8 +14,9 @@ import msgspec
 from queuey.errors import SettingsError
 from queuey.settings.checks import check
 from queuey.settings.definitions import Settings
+from queuey.settings.removed import REMOVED, Given, refuse_removed
 from queuey.settings.secret_names import SecretName
-from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, bare, shown, table
+from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, bare, option_of, shown, table, variable_of
 
 CONFIG = PREFIX + "CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA"})
@@ -42,61 +43,103 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
         SettingsError: Names the key, what is wrong with it, and where it came from.
     """
     lines = {line.name: line for line in table()}
-    given: dict[str, tuple[Any, str, Path | None]] = {}
     path = config or (Path(environ[CONFIG]) if environ.get(CONFIG) else None)
-    if path is not None:
-        for name, value in _read_file(path).items():
-            _known(name, name in lines, lines, f"in {path}")
-            given[name] = (value, str(path), path.parent)
-    variables = {line.variable: line.name for line in lines.values()}
     ours = {name: text for name, text in environ.items() if name.startswith(PREFIX) and text}
-    for variable in ours.keys() & variables.keys():
-        given[variables[variable]] = (ours[variable], variable, None)
-    for name, option in options.items():
-        if option is not None:
-            given[name] = (option, lines[name].option, None)
-    values: dict[str, Any] = {
-        name: _convert(lines[name], value, source, base) for name, (value, source, base) in given.items()
-    }
+    variables = {variable_of(name): name for name in (*lines, *REMOVED)}
+    # The nearest place comes last.
+    given = [
+        *([] if path is None else _in_file(path, lines)),
+        *((name, Given(ours[key], key, "variable")) for key, name in variables.items() if key in ours),
+        *((name, Given(text, option_of(name), "option")) for name, text in options.items() if text is not None),
+    ]
+    refuse_removed(given)
+    for name, value in given:
+        _known(name, lines, f"in {value.source}")
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for line in lines.values():
+        own = [value for name, value in given if name == line.name]
+        if own and line.fields:
+            values[line.attribute], sources[line.name] = _merged(line, own)
+        elif own:
+            values[line.attribute], sources[line.name] = _convert(line, own[-1]), own[-1].source
     secrets = {value.name for value in values.values() if isinstance(value, SecretName)}
     for variable in sorted(ours.keys() - OTHER_VARIABLES - secrets):
-        _known(variable, variable in variables, variables, "in the environment")
-    sources = {name: given[name][1] if name in given else DEFAULT_SOURCE for name in lines}
+        _known(variable, variables.keys() - REMOVED.keys(), "in the environment")
+    sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
     settings = Settings(**values)
     check(settings, sources)
     return Loaded(settings, sources)
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:
+    """Reads a settings file. The tables in a table, as ``[consistency.strong]``, are a setting each."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        found = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
         raise SettingsError(f"The settings file {path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingsError(f"The settings file {path} is not TOML: {error}.") from error
+    owners = {name.rpartition(".")[0] for name in lines} - {""}
+    for name, value in found.items():
+        tables = value if name in owners and isinstance(value, dict) else None
+        settings = {name: value} if tables is None else {f"{name}.{key}": below for key, below in tables.items()}
+        for key, below in settings.items():
+            yield key, Given(below, str(path), "file", path.parent)
 
 
-def _known(key: str, known: bool, names: Mapping[str, object], where: str) -> None:  # noqa: FBT001 - a guard
-    if known:
+def _known(key: str, names: Iterable[str], where: str) -> None:
+    if key in names:
         return
     close = difflib.get_close_matches(key, names, n=1)
     hint = f" Is {close[0]} meant?" if close else ""
     raise SettingsError(f"Unknown setting {key} {where}.{hint}")
 
 
-def _convert(line: Setting, value: object, source: str, base: Path | None) -> object:
+def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
+    """Returns a table and where it came from. Each of its fields is that of the nearest place that names it."""
+    nearest = {key: value for place in given for key, value in _fields(line, place)}
+    fields = {field.name: field for field in line.fields}
+    values = {}
+    for key, value in nearest.items():
+        _known(key, fields, f"in {value.source}")
+        values[key.rpartition(".")[2]] = _convert(fields[key], value)
+    sources = dict.fromkeys(value.source for value in nearest.values())
+    return msgspec.structs.replace(line.preset, **values), ", ".join(sources) or DEFAULT_SOURCE
+
+
+def _fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
+    """Takes a table apart: one of TOML, or a text as ``write=QUORUM,delay=5``."""
+    if isinstance(given.value, dict):
+        pairs = list(given.value.items())
+    else:
+        pieces = [piece.partition("=") for piece in str(given.value).split(",")]
+        if not all(equals for _, equals, _ in pieces):
+            example = as_text(line.preset)
+            raise SettingsError(
+                f"Setting {line.name} (from {given.source}) is {given.value!r}. Expected fields as in {example}."
+            )
+        pairs = [(name.strip(), value.strip()) for name, _, value in pieces]
+    for name, value in pairs:
+        yield f"{line.name}.{name}", given._replace(value=value)
+
+
+def _convert(line: Setting, given: Given) -> object:
     """Converts a text or a TOML value. Paths in a file are relative to that file."""
+    value = given.value
     kind, meta = bare(line.hint), line.hint.__metadata__[0]
     if isinstance(value, str) and kind is bool:
         value = _SWITCHES.get(value.lower(), value.lower())
     try:
         if kind in {Path, SecretName}:
-            return _place(kind, value, base)
+            return _place(kind, value, given.base)
         return msgspec.convert(value, Annotated[kind, meta], strict=False)
     except (msgspec.ValidationError, ValueError) as error:
         choices = f" Choose from {', '.join(typing.get_args(kind))}." if typing.get_args(kind) else ""
         shown_value = shown(line.name, value)
-        raise SettingsError(f"Setting {line.name} (from {source}) is {shown_value!r}. {error}.{choices}") from error
+        raise SettingsError(
+            f"Setting {line.name} (from {given.source}) is {shown_value!r}. {error}.{choices}"
+        ) from error
 
 
 def _place(kind: object, value: object, base: Path | None) -> Path | SecretName:

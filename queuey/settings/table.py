@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,36 +21,54 @@ _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
 class Setting(NamedTuple):
-    """A line of the table: ``type``, ``default`` and ``help`` for people, ``hint`` for converting values."""
+    """A line of the table: ``type``, ``default`` and ``help`` for people, ``hint`` for converting values.
+
+    A setting that is a table has ``fields``, lines whose names begin with that of the table, and ``preset``, the table
+    that holds as long as nobody names a field.
+    """
 
     name: str
     type: str
     default: str
     help: str
     hint: Any
+    fields: tuple[Setting, ...] = ()
+    preset: Any = None
+
+    @property
+    def attribute(self) -> str:
+        """Its name in :class:`Settings`."""
+        return attribute_of(self.name)
 
     @property
     def option(self) -> str:
         """The option of ``queuey serve``."""
-        return "--" + self.name.replace("_", "-")
+        return option_of(self.name)
 
     @property
     def variable(self) -> str:
         """The environment variable."""
-        return PREFIX + self.name.upper()
+        return variable_of(self.name)
+
+
+def attribute_of(name: str) -> str:
+    """Returns the attribute of :class:`Settings` that holds a setting."""
+    return name.replace(".", "_")
+
+
+def option_of(name: str) -> str:
+    """Returns the option that gives a setting."""
+    return "--" + attribute_of(name).replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """Returns the environment variable that gives a setting."""
+    return PREFIX + attribute_of(name).upper()
 
 
 def table() -> list[Setting]:
     """Returns the table, one line a setting."""
-    hints = typing.get_type_hints(Settings, include_extras=True)
-    lines = []
-    for field in msgspec.structs.fields(Settings):
-        meta: Meta = hints[field.name].__metadata__[0]
-        default = (meta.extra or {}).get("default") or f"`{_text(field.default)}`"
-        kind = _type_text(bare(hints[field.name]), meta)
-        default = "" if default == "`None`" else default
-        lines.append(Setting(field.name, kind, default, meta.description or "", hints[field.name]))
-    return lines
+    return _lines(Settings, "")
 
 
 def shown(name: str, value: object) -> str:
@@ -58,8 +77,19 @@ def shown(name: str, value: object) -> str:
         return ""
     if name == "cassandra_password" and not isinstance(value, SecretName):
         return "***"
-    text = _text(value)
+    text = as_text(value)
     return _PASSWORD.sub(r"\1:***@", text) if name == "store" else text
+
+
+def as_text(value: object) -> str:
+    """Returns a value as it is given on a command line; ``write=QUORUM,delay=5`` for a table."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={as_text(field)}" for name, field in value.items())
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
@@ -70,10 +100,24 @@ def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
     return kind
 
 
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+def _lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
+    hints = typing.get_type_hints(struct, include_extras=True)
+    lines = []
+    for field in msgspec.structs.fields(struct):
+        hint, name = hints[field.name], prefix + field.encode_name
+        meta: Meta = hint.__metadata__[0]
+        kind = bare(hint)
+        default = (meta.extra or {}).get("default") or f"`{as_text(field.default)}`"
+        default = "" if default == "`None`" else default
+        line = Setting(name, _type_text(kind, meta), default, meta.description or "", hint)
+        if _is_table(kind):
+            line = line._replace(fields=tuple(_lines(kind, f"{name}.")), preset=field.default)
+        lines.append(line)
+    return lines
+
+
+def _is_table(kind: Any) -> bool:  # noqa: ANN401 - a type
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
@@ -88,4 +132,6 @@ def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
         float: "number",
         bool: "`on` or `off`",
     }
+    if _is_table(kind):
+        return "table"
     return f"{names[kind]}, {meta.ge} to {meta.le}" if meta.ge is not None and meta.le is not None else names[kind]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import msgspec
 
+from queuey.errors import SettingsError
 from queuey.messages import MAX_TTL
-from queuey.settings import SecretName, Setting, table
+from queuey.settings import Given, SecretName, Setting, is_of_cassandra, refuse_removed, table
 from queuey.spark.bounds import EARLIEST, LATEST, At, Bound, Bounds, bounds, parsed_object, partition_numbers
 from queuey.spark.errors import OptionError
 
@@ -44,7 +45,7 @@ MAX_NAME = 200
 """Characters of the name of a run or of a group."""
 
 _STORE = frozenset({"store", "data", "sync", "busy_timeout", "deadline", "readers", "default_ttl", "max_body"})
-"""Settings that a store is opened with or that hold for messages, beside those that begin with ``cassandra_``."""
+"""Settings that a store is opened with or that hold for messages, beside those of Cassandra."""
 _OF_STORE = ("config", "application")
 _SELECTIONS = ("subscribe", "subscribePattern", "assign")
 _READ = (
@@ -248,8 +249,12 @@ def check_names(options: Mapping[str, str]) -> None:
     """Refuses options that neither a read nor a write knows.
 
     Raises:
-        OptionError: Names the first of them and the nearest one that is known.
+        OptionError: Names the first of them and the nearest one that is known, or those of settings that were removed.
     """
+    try:
+        refuse_removed((name.lower(), Given(text, f"option {name}", "Spark")) for name, text in options.items())
+    except SettingsError as error:
+        raise OptionError(str(error)) from None
     for name in options:
         _known(name)
 
@@ -294,7 +299,7 @@ def _nearest(lower: str) -> str | None:
 @cache
 def _store_settings() -> dict[str, Setting]:
     """Returns the settings that are options, by name."""
-    return {line.name: line for line in table() if line.name in _STORE or line.name.startswith("cassandra_")}
+    return {line.name: line for line in table() if line.name in _STORE or is_of_cassandra(line.name)}
 
 
 @cache

@@ -118,7 +118,8 @@ def settings_of(options: StoreOptions) -> table.Settings:
         opening.check(loaded)
     except SettingsError as error:
         # The texts name an option of the command line where it is one of Spark's.
-        text = re.sub(r"from --([a-z-]+)", lambda found: f"from option {found[1].replace('-', '_')}", str(error))
+        names = {line.option: line.name for line in table.table()}
+        text = re.sub(r"from (--[a-z-]+)", lambda found: f"from option {names[found[1]]}", str(error))
         raise SettingsError(text) from error
     return loaded.settings
 

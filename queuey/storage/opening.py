@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import asdict
+
 from queuey.errors import SettingsError, StoreUnavailable
-from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, part
+from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassandra, part
 from queuey.storage import Store
 
 if TYPE_CHECKING:
@@ -83,7 +85,7 @@ def check(loaded: Loaded) -> None:
         given = [
             f"{name} from {source}"
             for name, source in loaded.sources.items()
-            if source != DEFAULT_SOURCE and (name.startswith("cassandra_") or name in {"store", "max_body"})
+            if source != DEFAULT_SOURCE and (is_of_cassandra(name) or name in {"store", "max_body"})
         ]
         raise SettingsError(f"{error} ({', '.join(given)})") from error
 
@@ -134,6 +136,7 @@ def cassandra_options(
     options = CassandraOptions(
         **values,
         levels=_levels(settings),
+        **{f"catalogue_{name}": level for name, level in asdict(settings.consistency_catalogue).items()},
         deadline=settings.deadline,
         default_ttl=settings.default_ttl,
         longest_body=settings.max_body,
@@ -162,16 +165,8 @@ def _levels(settings: Settings) -> dict[str, Level]:
 
     levels = {}
     for name, level in {"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG}.items():
-        write, read, delay, deadline = (
-            getattr(settings, f"cassandra_{name}_{field}") for field in ("write", "read", "delay", "deadline")
-        )
-        levels[name] = replace(
-            level,
-            write=None if write == AUTO else write,
-            read=None if read == AUTO else read,
-            delay=delay,
-            deadline=deadline,
-        )
+        chosen = asdict(getattr(settings, f"consistency_{name}"))
+        levels[name] = replace(level, **{field: None if value == AUTO else value for field, value in chosen.items()})
     return levels
 
 

@@ -54,7 +54,7 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
     options = (
         *_options(url, span, difference, row_age),
         # As in deploy/settings/several-data-centres.toml.
-        *("--cassandra-catalogue-write", "EACH_QUORUM", "--cassandra-catalogue-read", "LOCAL_QUORUM"),
+        *("--consistency-catalogue", "write=EACH_QUORUM,read=LOCAL_QUORUM"),
     )
     local = {f"web-{number}": ("--cassandra-local-dc", name) for number, name in enumerate(CENTRES, 1)}
     return Store(
@@ -71,7 +71,7 @@ def store_between(centres: Centres, url: str, span: Span, *, difference: float, 
 def _options(url: str, span: Span, difference: float, row_age: float) -> tuple[str, ...]:
     return (
         *("--store", url),
-        *("--cassandra-strong-deadline", str(span.deadline), "--cassandra-strong-delay", str(span.delay)),
+        *("--consistency-strong", f"deadline={span.deadline},delay={span.delay}"),
         *("--cassandra-clock-difference", str(difference), "--cassandra-row-age", str(row_age)),
     )
 

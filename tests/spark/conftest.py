@@ -34,11 +34,9 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 DELAYS = {
     "cassandra_clock_difference": "0.6",
     "cassandra_row_age": "0.1",
-    "cassandra_strong_deadline": "1.2",
-    "cassandra_strong_delay": "1.9",
-    "cassandra_weak_delay": "0.8",
-    "cassandra_very_strong_write": "QUORUM",
-    "cassandra_very_strong_delay": "3.7",
+    "consistency.weak": "delay=0.8",
+    "consistency.strong": "delay=1.9,deadline=1.2",
+    "consistency.very_strong": "write=QUORUM,delay=3.7",
 }
 """Settings of Cassandra with which a test does not wait for long until messages can be read.
 

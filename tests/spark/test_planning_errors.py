@@ -18,7 +18,7 @@ UNREACHABLE = {
     "store": "cassandra://127.0.0.1:1/nowhere",
     "deadline": "2",
     "cassandra_timeout": "1",
-    **{f"cassandra_{level}_deadline": "1" for level in ("weak", "strong", "very_strong")},
+    **{f"consistency.{level}": "deadline=1" for level in ("weak", "strong", "very_strong")},
 }
 NO_DATA = {"data": "/nonexistent/queuey"}
 

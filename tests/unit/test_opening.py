@@ -41,11 +41,8 @@ def test_every_choice_reaches_the_store() -> None:
         "QUEUEY_CASSANDRA_SPECULATIVE": "0",
         "QUEUEY_CASSANDRA_CLOCK_DIFFERENCE": "0.5",
         "QUEUEY_CASSANDRA_ROW_AGE": "0.1",
-        "QUEUEY_CASSANDRA_STRONG_WRITE": "ALL",
-        "QUEUEY_CASSANDRA_STRONG_READ": "ONE",
-        "QUEUEY_CASSANDRA_STRONG_DELAY": "8",
-        "QUEUEY_CASSANDRA_STRONG_DEADLINE": "7",
-        "QUEUEY_CASSANDRA_CATALOGUE_SERIAL": "LOCAL_SERIAL",
+        "QUEUEY_CONSISTENCY_STRONG": "write=ALL,read=ONE,delay=8,deadline=7",
+        "QUEUEY_CONSISTENCY_CATALOGUE": "serial=LOCAL_SERIAL",
         "QUEUEY_DEADLINE": "9",
         "QUEUEY_DEFAULT_TTL": "60",
         "QUEUEY_MAX_BODY": "1000",
@@ -64,6 +61,7 @@ def test_every_option_of_a_deployment_is_a_setting() -> None:
     """An option of the store is a setting, or known to be none."""
     internal = {"most_pending", "catalogue_deadline", "heartbeat", "reap_interval", "reap_after"}
     elsewhere = {"levels", "deadline", "default_ttl", "longest_body"}
+    elsewhere |= {"catalogue_write", "catalogue_read", "catalogue_serial"}
     known = {line.name for line in settings.table()}
     missing = {field.name for field in fields(CassandraOptions)} - internal - elsewhere
     assert {name for name in missing if f"cassandra_{name}" not in known} == set()
@@ -81,7 +79,7 @@ def test_consistency_levels_are_those_of_the_store() -> None:
         ({"QUEUEY_STORE": "cassandra://host"}, ["keyspace", "QUEUEY_STORE"]),
         ({"QUEUEY_STORE": "cassandra://h:1,i:2/k"}, ["ports"]),
         (CASSANDRA | {"QUEUEY_MAX_BODY": "8000000"}, ["max_body", "4194304", "QUEUEY_MAX_BODY"]),
-        (CASSANDRA | {"QUEUEY_CASSANDRA_STRONG_DELAY": "3"}, ["strong", "read delay", "QUEUEY_CASSANDRA_STRONG_DELAY"]),
+        (CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "delay=3"}, ["strong", "read delay", "QUEUEY_CONSISTENCY_STRONG"]),
         (CASSANDRA | {"QUEUEY_CASSANDRA_ROW_AGE": "4.5"}, ["4.5", "QUEUEY_CASSANDRA_ROW_AGE"]),
         (CASSANDRA | {"QUEUEY_CASSANDRA_TLS_CERT": "c.pem"}, ["certificate and its key"]),
         (CASSANDRA | {"QUEUEY_CASSANDRA_TLS_CA": "/nowhere.pem"}, ["TLS files", "No such file"]),

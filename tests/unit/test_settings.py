@@ -11,6 +11,7 @@ from queuey import settings
 from queuey.errors import SettingsError
 from queuey.service.limits import Limits
 from queuey.settings import SecretName
+from queuey.settings.definitions import Consistency
 from queuey.storage.sqlite.options import SqliteOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -36,6 +37,62 @@ def test_nearest_source_wins(tmp_path: Path) -> None:
         str(file),
         "default",
     ]
+
+
+def test_fields_of_a_table_come_from_the_nearest_place_that_names_them(tmp_path: Path) -> None:
+    """A place that names one field of a table leaves the other fields to places further away."""
+    file = write(
+        tmp_path / "queuey.toml",
+        'store = "cassandra://h/k"\n[consistency.strong]\nwrite = "ALL"\nread = "ONE"\ndelay = 8\n',
+    )
+    environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_CONSISTENCY_STRONG": " read = TWO, delay=9"}
+    loaded = settings.load({"consistency.strong": "delay=10"}, environ)
+    assert loaded.settings.consistency_strong == Consistency(write="ALL", read="TWO", delay=10.0, deadline=3.0)
+    assert loaded.sources["consistency.strong"].split(", ") == [
+        str(file),
+        "QUEUEY_CONSISTENCY_STRONG",
+        "--consistency-strong",
+    ]
+    assert loaded.sources["consistency.weak"] == "default"
+
+
+def test_a_table_is_shown_as_it_may_be_given() -> None:
+    """The text of a table, given on the command line, makes the same table."""
+    chosen = Consistency(write="ALL", read="ONE", delay=1800.0625, deadline=2.0)
+    text = settings.as_text(chosen)
+    assert text == "write=ALL,read=ONE,delay=1800.0625,deadline=2"
+    loaded = settings.load({"store": "cassandra://h/k", "consistency.strong": text}, {})
+    assert loaded.settings.consistency_strong == chosen
+
+
+@pytest.mark.parametrize("name", sorted(settings.REMOVED))
+def test_a_removed_setting_names_what_took_its_place(tmp_path: Path, name: str) -> None:
+    """Wherever a removed setting is still given, the start is refused with its name, its value and the next step."""
+    file, variable, option = tmp_path / "old.toml", f"QUEUEY_{name.upper()}", "--" + name.replace("_", "-")
+    write(file, f"port = 1\n{name} = 12\n")
+    for options, environ, config, source in (
+        ({}, {}, file, str(file)),
+        ({}, {variable: "12"}, None, variable),
+        ({name: "12"}, {}, None, option),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            settings.load(options, environ, config=config)
+        said = str(caught.value)
+        assert f"Setting {name} (from {source}) is '12', but was removed." in said
+        assert len(said.split(" but was removed. ")[1]) > 10
+
+
+def test_what_took_the_place_of_fields_is_given_in_one(tmp_path: Path) -> None:
+    """Settings that became fields of one table are answered by that table, written as the place takes it."""
+    old = {"QUEUEY_CASSANDRA_STRONG_WRITE": "ALL", "QUEUEY_CASSANDRA_STRONG_DELAY": "9"}
+    with pytest.raises(SettingsError, match="Give instead: QUEUEY_CONSISTENCY_STRONG=write=ALL,delay=9"):
+        settings.load({}, CASSANDRA | old)
+    assert settings.load({}, CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "write=ALL,delay=9"}).settings.deadline == 15
+    with pytest.raises(SettingsError, match="Give instead: --consistency-catalogue serial=LOCAL_SERIAL"):
+        settings.load({"cassandra_catalogue_serial": "LOCAL_SERIAL"}, CASSANDRA)
+    file = write(tmp_path / "old.toml", 'cassandra_weak_read = "TWO"\ncassandra_weak_delay = 0.5\n')
+    with pytest.raises(SettingsError, match=r"Give instead: \[consistency\.weak\] read = \"TWO\", delay = 0\.5\."):
+        settings.load({}, CASSANDRA, config=file)
 
 
 def test_config_option_beats_its_variable(tmp_path: Path) -> None:
@@ -68,9 +125,18 @@ def test_variables_of_the_client_are_no_settings() -> None:
         (CASSANDRA | {"QUEUEY_SYNC": "full"}, ["sync", "QUEUEY_SYNC", "cassandra"]),
         (CASSANDRA | {"QUEUEY_CASSANDRA_USER": "u"}, ["cassandra_user", "cassandra_password"]),
         (CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "env:P"}, ["cassandra_password", "cassandra_user"]),
-        (CASSANDRA | {"QUEUEY_CASSANDRA_STRONG_WRITE": "most"}, ["cassandra_strong_write", "most", "EACH_QUORUM"]),
+        (CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "write=most"}, ["consistency.strong.write", "most", "EACH_QUORUM"]),
+        (
+            CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "wirte=ALL"},
+            ["consistency.strong.wirte", "consistency.strong.write"],
+        ),
+        (CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "ALL"}, ["consistency.strong", "'ALL'", "write=auto,read=auto"]),
+        (
+            {"QUEUEY_CONSISTENCY_WEAK": "write=TWO"},
+            ["consistency.weak", "QUEUEY_CONSISTENCY_WEAK", "sqlite", "default"],
+        ),
         (CASSANDRA | {"QUEUEY_DEADLINE": "4"}, ["deadline", "cassandra_timeout"]),
-        (CASSANDRA | {"QUEUEY_CASSANDRA_WEAK_DEADLINE": "15"}, ["deadline", "cassandra_weak_deadline"]),
+        (CASSANDRA | {"QUEUEY_CONSISTENCY_WEAK": "deadline=15"}, ["deadline", "consistency.weak"]),
         ({"QUEUEY_TLS_CERT": "c.pem"}, ["tls_cert", "tls_key"]),
         ({"QUEUEY_TLS_KEY": "k.pem"}, ["tls_cert", "tls_key"]),
         ({"QUEUEY_CONNECTIONS": "7"}, ["connections", "threads", "default"]),
@@ -97,8 +163,20 @@ def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str
         ("port = ", ["not TOML"]),
         ("host = 5", ["host", "5"]),
         ("data = 5", ["data", "5"]),
+        ("[consistency.stong]\nwrite = 'ALL'", ["consistency.stong", "consistency.strong"]),
+        ("consistency = 5", ["consistency"]),
+        ("port = {write = 5}", ["port"]),
     ],
-    ids=["unknown", "table", "syntax", "number for text", "number for path"],
+    ids=[
+        "unknown",
+        "table",
+        "syntax",
+        "number for text",
+        "number for path",
+        "unknown table",
+        "number for tables",
+        "table for number",
+    ],
 )
 def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
     """An error in the settings file names the file and the key."""

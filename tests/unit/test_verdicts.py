@@ -94,7 +94,7 @@ def test_levels_whose_reads_miss_writes_fail() -> None:
     """A level that promises what its reads and writes cannot keep is a failure; one that promises nothing is not."""
     found = verdicts.levels(levels(strong=("ONE", "ONE"), weak=("ONE", "ONE")), {"a": 3})
     assert states(found) == ["ok", "fail", "ok", "ok"]
-    assert "cassandra_strong_write" in found[1].advice
+    assert "consistency.strong" in found[1].advice
 
 
 def test_very_strong_must_hold_in_every_data_centre() -> None:

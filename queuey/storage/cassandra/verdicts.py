@@ -184,10 +184,10 @@ def _level(name: str, level: Level, copies: Copies) -> Finding:
     meets = meeting(write, read, copies)
     text = f"{text}: {_MEETS[meets]}"
     if meets == "never":
-        advice = f"Choose others for cassandra_{name}_write and cassandra_{name}_read, such as QUORUM and QUORUM."
+        advice = f"Choose others for write and read of consistency.{name}, such as QUORUM and QUORUM."
         return Finding("levels", "fail", text, advice)
     if meets == "locally" and write == "EACH_QUORUM":
-        return Finding("levels", "warn", text, f"Set cassandra_{name}_read to LOCAL_QUORUM or QUORUM.")
+        return Finding("levels", "warn", text, f"Set read of consistency.{name} to LOCAL_QUORUM or QUORUM.")
     return Finding("levels", "ok", text)
 
 
@@ -196,7 +196,7 @@ def _catalogue(write: str, read: str, copies: Copies) -> Finding:
     text = f"catalogue: written at {write}, read at {read}: {_MEETS[meets]}"
     if meets == "everywhere":
         return Finding("levels", "ok", text)
-    advice = "Set cassandra_catalogue_write and cassandra_catalogue_read to QUORUM."
+    advice = "Set write and read of consistency.catalogue to QUORUM."
     return Finding("levels", "fail" if meets == "never" else "warn", text, advice)
 
 

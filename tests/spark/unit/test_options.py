@@ -159,6 +159,7 @@ def test_a_stream_has_no_end(name: str) -> None:
         ("casandra_user", "Unknown option casandra_user. Is cassandra_user meant"),
         ("zzz", "Unknown option zzz"),
         ("path", "Queues have no path"),
+        ("cassandra_Strong_delay", r"from option cassandra_Strong_delay\) is '1', but.*consistency\.strong.*delay=1"),
     ],
 )
 def test_unknown_names(name: str, says: str) -> None:
@@ -181,6 +182,7 @@ def test_store_options() -> None:
     found = store_options({"DATA": "here", "config": "/etc/q.toml", "cassandra_timeout": "3", "subscribe": "a"})
     assert found.settings == (("cassandra_timeout", "3"), ("data", str(Path.cwd() / "here")))
     assert (found.config, found.application) == ("/etc/q.toml", None)
+    assert store_options({"Consistency.Strong": "delay=9"}).settings == (("consistency.strong", "delay=9"),)
     assert pickle.loads(pickle.dumps(found)) == found
     assert len({found, StoreOptions(found.settings, found.config)}) == 1
 

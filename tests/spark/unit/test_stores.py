@@ -54,10 +54,11 @@ def test_no_store_is_made(tmp_path: Path) -> None:
     assert list((tmp_path / "other").iterdir()) == []
 
 
-def test_settings_that_cannot_be_used() -> None:
+@pytest.mark.parametrize(("name", "text"), [("cassandra_timeout", "3"), ("consistency.very_strong", "delay=9")])
+def test_settings_that_cannot_be_used(name: str, text: str) -> None:
     """A setting that cannot be used is named as the option that it is."""
-    options = StoreOptions((("cassandra_timeout", "3"), ("data", "/nowhere")))
-    with pytest.raises(SettingsError, match="cassandra_timeout from option cassandra_timeout"):
+    options = StoreOptions(((name, text), ("data", "/nowhere")))
+    with pytest.raises(SettingsError, match=f"{name} from option {name}"):
         stores.opened(options)
 
 
