@@ -28,7 +28,7 @@ Config = Annotated[
 
 _PANEL = "Which store"
 _SHOWN = frozenset({"store", "data"})
-_STORE = frozenset({*_SHOWN, "sync", "busy_timeout", "deadline", "readers", "profile", "default_ttl"})
+_STORE = frozenset({*_SHOWN, "sync", "deadline", "readers", "profile", "default_ttl"})
 _ONLY_IN_FILES = frozenset({"default_ttl"})
 """Part of a store, but nothing that the commands that open one would be given."""
 

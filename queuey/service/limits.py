@@ -11,12 +11,16 @@ MIB = 1024 * KIB
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Upper bounds, chosen by the deployment.
+    """Upper bounds. Those of the first part are settings of the deployment; the others are constants of the API.
 
     Attributes:
         max_body: Bytes of one message's body.
-        max_batch: Messages in one batch.
         max_batch_bytes: Bytes of a whole request that carries several messages.
+        max_wait: Seconds of one long poll.
+        wait_slots: Long polls waiting at the same moment in this process.
+        page_bytes: Bytes of bodies in one answer, beyond which it ends.
+        default_ttl: Seconds a message lives when neither it nor its queue says.
+        max_batch: Messages in one batch.
         max_ids: Ids in one request.
         max_queue_name: Characters.
         max_message_key: Characters.
@@ -24,20 +28,21 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_headers: Headers kept with one message.
         max_header_bytes: Bytes of their names and values together.
         max_content_type: Characters.
-        max_wait: Seconds of one long poll.
-        wait_slots: Long polls waiting at the same moment in this process.
         default_limit: Messages per partition when a read names no limit.
         max_limit: Messages per partition that a read may ask for.
-        default_ttl: Seconds a message lives when neither it nor its queue says.
-        page_bytes: Bytes of bodies in one answer, beyond which it ends.
         max_queues_per_read: Queues in one read.
         default_list: Queues in a listing that names no limit.
         max_list: Queues that a listing may ask for.
     """
 
     max_body: int = 256 * KIB
-    max_batch: int = 1000
     max_batch_bytes: int = 8 * MIB
+    max_wait: float = 20.0
+    wait_slots: int = 16
+    page_bytes: int = 8 * MIB
+    default_ttl: int = DEFAULT_TTL
+
+    max_batch: int = 1000
     max_ids: int = 1000
     max_queue_name: int = 50
     max_message_key: int = 256
@@ -45,12 +50,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_headers: int = 16
     max_header_bytes: int = 8 * KIB
     max_content_type: int = 200
-    max_wait: float = 20.0
-    wait_slots: int = 16
     default_limit: int = 100
     max_limit: int = 1000
-    default_ttl: int = DEFAULT_TTL
-    page_bytes: int = 8 * MIB
     max_queues_per_read: int = 100
     default_list: int = 1000
     max_list: int = 10_000

@@ -8,7 +8,7 @@ from queuey.errors import SettingsError
 from queuey.settings.definitions import Settings, is_of_cassandra
 from queuey.settings.table import DEFAULT_SOURCE
 
-_SQLITE = frozenset({"data", "sync", "busy_timeout", "readers"})
+_SQLITE = frozenset({"data", "sync", "readers"})
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:
@@ -27,10 +27,6 @@ def check(settings: Settings, sources: Mapping[str, str]) -> None:
         refuse("Setting connections must not be below threads.", "connections", "threads")
     if settings.max_batch_bytes < settings.max_body:
         refuse("Setting max_batch_bytes must not be below max_body.", "max_batch_bytes", "max_body")
-    if settings.max_limit < settings.default_limit:
-        refuse("Setting max_limit must not be below default_limit.", "max_limit", "default_limit")
-    if settings.max_list < settings.default_list:
-        refuse("Setting max_list must not be below default_list.", "max_list", "default_list")
 
 
 def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callable[..., None]) -> None:
@@ -46,8 +42,6 @@ def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callabl
             other = "a Cassandra" if kind == "sqlite" else "the SQLite"
             refuse(f"Setting {name} is one of {other} store, but store is {kind}.", name, "store")
     if kind == "sqlite":
-        if settings.deadline <= settings.busy_timeout:
-            refuse("Setting deadline must be above busy_timeout.", "deadline", "busy_timeout")
         return
     _check_cassandra(settings, refuse)
 

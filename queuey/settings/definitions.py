@@ -84,9 +84,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             "power cut; `normal`, faster: a power cut may take the last moments, a crash of the service none."
         ),
     ] = "full"
-    busy_timeout: Annotated[
-        float, Meta(description="Seconds to wait for another process's write lock on SQLite.", ge=0.1, le=60)
-    ] = 5.0
     deadline: Annotated[float, Meta(description="Seconds after which a call to the store gives up.", ge=1, le=120)] = (
         15.0
     )
@@ -141,19 +138,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10.0
 
     max_body: Annotated[int, Meta(description="Largest message body in bytes.", ge=1, le=1 << 30)] = 262_144
-    max_batch: Annotated[int, Meta(description="Most messages in one batch.", ge=1, le=100_000)] = 1000
     max_batch_bytes: Annotated[
         int, Meta(description="Largest request with several messages in bytes.", ge=1, le=1 << 30)
     ] = 8_388_608
-    max_ids: Annotated[int, Meta(description="Most message ids in one request.", ge=1, le=100_000)] = 1000
-    max_queue_name: Annotated[int, Meta(description="Longest queue name in characters.", ge=1, le=1_000)] = 50
-    max_message_key: Annotated[int, Meta(description="Longest message key in characters.", ge=1, le=4_096)] = 256
-    max_principals: Annotated[int, Meta(description="Most principals of one queue.", ge=0, le=10_000)] = 100
-    max_headers: Annotated[int, Meta(description="Most headers kept with one message.", ge=0, le=1_000)] = 16
-    max_header_bytes: Annotated[
-        int, Meta(description="Their names and values together, in bytes.", ge=0, le=1 << 20)
-    ] = 8192
-    max_content_type: Annotated[int, Meta(description="Longest content type in characters.", ge=1, le=4_096)] = 200
     max_wait: Annotated[float, Meta(description="Longest long poll in seconds; 0 turns them off.", ge=0, le=300)] = 20.0
     wait_slots: Annotated[
         int,
@@ -164,18 +151,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=1_024,
         ),
     ] = 16
-    default_limit: Annotated[
-        int, Meta(description="Messages per partition when a read names no limit.", ge=1, le=100_000)
-    ] = 100
-    max_limit: Annotated[
-        int, Meta(description="Most messages per partition that a read may ask for.", ge=1, le=100_000)
-    ] = 1000
     page_bytes: Annotated[
         int, Meta(description="Bytes of message bodies after which an answer ends.", ge=1, le=1 << 30)
     ] = 8_388_608
-    max_queues_per_read: Annotated[int, Meta(description="Most queues in one read.", ge=1, le=10_000)] = 100
-    default_list: Annotated[int, Meta(description="Queues in a listing that names no limit.", ge=1, le=100_000)] = 1000
-    max_list: Annotated[int, Meta(description="Most queues that a listing may ask for.", ge=1, le=100_000)] = 10_000
     default_ttl: Annotated[
         int, Meta(description="Seconds that a message lives when neither it nor its queue says.", ge=1, le=MAX_TTL)
     ] = DEFAULT_TTL
@@ -232,9 +210,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=60,
         ),
     ] = 1.0
-    cassandra_cached_queues: Annotated[
-        int, Meta(description="Queues whose rows a worker keeps in memory.", ge=100, le=10_000_000)
-    ] = 100_000
     consistency_weak: Annotated[
         Consistency, Meta(description="What `weak` means: how messages of such queues are written and read.")
     ] = msgspec.field(name="consistency.weak", default=Consistency(write="ONE", read="ONE", delay=1.0))

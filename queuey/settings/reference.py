@@ -46,7 +46,7 @@ says where the value came from. `queuey settings` shows every value in force and
 
 ## Which store
 
-`data`, `sync`, `busy_timeout` and `readers` are of the SQLite store, everything that begins with `cassandra_` or
+`data`, `sync` and `readers` are of the SQLite store, everything that begins with `cassandra_` or
 `consistency.` is of a Cassandra store. Given for the other one they refuse to start. With Cassandra, `max_body` is at
 most 4 MiB, no directory is used, and the driver is needed: `pip install 'queuey[cassandra]'`.
 

@@ -36,10 +36,31 @@ class Moved(NamedTuple):
 
 _LEVEL = ("write", "read", "delay", "deadline")
 _TABLES = {"weak": _LEVEL, "strong": _LEVEL, "very_strong": _LEVEL, "catalogue": ("write", "read", "serial")}
+FIXED = {
+    "max_batch": 1000,
+    "max_ids": 1000,
+    "max_queue_name": 50,
+    "max_message_key": 256,
+    "max_principals": 100,
+    "max_headers": 16,
+    "max_header_bytes": 8192,
+    "max_content_type": 200,
+    "default_limit": 100,
+    "max_limit": 1000,
+    "max_queues_per_read": 100,
+    "default_list": 1000,
+    "max_list": 10_000,
+    "cassandra_cached_queues": 100_000,
+}
+"""Settings that became constants, whose only value is this."""
 REMOVED: Mapping[str, Moved | str] = {
-    f"cassandra_{name}_{field}": Moved(f"consistency.{name}", field)
-    for name, fields in _TABLES.items()
-    for field in fields
+    **{
+        f"cassandra_{name}_{field}": Moved(f"consistency.{name}", field)
+        for name, fields in _TABLES.items()
+        for field in fields
+    },
+    **{name: f"{name} is always {value}: remove it." for name, value in FIXED.items()},
+    "busy_timeout": "A process waits for another one's lock for a third of deadline: remove it, or set deadline.",
 }
 """What took a setting's place, or what to do without it (a sentence)."""
 

@@ -44,7 +44,7 @@ MAX_RATE = 1e9
 MAX_NAME = 200
 """Characters of the name of a run or of a group."""
 
-_STORE = frozenset({"store", "data", "sync", "busy_timeout", "deadline", "readers", "default_ttl", "max_body"})
+_STORE = frozenset({"store", "data", "sync", "deadline", "readers", "default_ttl", "max_body"})
 """Settings that a store is opened with or that hold for messages, beside those of Cassandra."""
 _OF_STORE = ("config", "application")
 _SELECTIONS = ("subscribe", "subscribePattern", "assign")

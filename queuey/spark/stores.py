@@ -15,6 +15,7 @@ from pathlib import Path
 from queuey import settings as table
 from queuey.errors import QueueNotFound, SettingsError
 from queuey.messages import Queue
+from queuey.service.limits import Limits
 from queuey.service.queues import queue_name_error
 from queuey.spark.errors import OptionError
 from queuey.spark.options import Assign, Pattern, Selection, StoreOptions
@@ -124,13 +125,13 @@ def settings_of(options: StoreOptions) -> table.Settings:
     return loaded.settings
 
 
-def check_name(options: StoreOptions, name: str) -> None:
+def check_name(name: str) -> None:
     """Refuses names of new queues that the service would refuse, as nobody could reach them through it.
 
     Raises:
         OptionError: See above.
     """
-    error = queue_name_error(name, settings_of(options).max_queue_name)
+    error = queue_name_error(name, Limits().max_queue_name)
     if error is not None:
         raise OptionError(f"{name!r} cannot be the name of a queue: {error[0].lower()}{error[1:]}.")
 

@@ -10,7 +10,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import asdict
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LOOK_EVERY = 0.1
+LOCK_SHARE = 1 / 3
+"""Part of the deadline for which a call waits for another process's lock on SQLite, before it fails as busy."""
 
 
 def is_cassandra(settings: Settings) -> bool:
@@ -94,7 +96,8 @@ def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
     """Returns the SQLite store's part of the settings."""
     from queuey.storage.sqlite.options import SqliteOptions  # noqa: PLC0415 - only who uses it needs it
 
-    options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__))
+    busy_timeout = settings.deadline * LOCK_SHARE
+    options = SqliteOptions(**part(settings, SqliteOptions.__dataclass_fields__), busy_timeout=busy_timeout)
     return options if jobs else replace(options, sweep_interval=None)
 
 
@@ -166,7 +169,8 @@ def _levels(settings: Settings) -> dict[str, Level]:
     levels = {}
     for name, level in {"weak": WEAK, "strong": STRONG, "very_strong": VERY_STRONG}.items():
         chosen = asdict(getattr(settings, f"consistency_{name}"))
-        levels[name] = replace(level, **{field: None if value == AUTO else value for field, value in chosen.items()})
+        values: dict[str, Any] = {field: None if value == AUTO else value for field, value in chosen.items()}
+        levels[name] = replace(level, **values)
     return levels
 
 

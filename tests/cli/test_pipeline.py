@@ -186,12 +186,12 @@ def test_without_spark(run: Run) -> None:
 
 def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:
     """Tasks are told every setting that was given, by any way, as names: no secret, no relative path, nothing else."""
-    (tmp_path / "queuey.toml").write_text("default_ttl = 60\nport = 1\nbusy_timeout = 1.5\n")
+    (tmp_path / "queuey.toml").write_text("default_ttl = 60\nport = 1\ndeadline = 20.5\n")
     given = job(deadletter.classes, Sorted(0, ()))
     options = ["--config", str(tmp_path / "queuey.toml"), "--app", "acme"]
     assert run("pipeline", "deadletter", "classes", "--queue", "a", *options).code == 0
     store = given[0]
-    assert dict(store.settings) == {"data": str(tmp_path), "default_ttl": "60", "busy_timeout": "1.5"}
+    assert dict(store.settings) == {"data": str(tmp_path), "default_ttl": "60", "deadline": "20.5"}
     assert (store.config, store.application) == (None, "acme")
 
 

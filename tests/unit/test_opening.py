@@ -59,7 +59,7 @@ def test_every_choice_reaches_the_store() -> None:
 
 def test_every_option_of_a_deployment_is_a_setting() -> None:
     """An option of the store is a setting, or known to be none."""
-    internal = {"most_pending", "catalogue_deadline", "heartbeat", "reap_interval", "reap_after"}
+    internal = {"most_pending", "cached_queues", "catalogue_deadline", "heartbeat", "reap_interval", "reap_after"}
     elsewhere = {"levels", "deadline", "default_ttl", "longest_body"}
     elsewhere |= {"catalogue_write", "catalogue_read", "catalogue_serial"}
     known = {line.name for line in settings.table()}

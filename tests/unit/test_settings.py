@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,9 @@ from queuey.errors import SettingsError
 from queuey.service.limits import Limits
 from queuey.settings import SecretName
 from queuey.settings.definitions import Consistency
+from queuey.settings.removed import FIXED
+from queuey.storage import opening
+from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.sqlite.options import SqliteOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -141,9 +145,6 @@ def test_variables_of_the_client_are_no_settings() -> None:
         ({"QUEUEY_TLS_KEY": "k.pem"}, ["tls_cert", "tls_key"]),
         ({"QUEUEY_CONNECTIONS": "7"}, ["connections", "threads", "default"]),
         ({"QUEUEY_MAX_BODY": "9000000"}, ["max_batch_bytes", "max_body"]),
-        ({"QUEUEY_MAX_LIMIT": "99"}, ["max_limit", "default_limit"]),
-        ({"QUEUEY_MAX_LIST": "999"}, ["max_list", "default_list"]),
-        ({"QUEUEY_DEADLINE": "5"}, ["deadline", "busy_timeout"]),
         ({"QUEUEY_CONFIG": "/nowhere/q.toml"}, ["/nowhere/q.toml", "No such file"]),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
@@ -251,18 +252,38 @@ def test_switches_take_everyday_words(text: str, value: bool) -> None:  # noqa: 
     assert settings.load({"metrics": text}, {}).settings.metrics is value
 
 
-def test_every_limit_is_a_setting() -> None:
-    """Each limit of the service can be set, and means by default what the service means by it."""
+def test_every_limit_is_a_setting_or_a_constant() -> None:
+    """Each limit of the service is a setting with the service's default, or a constant that the settings name right."""
     limits = msgspec.structs.asdict(Limits())
     values = msgspec.structs.asdict(settings.load({}, {}).settings)
-    assert {name: values.get(name) for name in limits} == limits
+    assert {name: values.get(name, FIXED.get(name)) for name in limits} == limits
+    assert CassandraOptions().cached_queues == FIXED["cassandra_cached_queues"]
+    assert FIXED.keys() & values.keys() == set()
+
+
+def test_constants_are_documented() -> None:
+    """docs/api.md lists the service's constants with their values."""
+    section = (DOCS / "api.md").read_text().partition("### Fixed limits")[2].partition("\n## ")[0]
+    shown = {name: int(value.replace(",", "")) for value, name in re.findall(r"\| ([0-9,]+) \| `(\w+)` \|", section)}
+    assert shown == {name: value for name, value in FIXED.items() if not name.startswith("cassandra_")}
 
 
 def test_store_defaults_agree() -> None:
     """A store opened without settings and one opened with the defaults behave the same."""
     chosen = settings.load({}, {}).settings
-    for name in ("sync", "busy_timeout", "deadline", "readers"):
-        assert getattr(chosen, name) == getattr(SqliteOptions(), name), name
+    assert opening.sqlite_options(chosen) == SqliteOptions()
+    assert opening.sqlite_options(chosen, jobs=False) == SqliteOptions(sweep_interval=None)
+
+
+def test_waiting_for_a_lock_leaves_room_below_the_deadline() -> None:
+    """A call waits for another process's lock for a third of the time that it may take."""
+    options = opening.sqlite_options(settings.load({"deadline": "1.5"}, {}).settings)
+    assert (options.busy_timeout, options.deadline) == (0.5, 1.5)
+
+
+def test_there_are_no_more_than_45() -> None:
+    """A new setting beyond 45 takes the place of another one: see the decision about settings."""
+    assert len(settings.table()) <= 45
 
 
 def test_every_setting_is_explained() -> None:

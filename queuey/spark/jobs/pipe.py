@@ -317,7 +317,7 @@ def _prepare_target(pipe: Pipe, partitions: int) -> None:
     except QueueNotFound:
         if not pipe.create:
             raise
-        stores.check_name(pipe.store, pipe.target)
+        stores.check_name(pipe.target)
         wanted = pipe.partitions or partitions
     if pipe.create:
         application = stores.application(store, pipe.store)

@@ -282,7 +282,7 @@ class Scene:
         note = self._note()
         lacking = sorted(set(self._targets.values()) - standing.keys())
         if self._options.into in lacking:
-            stores.check_name(self._options.store, self._options.into)
+            stores.check_name(self._options.into)
         made = {**(note.made if note else {}), **dict.fromkeys(lacking, "")}
         noted = note.partitions if note else {}
         partitions = {name: noted.get(name, queue.partitions) for name, queue in standing.items()}

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from queuey import __version__
+from queuey.service import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Content, Operation, Parameter, ResponseSpec
 from queuey.web.v1 import schemas
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
+LIMITS = Limits()
+"""Of these, only constants may be used here: the document is the same whatever the settings are."""
 ANY_TEXT: dict[str, Any] = {"type": "string"}
 FORM = "application/x-www-form-urlencoded"
 OCTETS = "application/octet-stream"
@@ -67,7 +70,7 @@ def _header(name: str, about: str, schema: dict[str, Any] | None = None) -> Para
 BOOLEAN = {"type": "string", "description": "`false`, `0` (any case) and nothing are false, else true"}
 STRICT = _query("strict", "Refuse unknown fields of the query by 400 in place of naming them in `Warning`", BOOLEAN)
 TTL = _header("X-TTL", "Seconds to live", _number(1, 33554432))
-KEPT_HEADERS = "Up to 16 headers `X-Header-<name>`, whatever the name, are kept with the message."
+KEPT_HEADERS = f"Up to {LIMITS.max_headers} headers `X-Header-<name>`, whatever the name, are kept with the message."
 ENCODING = _header(
     "X-Encoding", "`json`: the body is JSON, and readers get its value", {"type": "string", "enum": ["json"]}
 )
@@ -75,7 +78,11 @@ AFTER = _header("X-After", "An id that the new ones must be above", _pattern("([
 POST_HEADERS = (
     TTL,
     _header("X-Partition", "Partition to write to", _number(1, 200)),
-    _header("X-Message-Key", "Picks the partition by hash; not with X-Partition", {"type": "string", "maxLength": 256}),
+    _header(
+        "X-Message-Key",
+        "Picks the partition by hash; not with X-Partition",
+        ANY_TEXT | {"maxLength": LIMITS.max_message_key},
+    ),
     _header("X-Delay", "Seconds until the message is due", _number(0, 33554432, kind="number")),
     AFTER,
     ENCODING,
@@ -84,7 +91,7 @@ RANGE_PARAMETERS = (
     _query(
         "partitions", "Comma list of partitions, `*` for all", _pattern(r"(\*|([0-9]+(,[0-9]+)*)?)") | {"default": "1"}
     ),
-    _query("limit", "Messages per partition, or in all with merge", _number(1, 1000, 100)),
+    _query("limit", "Messages per partition, or in all with merge", _number(1, LIMITS.max_limit, LIMITS.default_limit)),
     _query("order", "Direction", {"type": "string", "enum": ["ascending", "descending"], "default": "ascending"}),
     _query("since", "Where to start, inclusive: an id, an instant or a cursor"),
     _query("after", "Only above it"),
@@ -96,7 +103,7 @@ RANGE_PARAMETERS = (
     STRICT,
 )
 LIST_PARAMETERS = (
-    _query("limit", "Queues in the answer", _number(1, 10000, 1000)),
+    _query("limit", "Queues in the answer", _number(1, LIMITS.max_list, LIMITS.default_list)),
     _query("offset", "Queue name to start at, inclusive"),
     _query("details", "All fields", BOOLEAN),
     _query("include_count", "Message counts and all fields", BOOLEAN),
