@@ -135,7 +135,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
         for parameter in signature.parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     )
-    options = [*(_option(line, panel=_panel(line.name)) for line in table.table()), *_removed()]
+    options = [*(_option(line, panel=line.group) for line in table.table()), *_removed()]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
         command(**values)
@@ -190,12 +190,6 @@ def _portable(value: object) -> str:
     if isinstance(value, SecretName) and value.kind == "file":
         return f"file:{Path(value.name).absolute()}"
     return as_text(value)
-
-
-def _panel(name: str) -> str:
-    from queuey.settings import is_of_cassandra
-
-    return "Options for Cassandra" if is_of_cassandra(name) else "Options"
 
 
 def _option(line: Setting, *, panel: str, hidden: bool = False) -> inspect.Parameter:

@@ -6,10 +6,12 @@ written by a newer version, 6 the TLS files cannot be used.
 
 from __future__ import annotations
 
+import itertools
 import shlex
 import socket
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
@@ -61,7 +63,17 @@ def show_settings(config: Config = None, json: Json = False, **options: str | No
             }
         )
     else:
-        output.table(["setting", "value", "source"], [(n, table.shown(n, v), s) for n, v, s in rows])
+        output.table(["setting", "value", "source"], _by_group(rows))
+
+
+def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
+    """Puts the name of its group above the settings of each group."""
+    from queuey import settings as table
+
+    groups = {line.name: line.group for line in table.table()}
+    for group, members in itertools.groupby(rows, lambda row: groups[row[0]]):
+        yield group, "", ""
+        yield from ((f"  {name}", table.shown(name, value), source) for name, value, source in members)
 
 
 def _serve(settings: Settings) -> int:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from queuey.errors import SettingsError
-from queuey.settings.definitions import Settings, is_of_cassandra
+from queuey.settings.definitions import GROUPS, SQLITE, Settings, is_of_cassandra
 from queuey.settings.table import DEFAULT_SOURCE
-
-_SQLITE = frozenset({"data", "sync", "readers"})
 
 
 def check(settings: Settings, sources: Mapping[str, str]) -> None:
@@ -38,7 +36,7 @@ def _check_store(settings: Settings, sources: Mapping[str, str], refuse: Callabl
     if "@" in settings.store:
         refuse("Setting store must not hold a user: see cassandra_user and cassandra_password.", "store")
     for name, source in sources.items():
-        if source != DEFAULT_SOURCE and (is_of_cassandra(name) if kind == "sqlite" else name in _SQLITE):
+        if source != DEFAULT_SOURCE and (is_of_cassandra(name) if kind == "sqlite" else name in GROUPS[SQLITE]):
             other = "a Cassandra" if kind == "sqlite" else "the SQLite"
             refuse(f"Setting {name} is one of {other} store, but store is {kind}.", name, "store")
     if kind == "sqlite":

@@ -1,8 +1,8 @@
-"""Every setting: its name, type, help and default, in the order they are shown."""
+"""Every setting: its name, type, help, default and group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -61,35 +61,23 @@ class CatalogueConsistency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Every setting of the service: its name, type, help and default, in the order they are shown."""
+    """Every setting of the service: its name, type, help and default."""
 
-    data: Annotated[
-        Path,
+    host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(description="TCP port; 0 takes a free one.", ge=0, le=65535)] = 5000
+    tls_cert: Annotated[
+        Path | None, Meta(description="Certificate chain (PEM). With it and `tls_key` the service speaks https.")
+    ] = None
+    tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `tls_cert`.")] = None
+    workers: Annotated[int, Meta(description="Worker processes, each with its own store.", ge=1, le=64)] = 1
+    shutdown_timeout: Annotated[
+        float,
         Meta(
-            description="Directory of the SQLite store. Made at the first start.",
-            extra={"default": "`queuey` in the user's data directory"},
+            description="Seconds that a stop may take. Requests that were begun are finished within this time.",
+            ge=1,
+            le=3600,
         ),
-    ] = msgspec.field(default_factory=data_directory)
-    store: Annotated[
-        str,
-        Meta(
-            description="Where messages are kept: `sqlite`, a file in `data`; or "
-            "`cassandra://host1,host2:9042/keyspace`, where the port may be left out."
-        ),
-    ] = "sqlite"
-    sync: Annotated[
-        Literal["full", "normal"],
-        Meta(
-            description="What an acknowledgement means on SQLite. `full`: the message is on the disk and survives a "
-            "power cut; `normal`, faster: a power cut may take the last moments, a crash of the service none."
-        ),
-    ] = "full"
-    deadline: Annotated[float, Meta(description="Seconds after which a call to the store gives up.", ge=1, le=120)] = (
-        15.0
-    )
-    readers: Annotated[
-        int, Meta(description="Connections of a worker for reading SQLite; more reads wait.", ge=1, le=64)
-    ] = 4
+    ] = 10.0
     profile: Annotated[
         Path | None,
         Meta(
@@ -98,9 +86,60 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
 
-    host: Annotated[str, Meta(description="Address to listen on.", min_length=1)] = "127.0.0.1"
-    port: Annotated[int, Meta(description="TCP port; 0 takes a free one.", ge=0, le=65535)] = 5000
-    workers: Annotated[int, Meta(description="Worker processes, each with its own store.", ge=1, le=64)] = 1
+    store: Annotated[
+        str,
+        Meta(
+            description="Where messages are kept: `sqlite`, a file in `data`; or "
+            "`cassandra://host1,host2:9042/keyspace`. The port is optional."
+        ),
+    ] = "sqlite"
+    deadline: Annotated[
+        float,
+        Meta(
+            description="Seconds after which a call to the store gives up. On SQLite it waits a third of that time for "
+            "another process's write lock.",
+            ge=1,
+            le=120,
+        ),
+    ] = 15.0
+
+    data: Annotated[
+        Path,
+        Meta(
+            description="Directory of the SQLite store. The first start creates it.",
+            extra={"default": "`queuey` in the user's data directory"},
+        ),
+    ] = msgspec.field(default_factory=data_directory)
+    sync: Annotated[
+        Literal["full", "normal"],
+        Meta(
+            description="What an acknowledgement means on SQLite. `full`: the message is on the disk and survives a "
+            "power cut. `normal` is faster: a power cut may lose the last messages, a crash of the service loses none."
+        ),
+    ] = "full"
+    readers: Annotated[
+        int, Meta(description="Connections of a worker for reading SQLite; further reads wait.", ge=1, le=64)
+    ] = 4
+
+    default_ttl: Annotated[
+        int,
+        Meta(
+            description="Time to live, in seconds, of a message if neither the message nor its queue has one.",
+            ge=1,
+            le=MAX_TTL,
+        ),
+    ] = DEFAULT_TTL
+    max_body: Annotated[int, Meta(description="Largest message body in bytes.", ge=1, le=1 << 30)] = 262_144
+    max_batch_bytes: Annotated[
+        int, Meta(description="Largest request with several messages in bytes.", ge=1, le=1 << 30)
+    ] = 8_388_608
+    page_bytes: Annotated[
+        int, Meta(description="Bytes of message bodies after which an answer ends.", ge=1, le=1 << 30)
+    ] = 8_388_608
+    max_wait: Annotated[
+        float, Meta(description="Longest long poll in seconds; 0 turns long polls off.", ge=0, le=300)
+    ] = 20.0
+
     threads: Annotated[
         int,
         Meta(
@@ -112,7 +151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connections: Annotated[
         int,
         Meta(
-            description="Connections that a worker keeps open, idle ones included; further ones wait.",
+            description="Connections that a worker keeps open, idle ones included; further connections wait.",
             ge=1,
             le=65536,
         ),
@@ -126,22 +165,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=1 << 40,
         ),
     ] = 256 << 20
-    tls_cert: Annotated[Path | None, Meta(description="Certificate chain (PEM). With `tls_key`: serve https.")] = None
-    tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `tls_cert`.")] = None
-    shutdown_timeout: Annotated[
-        float,
-        Meta(
-            description="Seconds that a stop may take; requests under way are finished within it.",
-            ge=1,
-            le=3600,
-        ),
-    ] = 10.0
-
-    max_body: Annotated[int, Meta(description="Largest message body in bytes.", ge=1, le=1 << 30)] = 262_144
-    max_batch_bytes: Annotated[
-        int, Meta(description="Largest request with several messages in bytes.", ge=1, le=1 << 30)
-    ] = 8_388_608
-    max_wait: Annotated[float, Meta(description="Longest long poll in seconds; 0 turns them off.", ge=0, le=300)] = 20.0
     wait_slots: Annotated[
         int,
         Meta(
@@ -151,32 +174,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=1_024,
         ),
     ] = 16
-    page_bytes: Annotated[
-        int, Meta(description="Bytes of message bodies after which an answer ends.", ge=1, le=1 << 30)
-    ] = 8_388_608
-    default_ttl: Annotated[
-        int, Meta(description="Seconds that a message lives when neither it nor its queue says.", ge=1, le=MAX_TTL)
-    ] = DEFAULT_TTL
+
+    metrics: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="The least severe log records to write.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"],
+        Meta(description="`text` for people; `json`: one object per line."),
+    ] = "text"
 
     cassandra_user: Annotated[
-        str | None, Meta(description="User, where Cassandra asks for one. Needs `cassandra_password`.", min_length=1)
+        str | None, Meta(description="User name, if Cassandra asks for one. Needs `cassandra_password`.", min_length=1)
     ] = None
     cassandra_password: Annotated[
         SecretName | None,
-        Meta(description="Where its password is: `env:NAME` (a variable) or `file:PATH` (first line)."),
+        Meta(description="Where the user's password is: `env:NAME` (a variable) or `file:PATH` (first line)."),
     ] = None
     cassandra_tls: Annotated[
-        bool, Meta(description="Encrypt connections to Cassandra; the three files below turn it on as well.")
+        bool, Meta(description="Encrypt connections to Cassandra. Each of the three files below turns it on, too.")
     ] = False
     cassandra_tls_ca: Annotated[
-        Path | None, Meta(description="Certificates (PEM) that Cassandra's is checked with instead of the system's.")
+        Path | None,
+        Meta(description="Certificates (PEM) to check Cassandra's certificate with, instead of the system's."),
     ] = None
     cassandra_tls_cert: Annotated[
-        Path | None, Meta(description="Certificate (PEM) of this client, where Cassandra asks for one.")
+        Path | None, Meta(description="Certificate (PEM) of this client, if Cassandra asks for one.")
     ] = None
-    cassandra_tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of it.")] = None
+    cassandra_tls_key: Annotated[Path | None, Meta(description="Private key (PEM) of `cassandra_tls_cert`.")] = None
     cassandra_tls_hostname: Annotated[
-        bool, Meta(description="Check that a node's certificate names the address it is reached by.")
+        bool, Meta(description="Check that a node's certificate names the address of the connection.")
     ] = True
     cassandra_local_dc: Annotated[
         str | None, Meta(description="Data centre of this machine; needed when there are several.", min_length=1)
@@ -210,8 +237,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=60,
         ),
     ] = 1.0
+
     consistency_weak: Annotated[
-        Consistency, Meta(description="What `weak` means: how messages of such queues are written and read.")
+        Consistency, Meta(description="What `weak` means: how messages of `weak` queues are written and read.")
     ] = msgspec.field(name="consistency.weak", default=Consistency(write="ONE", read="ONE", delay=1.0))
     consistency_strong: Annotated[Consistency, Meta(description="What `strong` means.")] = msgspec.field(
         name="consistency.strong", default=Consistency()
@@ -223,19 +251,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         CatalogueConsistency, Meta(description="How queues, applications, keys and offsets are changed and read.")
     ] = msgspec.field(name="consistency.catalogue", default=CatalogueConsistency())
 
-    metrics: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severe log record to write.")
-    ] = "info"
-    log_format: Annotated[
-        Literal["text", "json"],
-        Meta(description="`text` for people; `json`: one object a line."),
-    ] = "text"
+
+SQLITE, CASSANDRA, CONSISTENCY = "SQLite store", "Cassandra store", "Consistency levels on Cassandra"
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Service": ("host", "port", "tls_cert", "tls_key", "workers", "shutdown_timeout", "profile"),
+    "Store": ("store", "deadline"),
+    SQLITE: ("data", "sync", "readers"),
+    "Messages and requests": ("default_ttl", "max_body", "max_batch_bytes", "page_bytes", "max_wait"),
+    "Capacity of a worker": ("threads", "connections", "memory", "wait_slots"),
+    "Logs and metrics": ("metrics", "log_level", "log_format"),
+    CASSANDRA: (
+        *("cassandra_user", "cassandra_password", "cassandra_tls", "cassandra_tls_ca", "cassandra_tls_cert"),
+        *("cassandra_tls_key", "cassandra_tls_hostname", "cassandra_local_dc", "cassandra_timeout"),
+        *("cassandra_speculative", "cassandra_clock_difference", "cassandra_row_age"),
+    ),
+    CONSISTENCY: ("consistency.weak", "consistency.strong", "consistency.very_strong", "consistency.catalogue"),
+}
+"""Every setting by its group, in the order they are shown."""
 
 
 def is_of_cassandra(name: str) -> bool:
     """Tells whether only a Cassandra store has this setting."""
-    return name.startswith(("cassandra_", "consistency."))
+    return name in GROUPS[CASSANDRA] or name in GROUPS[CONSISTENCY]
 
 
 def part(settings: Settings, names: Iterable[str]) -> dict[str, Any]:

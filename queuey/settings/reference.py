@@ -4,53 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from queuey.settings.definitions import GROUPS
 from queuey.settings.table import Setting, table
+
+_OFTEN = ("store", "data", "host", "port", "tls_cert", "tls_key", "workers", "max_body", "default_ttl", "log_format")
+"""What people change, the most important first."""
 
 
 def as_markdown() -> str:
     """Returns ``docs/settings.md``."""
     lines = {line.name: line for line in table()}
+    groups = (f"### {group}\n\n{_table(lines[name] for name in names)}" for group, names in GROUPS.items())
     return _PAGE.format(
-        rows=_rows([line.name, line.type, line.default, line.help] for line in lines.values()),
+        ten=_table(lines[name] for name in _OFTEN),
+        groups="\n\n".join(groups),
         level=_fields(lines["consistency.strong"]),
         catalogue=_fields(lines["consistency.catalogue"]),
     )
 
 
+def _table(lines: Iterable[Setting]) -> str:
+    return _drawn(
+        ["name", "type", "default", "meaning"],
+        ([f"`{line.name}`", line.type, line.default, line.help] for line in lines),
+    )
+
+
 def _fields(line: Setting) -> str:
-    return _rows([field.name.removeprefix(f"{line.name}."), field.type, field.help] for field in line.fields)
+    names = (field.name.removeprefix(f"{line.name}.") for field in line.fields)
+    rows = ([f"`{name}`", field.type, field.help] for name, field in zip(names, line.fields, strict=True))
+    return _drawn(["field", "type", "meaning"], rows)
 
 
-def _rows(rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join([f'`{name}`', *cells])} |" for name, *cells in rows)
+def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head = f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}"
+    return "\n".join([head, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 _PAGE = """\
 # Settings
 
-Each setting of `queuey serve` can be given in four places. The first that has it wins:
+On this page you find what you can set, where, and what happens then. `queuey serve` works without any setting. These
+are the ten that people change:
+
+{ten}
+
+A settings file with some of them, for `queuey serve --config queuey.toml`:
+
+```toml
+data = "/var/lib/queuey"
+host = "0.0.0.0"
+workers = 2
+log_format = "json"
+```
+
+## Where a setting comes from
+
+Each setting can be given in four places. The first place that has it wins:
 
 1. the command line: `--max-body 65536`
 2. the environment: `QUEUEY_MAX_BODY=65536` (an empty variable counts as not given)
-3. a TOML file that `--config` or `QUEUEY_CONFIG` names: `max_body = 65536` (paths in it are relative to it)
+3. a TOML file that `--config` or `QUEUEY_CONFIG` names: `max_body = 65536` (paths are relative to the file)
 4. the default
 
-Unknown names, values that do not fit and values that contradict each other refuse to start; the message
-says where the value came from. `queuey settings` shows every value in force and its source.
+`queuey settings` shows every value in force and where it comes from. The service does not start with an unknown name, a
+value that does not fit or values that contradict each other. The message names the setting, its value and the place. If
+a setting was removed, the message also says what to give instead.
 
-| name | type | default | meaning |
-|---|---|---|---|
-{rows}
+## All settings
 
-`threads`, `connections`, `memory` and `wait_slots` are per worker.
+{groups}
 
-## Which store
+## Stores
 
-`data`, `sync` and `readers` are of the SQLite store, everything that begins with `cassandra_` or
-`consistency.` is of a Cassandra store. Given for the other one they refuse to start. With Cassandra, `max_body` is at
-most 4 MiB, no directory is used, and the driver is needed: `pip install 'queuey[cassandra]'`.
+The service refuses to start if you give it a setting of the SQLite store and use Cassandra, or the other way round.
+With Cassandra, `max_body` is at most 4 MiB, and you need the driver: `pip install 'queuey[cassandra]'`.
 
-A password is never a setting, only the name of the place that has it. Neither `queuey settings` nor a log shows it.
+A password is never a setting. A setting names the place of the password, and each process reads it there. Neither
+`queuey settings` nor a log shows it.
 
 ```toml
 store = "cassandra://10.0.0.1,10.0.0.2/queuey"
@@ -88,14 +119,10 @@ If several places name the same table, each field has the value of the first pla
 
 Fields of `consistency.weak`, `consistency.strong` and `consistency.very_strong`:
 
-| field | type | meaning |
-|---|---|---|
 {level}
 
 Fields of `consistency.catalogue`:
 
-| field | type | meaning |
-|---|---|---|
 {catalogue}
 
 A reader of a `strong` or `very_strong` queue that continues from its cursor misses no acknowledged message. That holds
@@ -106,5 +133,6 @@ only if
 * delay ≥ deadline + `cassandra_clock_difference`, or the service refuses to start;
 * `cassandra_row_age` + `cassandra_clock_difference` ≤ delay, or the service refuses to start.
 
-All services that share a keyspace must have the same values. A queue's own `read_delay` takes the place of the delay.
+All services that share a keyspace must have the same values. If a queue has a `read_delay`, it takes the place of the
+delay.
 """

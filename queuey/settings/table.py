@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from queuey.settings.definitions import Settings
+from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.secret_names import SecretName
 
 PREFIX = "QUEUEY_"
@@ -34,6 +34,7 @@ class Setting(NamedTuple):
     hint: Any
     fields: tuple[Setting, ...] = ()
     preset: Any = None
+    group: str = ""
 
     @property
     def attribute(self) -> str:
@@ -67,8 +68,9 @@ def variable_of(name: str) -> str:
 
 
 def table() -> list[Setting]:
-    """Returns the table, one line a setting."""
-    return _lines(Settings, "")
+    """Returns the table, one line a setting, group by group."""
+    lines = {line.name: line for line in _lines(Settings, "")}
+    return [lines[name]._replace(group=group) for group, names in GROUPS.items() for name in names]
 
 
 def shown(name: str, value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from queuey.cli import COMMANDS, load
 from queuey.client import Client
 from queuey.client.errors import NotAuthenticated
 from queuey.client.profile import Profile, read_profile, write_profile
+from queuey.settings.definitions import GROUPS
 from queuey.storage.sqlite import open_store
 from tests.commands import Run
 from tests.served import Served, environment
@@ -153,8 +155,14 @@ def test_settings_show_their_source(run: Run, tmp_path: Path, monkeypatch: pytes
     assert shown["workers"] == {"value": 3, "source": "QUEUEY_WORKERS"}
     assert shown["max_body"] == {"value": 99, "source": "--max-body"}
     assert shown["host"] == {"value": "127.0.0.1", "source": "default"}
-    assert "QUEUEY_WORKERS" in run("settings").text
+    assert re.search(r"^  workers +3 +QUEUEY_WORKERS$", run("settings").text, re.MULTILINE)
     assert run("settings", "--max-body", "none").code == 2
+
+
+def test_settings_are_shown_by_group(run: Run) -> None:
+    """Each group is named once, above all of its settings."""
+    shown = [line.partition("  ")[0] or line.split()[0] for line in run("settings").text.splitlines()[1:]]
+    assert shown == [text for group, names in GROUPS.items() for text in (group, *names)]
 
 
 def test_every_command_is_listed_and_loads(run: Run) -> None:

@@ -12,7 +12,7 @@ from queuey import settings
 from queuey.errors import SettingsError
 from queuey.service.limits import Limits
 from queuey.settings import SecretName
-from queuey.settings.definitions import Consistency
+from queuey.settings.definitions import GROUPS, Consistency
 from queuey.settings.removed import FIXED
 from queuey.storage import opening
 from queuey.storage.cassandra.options import CassandraOptions
@@ -286,9 +286,16 @@ def test_there_are_no_more_than_45() -> None:
     assert len(settings.table()) <= 45
 
 
+def test_every_setting_is_in_one_group() -> None:
+    """Whatever can be set is shown, once."""
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(field.encode_name for field in msgspec.structs.fields(settings.Settings))
+
+
 def test_every_setting_is_explained() -> None:
     """Each line of the table has a type and a sentence."""
-    assert [line.name for line in settings.table() if not (line.type and line.help.endswith("."))] == []
+    lines = [each for line in settings.table() for each in (line, *line.fields)]
+    assert [line.name for line in lines if not (line.type and line.help.endswith("."))] == []
 
 
 def test_reference_is_the_table() -> None:
