@@ -144,6 +144,13 @@ def test_every_page_can_be_reached() -> None:
     assert pages - linked - {ROOT / "docs" / "index.md"} == set()
 
 
+def test_glossary() -> None:
+    """The glossary has at most 25 words, in alphabetical order."""
+    terms = re.findall(r"^\| ([^|]+) \| [A-Z]", text_of("docs/glossary.md"), re.MULTILINE)
+    assert 0 < len(terms) <= 25
+    assert terms == sorted(terms)
+
+
 def command_of(line: str) -> tuple[Any, list[str]] | None:
     """The command of ours that a shell line calls, and what follows it."""
     typed = shlex.split(line, comments=True)
