@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from queuey import settings
 from queuey.cli import main
+from queuey.cli.configured import Place
 from queuey.cli.pipeline import COMMANDS, load, running
 from queuey.cli.pipeline.pipe import stopped_by_signals
 from queuey.cli.pipeline.progress import Progress
@@ -193,6 +195,13 @@ def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:
     store = given[0]
     assert dict(store.settings) == {"data": str(tmp_path), "default_ttl": "60", "deadline": "20.5"}
     assert (store.config, store.application) == (None, "acme")
+
+
+def test_tables_reach_the_tasks() -> None:
+    """What tasks are told of a consistency level, which is a table, makes the same settings again."""
+    given = {"store": "cassandra://host/space", "consistency.strong": "write=ALL,delay=8.5"}
+    loaded = settings.load(given, {})
+    assert settings.load(Place(loaded).given(), {}).settings == loaded.settings
 
 
 @pytest.mark.parametrize(
