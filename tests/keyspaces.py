@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.migrations import migrate
+from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions, Target, parse_url
 from tests.servers import Cassandra, unique_name
 

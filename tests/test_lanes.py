@@ -28,7 +28,7 @@ def test_every_lane_has_tests(lane: str) -> None:
         ("tests/spark/unit/test_rows.py::test_it", "tests/spark/unit/test_rows.py"),
         ("tests/spark/faults/test_writing_faults.py::test_it", "spark faults"),
         ("tests/faults/test_two_centres.py::test_it", "two data centres"),
-        ("tests/unit/cassandra/test_heat.py::test_it", "tests/unit/cassandra/test_heat.py"),
+        ("tests/unit/cassandra/test_bucket_width.py::test_it", "tests/unit/cassandra/test_bucket_width.py"),
     ],
 )
 def test_lane_of_a_test(test: str, lane: str) -> None:

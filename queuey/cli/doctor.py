@@ -35,7 +35,7 @@ def _examine(settings: Settings) -> list[Finding]:
     from queuey.storage import opening
 
     if opening.is_cassandra(settings):
-        from queuey.storage.cassandra import examination as cassandra
+        from queuey.storage.cassandra.admin import doctor as cassandra
 
         return cassandra.examine(opening.cassandra_target(settings), opening.cassandra_options(settings))
     from queuey.storage.sqlite import examination as sqlite

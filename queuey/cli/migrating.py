@@ -11,7 +11,7 @@ from queuey.cli.configured import BAD_SETTINGS, Place, be_quiet, on_store
 from queuey.cli.output import Json
 
 if TYPE_CHECKING:
-    from queuey.storage.cassandra.migrations import Report
+    from queuey.storage.cassandra.admin.migrations import Report
 
 Replication = Annotated[
     str | None,
@@ -38,7 +38,7 @@ def migrate(place: Place, replication: Replication = None, dry_run: DryRun = Fal
         )
         raise typer.Exit(BAD_SETTINGS)
     target = opening.cassandra_target(settings)
-    from queuey.storage.cassandra import migrations
+    from queuey.storage.cassandra.admin import migrations
 
     be_quiet()
     options = opening.cassandra_options(settings)
@@ -70,7 +70,7 @@ def _done(report: Report) -> str:
 
 
 def _show_plan(report: Report) -> None:
-    from queuey.storage.cassandra import migrations
+    from queuey.storage.cassandra.admin import migrations
 
     if report.replication is not None:
         output.say(f"-- keyspace {report.keyspace} would be made with {migrations.shown(report.replication)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from queuey.messages import Queue
 from queuey.storage import Store
 from queuey.storage.cassandra import CassandraOptions, open_store
-from queuey.storage.cassandra.migrations import migrate
+from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.options import parse_url
 from queuey.storage.opening import patiently
 from tests.bench import service

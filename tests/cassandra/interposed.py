@@ -25,19 +25,22 @@ from typing import Any
 from uuid import UUID
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra import catalogue, queue_rows, rows, segments, skew
+from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.catalogue import queue_cache, queues
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
+from queuey.storage.cassandra.ids import clock_check
+from queuey.storage.cassandra.read import bucket_index
 
-INSERTS = rows.INSERT
-DELETES = rows.DELETE
-READS = (*rows.UP, *rows.DOWN)
-RECORDS = (segments._RECORD,)
-LOOKS = (segments.FIRST,)
-FLOORS = (segments.FLOOR,)
-CLOCKS = (skew._NOW,)
-QUEUES = (queue_rows.FIND,)
-CHANGES = (catalogue._UPDATE, catalogue._PURGE, catalogue._DELETE)
+INSERTS = message_codec.INSERT
+DELETES = message_codec.DELETE
+READS = (*message_codec.UP, *message_codec.DOWN)
+RECORDS = (bucket_index._RECORD,)
+LOOKS = (bucket_index.FIRST,)
+FLOORS = (bucket_index.FLOOR,)
+CLOCKS = (clock_check._NOW,)
+QUEUES = (queue_cache.FIND,)
+CHANGES = (queues._UPDATE, queues._PURGE, queues._DELETE)
 
 ALWAYS = math.inf
 """How often a rule takes effect that stays."""
@@ -89,7 +92,7 @@ class Rule:
         times: How many of them.
         before, after: Where they wait before they are sent, and their answers after.
         sent: They are.
-        error: Is told in place of the answer.
+        error: Is told instead of the answer.
         hasty: It is told before anything else.
         stumbles: Nothing of this happens: the call that was to begin the request fails.
         then: Is done when they are answered, or are not to be sent, before that is told.

@@ -23,7 +23,7 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.ids import EPOCH_TICKS, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
-from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.ids.clock import Clock
 from tests.cassandra.begun import page_of
 from tests.cassandra.interposed import PATIENCE, Wire
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.clock import Clock
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.ids.clock import Clock
 
 Answer = list[tuple[Any, ...]] | StoreUnavailable
 

@@ -10,7 +10,7 @@ import pytest
 from queuey.errors import StoreClosed
 from queuey.messages import Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.catalogue import CassandraCatalogue
+from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
 from tests.cassandra.conftest import OpenStore
 from tests.replacing import replace
 

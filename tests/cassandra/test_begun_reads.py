@@ -12,8 +12,9 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LAST
 from queuey.messages import Message, Page, Queue, Slice
-from queuey.storage.cassandra import rows, segments
+from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.read import bucket_index
 from tests.cassandra.begun import begun_page
 from tests.cassandra.interposed import PATIENCE
 from tests.cassandra.scene import C, D, Process, S, Scene, message, playing
@@ -45,13 +46,13 @@ def queue(scene: Scene, process: Process) -> Queue:
 
 
 def known(process: Process, queue: Queue, part: Slice) -> Page:
-    """Reads as usual: row and places are in memory after that."""
+    """Reads as usual: row and buckets are in memory after that."""
     return process.store.read(queue, [part])[0]
 
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_a_chain_of_begun_reads_is_that_of_others(process: Process, queue: Queue, *, descending: bool) -> None:
-    """Page by page, with limits as they come, both ways give the same messages and say to go on at the same place."""
+    """Page by page, with limits as they come, both ways give the same messages and say to go on at the same bucket."""
     draw = random.Random(7)
     lower, upper, found = FIRST, LAST, list[Message]()
     while True:
@@ -87,7 +88,7 @@ def test_nothing_is_begun_that_would_have_to_wait(scene: Scene, process: Process
 def test_a_begun_read_tells_of_a_failure(process: Process, queue: Queue) -> None:
     """If Cassandra cannot answer, the read ends with the error that others raise."""
     known(process, queue, Slice(1))
-    process.wire.fail(rows.UP)
+    process.wire.fail(message_codec.UP)
     with pytest.raises(StoreUnavailable):
         begun_page(process.store, queue, Slice(1))
 
@@ -96,7 +97,7 @@ def test_a_begun_read_raises_the_floor(process: Process, queue: Queue) -> None:
     """A read from the beginning records where messages begin, also when nobody waits for it."""
     known(process, queue, Slice(1, (process.store._clock.now(), 0), descending=True))
     known(process, queue, Slice(1, descending=False, lower=(process.store._clock.now() - 10**9, 0)))
-    gate = process.wire.hold([segments.FLOOR])
+    gate = process.wire.hold([bucket_index.FLOOR])
     gate.open()
     assert begun_page(process.store, queue, Slice(1)) is not None
     gate.passed()
@@ -105,7 +106,7 @@ def test_a_begun_read_raises_the_floor(process: Process, queue: Queue) -> None:
 def test_the_drivers_own_thread_never_waits_for_itself(process: Process, queue: Queue) -> None:
     """A statement that was not prepared is refused there: the answer to preparing it could not be received."""
     ended: list[BaseException | None] = []
-    unknown = Statement("SELECT qid FROM segments WHERE qid = ? AND part = ? AND level = 99")
+    unknown = Statement("SELECT qid FROM bucket_index WHERE qid = ? AND part = ? AND level = 99")
     done = threading.Event()
 
     def ask(_: object, __: object) -> None:
@@ -115,7 +116,7 @@ def test_the_drivers_own_thread_never_waits_for_itself(process: Process, queue: 
 
         process.store._driver.begin(unknown, (1, 1), done=told)
 
-    process.store._driver.begin(rows.COUNT[0], (1, 1, 1, *[rows.uuid_of(FIRST)] * 2), done=ask)
+    process.store._driver.begin(message_codec.COUNT[0], (1, 1, 1, *[message_codec.uuid_of(FIRST)] * 2), done=ask)
     assert done.wait(PATIENCE)
     assert [str(error) for error in ended] == [
         "a statement that was not prepared cannot be asked from the driver's own thread"

@@ -9,7 +9,7 @@ import pytest
 
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions as StoreOptions
-from queuey.storage.cassandra import CassandraStore, open_store, placement
+from queuey.storage.cassandra import CassandraStore, bucketing, open_store
 from queuey.storage.cassandra.driver import Statement, TooManyDead
 from tests import keyspaces
 from tests.servers import CassandraOptions, start_cassandra
@@ -70,9 +70,9 @@ def test_reads_get_past_expired_messages(strict_store: CassandraStore) -> None:
 
 
 def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:
-    """Tells whether a query of all records of a queue's places is refused."""
+    """Tells whether a query of all records of a queue's buckets is refused."""
     try:
-        store._driver.run(Statement("SELECT start FROM segments WHERE qid = ? AND part = 1"), (queue.qid,))
+        store._driver.run(Statement("SELECT start FROM bucket_index WHERE qid = ? AND part = 1"), (queue.qid,))
     except TooManyDead:
         return True
     return False
@@ -82,12 +82,12 @@ def test_busy_partitions_do_not_walk_over_expired_records(strict_store: Cassandr
     """The tail of a partition that has long been written at a narrow level is read past the records of its past."""
     queue = queue_of(strict_store, "busy")
     driver, now = strict_store._driver, strict_store._clock.now()
-    width = placement.width(1, placement.NARROWEST)
-    record = Statement("INSERT INTO segments (qid, part, level, start, class) VALUES (?, 1, ?, ?, 1) USING TTL ?")
+    width = bucketing.width(1, bucketing.NARROWEST)
+    record = Statement("INSERT INTO bucket_index (qid, part, level, start, class) VALUES (?, 1, ?, ?, 1) USING TTL ?")
     for at in range(0, 3000, 100):
         starts = [(now // width - number) * width for number in range(at, at + 100)]
         ttl = 3600 if at == 0 else 1
-        driver.batch([(record, (queue.qid, placement.NARROWEST, start, ttl)) for start in starts])
+        driver.batch([(record, (queue.qid, bucketing.NARROWEST, start, ttl)) for start in starts])
     while not walks_over_too_many(strict_store, queue):
         time.sleep(0.1)
     places = say(strict_store, queue, 500)

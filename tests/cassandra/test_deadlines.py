@@ -10,7 +10,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST
 from queuey.messages import OffsetChange, Queue, Slice
-from queuey.storage.cassandra import offsets
+from queuey.storage.cassandra.catalogue import offsets
 from queuey.storage.cassandra.driver import TooManyDead
 from queuey.storage.cassandra.messages import PUT_BYTES
 from tests.cassandra.begun import begun_page

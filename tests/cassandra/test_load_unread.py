@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from queuey.errors import TooLate
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
+from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.levels import InForce
-from queuey.storage.cassandra.loading import Loader
-from queuey.storage.cassandra.minting import Stamps, stamp_of
-from queuey.storage.cassandra.ranges import Window, window
-from queuey.storage.cassandra.skew import Watch
+from queuey.storage.cassandra.ids.clock_check import Watch
+from queuey.storage.cassandra.ids.id_generator import Stamps, stamp_of
+from queuey.storage.cassandra.read.bulk import Window, window
+from queuey.storage.cassandra.write.bulk_load import Loader
 from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
 from tests.cassandra.scene import TTL, C, D, Mechanism, Process, Reader, S, Scene, W, mechanisms, played_without
 from tests.replacing import replace
@@ -64,7 +64,7 @@ def late_load(scene: Scene) -> list[str]:
 
 
 def late_record(scene: Scene) -> list[str]:
-    """A load's places are recorded when a reader has taken its look at the record for a horizon above the ids."""
+    """A load's buckets are recorded when a reader has taken its look at the record for a horizon above the ids."""
     return held_up(scene, RECORDS)
 
 
@@ -205,7 +205,7 @@ def test_what_came_late_is_there_for_who_does_it_again(scene: Scene) -> None:
 
 
 def test_a_reader_that_follows_sees_all(scene: Scene) -> None:
-    """A reader that polls, with places in memory as old as may be, is shown loads at the edge of what is allowed."""
+    """A reader that polls, with buckets in memory as old as may be, is shown loads at the edge of what is allowed."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     reader = Reader(reading, queue)

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from queuey.errors import QueueChanged
 from queuey.messages import Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.catalogue import CassandraCatalogue
+from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
 from tests.cassandra.interposed import PATIENCE
 from tests.cassandra.scene import D, Mechanism, Reader, S, Scenario, Scene, end_of, mechanisms, played_without
 from tests.replacing import replace

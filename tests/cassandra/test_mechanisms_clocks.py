@@ -6,8 +6,8 @@ from contextlib import ExitStack, suppress
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import Level
-from queuey.storage.cassandra.clock import Clock
-from queuey.storage.cassandra.skew import FRESH, GAP, Reading, Skew, Watch
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.ids.clock_check import FRESH, GAP, ClockCheck, Reading, Watch
 from tests.cassandra.interposed import DELETES, INSERTS, Gate
 from tests.cassandra.scene import (
     Attempt,
@@ -169,16 +169,16 @@ def fence_of_a_stopped_machine(scene: Scene) -> list[str]:
 
 def never_refusing(removed: ExitStack) -> None:
     """Trusts the clock whatever the nodes say."""
-    removed.enter_context(replace(Skew.sound, lambda self, since=0.0: True))
-    removed.enter_context(replace(Skew.refusing, property(lambda self: False)))
+    removed.enter_context(replace(ClockCheck.sound, lambda self, since=0.0: True))
+    removed.enter_context(replace(ClockCheck.refusing, property(lambda self: False)))
     all_timed_rightly(removed)
 
 
 def no_gap(removed: ExitStack) -> None:
     """Trusts the clock however long ago it was compared."""
-    sound = Skew.sound
+    sound = ClockCheck.sound
 
-    def sound_if_it_was_compared(self: Skew, since: float = 0.0) -> bool:
+    def sound_if_it_was_compared(self: ClockCheck, since: float = 0.0) -> bool:
         if self._checked is not None:
             self._checked = self._clock.boottime()
         return sound(self)
@@ -188,7 +188,7 @@ def no_gap(removed: ExitStack) -> None:
 
 def checks_of_any_age(removed: ExitStack) -> None:
     """Acknowledges by any check that was good."""
-    sound = Skew.sound
+    sound = ClockCheck.sound
     removed.enter_context(replace(sound, lambda self, since=0.0: sound(self)))
 
 
@@ -247,7 +247,7 @@ def test_wall_clock_set_while_it_is_compared() -> None:
     world = World()
     machine = Machine(world)
     clock = Clock(machine.boottime, machine.wall)
-    found = Skew(clock, S)
+    found = ClockCheck(clock, S)
     found.note([Reading("node", 0.0, 0.0, 0.0)])
     assert found.sound()
     machine.wrong = S / 4
@@ -261,7 +261,7 @@ def test_two_nodes_that_disagree() -> None:
     """A clock between those of two nodes, which are all that answer, is not trusted: one of them may be right."""
     world = World()
     machine = Machine(world)
-    found = Skew(Clock(machine.boottime, machine.wall), S)
+    found = ClockCheck(Clock(machine.boottime, machine.wall), S)
     found.note([Reading("right", 0.9 * S, 0.9 * S, 0.0), Reading("ahead", -0.6 * S, -0.6 * S, 0.0)])
     assert found.refusing
     found.note([Reading("right", 0.2 * S, 0.2 * S, 0.0), Reading("ahead", -0.3 * S, -0.3 * S, 0.0)])

@@ -12,14 +12,15 @@ from queuey import ids
 from queuey.errors import QueueChanged
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Page, Queue, Slice
-from queuey.storage.cassandra import CassandraStore, messages, placement, reading, rows
-from queuey.storage.cassandra.clock import ticks
+from queuey.storage.cassandra import CassandraStore, bucketing, message_codec, messages
+from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver
-from queuey.storage.cassandra.levels import Levels
-from queuey.storage.cassandra.placement import Place
-from queuey.storage.cassandra.queue_rows import QueueRows, Row
-from queuey.storage.cassandra.reading import Probe
-from queuey.storage.cassandra.segments import Known, Segments
+from queuey.storage.cassandra.ids.clock import ticks
+from queuey.storage.cassandra.read import reading
+from queuey.storage.cassandra.read.bucket_index import BucketIndex, Known
+from queuey.storage.cassandra.read.reading import Probe
 from tests.cassandra.interposed import FLOORS, INSERTS, PATIENCE, READS
 from tests.cassandra.scene import (
     TTL,
@@ -37,7 +38,7 @@ from tests.cassandra.scene import (
 from tests.replacing import replace, replace_in
 
 LONG = 5 * 86_400
-"""A TTL beyond the class of the queues here, so that its place has to be recorded."""
+"""A TTL beyond the class of the queues here, so that its bucket has to be recorded."""
 
 
 def in_thread(work: Any) -> threading.Thread:  # noqa: ANN401 - any call
@@ -108,7 +109,7 @@ def longer_lived(scene: Scene) -> list[str]:
 
 
 def place_of_another(scene: Scene) -> list[str]:
-    """A message goes to a place that was recorded after a reader had looked."""
+    """A message goes to a bucket that was recorded after a reader had looked."""
     writing, reading_ = scene.start(), scene.start()
     queue = scene.queue(writing, ttl=TTL)
     scene.world.advance(0.01)
@@ -241,7 +242,7 @@ def bounded_afterwards(removed: ExitStack) -> None:
         unbounded = {number: [probe._replace(upper=ids.LAST) for probe in probes] for number, probes in asked.items()}
         return {
             number: [
-                [row for row in answer if rows.position_of(row[0]) < probe.upper]
+                [row for row in answer if message_codec.position_of(row[0]) < probe.upper]
                 for probe, answer in zip(asked[number], found or (), strict=True)
             ]
             for number, found in ask(driver, keys, unbounded, *rest, **options).items()
@@ -253,28 +254,28 @@ def bounded_afterwards(removed: ExitStack) -> None:
 def rows_for_ever(removed: ExitStack) -> None:
     """Uses queues' rows however old they are."""
 
-    def current(self: QueueRows, queue: Queue, *, since: float | None = None) -> Row:
+    def current(self: QueueCache, queue: Queue, *, since: float | None = None) -> Row:
         row = self._rows.get((queue.application, queue.name))
         return row or self.read(queue.application, queue.name)
 
-    removed.enter_context(replace(QueueRows.current, current))
+    removed.enter_context(replace(QueueCache.current, current))
 
 
 def looks_for_ever(removed: ExitStack) -> None:
-    """Uses what was recorded of places however old it is."""
-    cached = Segments.cached
+    """Uses what was recorded of buckets however old it is."""
+    cached = BucketIndex.cached
 
-    def old(self: Segments, *place: int, since: float, descending: bool) -> Known | None:
+    def old(self: BucketIndex, *place: int, since: float, descending: bool) -> Known | None:
         return cached(self, *place, since=-math.inf, descending=descending)
 
-    removed.enter_context(replace(Segments.cached, old))
+    removed.enter_context(replace(BucketIndex.cached, old))
 
 
 def looks_of_longer_ago(removed: ExitStack) -> None:
-    """Uses what was recorded of places a little longer than it may be used."""
-    cached = Segments.cached
+    """Uses what was recorded of buckets a little longer than it may be used."""
+    cached = BucketIndex.cached
 
-    def old(self: Segments, *place: int, since: float, descending: bool) -> Known | None:
+    def old(self: BucketIndex, *place: int, since: float, descending: bool) -> Known | None:
         return cached(self, *place, since=since - S, descending=descending)
 
     removed.enter_context(replace(cached, old))
@@ -282,21 +283,21 @@ def looks_of_longer_ago(removed: ExitStack) -> None:
 
 def empty_up_to_now(removed: ExitStack) -> None:
     """Takes what is found empty for empty for ever, however near to the present it is."""
-    removed.enter_context(replace(Levels.empty_below, lambda self, queue, now: (now, LOW_MIN)))
+    removed.enter_context(replace(ConsistencyLevels.empty_below, lambda self, queue, now: (now, LOW_MIN)))
 
 
 def floor_for_all(removed: ExitStack) -> None:
-    """Takes the floor to be that of all places."""
-    removed.enter_context(replace(Place.minted, property(lambda self: True)))
+    """Takes the floor to be that of all buckets."""
+    removed.enter_context(replace(Bucket.minted, property(lambda self: True)))
 
 
 def given_among_minted(removed: ExitStack) -> None:
     """Writes what has a given id to where new ids go."""
 
-    def place(row: Row, position: Position, ttl: int, now: int) -> Place:
-        return placement.place_of(position[0], row.home, placement.HOME)
+    def place(row: Row, position: Position, ttl: int, now: int) -> Bucket:
+        return bucketing.bucket_of(position[0], row.home, bucketing.HOME)
 
-    removed.enter_context(replace(messages._place_to_put, place))
+    removed.enter_context(replace(messages._bucket_to_put, place))
 
 
 READING = (

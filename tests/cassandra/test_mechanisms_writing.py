@@ -11,13 +11,14 @@ import msgspec
 
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Queue
-from queuey.storage.cassandra import fences, placement, writer
-from queuey.storage.cassandra.fences import Fence, Fencer
-from queuey.storage.cassandra.lanes import Lane
-from queuey.storage.cassandra.minting import Generator, fence_stamp, stamp_of
-from queuey.storage.cassandra.placement import Place
-from queuey.storage.cassandra.queue_rows import Row
-from queuey.storage.cassandra.writer import Writer
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.ids.id_generator import IdGenerator, stamp_of, undo_timestamp
+from queuey.storage.cassandra.write import undo_writes, writer
+from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
+from queuey.storage.cassandra.write.write_batches import PartitionBuffer
+from queuey.storage.cassandra.write.writer import Writer
 from tests.cassandra.interposed import DELETES, INSERTS, RECORDS
 from tests.cassandra.scene import (
     TTL,
@@ -36,7 +37,7 @@ from tests.cassandra.scene import (
 from tests.replacing import replace, replace_in
 
 LONG = 5 * 86_400
-"""A TTL beyond the class of the queues here, so that its place has to be recorded."""
+"""A TTL beyond the class of the queues here, so that its bucket has to be recorded."""
 
 
 def undone(reader: Reader, attempt: Attempt) -> list[str]:
@@ -90,7 +91,7 @@ def late_but_undone(scene: Scene) -> list[str]:
 
 
 def overtaken_by_its_fence(scene: Scene) -> list[str]:
-    """A write with an id ahead of the clock reaches Cassandra after the fence that undoes it."""
+    """A write with an id ahead of the clock reaches Cassandra after the undo write that undoes it."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     ahead: Position = writing.store._clock.now() + TICKS_PER_SECOND * 9 // 10, 0
@@ -106,7 +107,7 @@ def overtaken_by_its_fence(scene: Scene) -> list[str]:
 
 
 def shown_before_its_fence(scene: Scene) -> list[str]:
-    """A fence holds only when a reader has been shown the message already."""
+    """An undo write holds only when a reader has been shown the message already."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
     writing.wire.lose(INSERTS)
@@ -143,7 +144,7 @@ def stopped_before_minting(scene: Scene) -> list[str]:
 
 
 def place_recorded_slowly(scene: Scene) -> list[str]:
-    """A message goes to a place that nobody knows yet; to tell readers takes longer than their delay."""
+    """A message goes to a bucket that nobody knows yet; to tell readers takes longer than their delay."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing, ttl=TTL)
     reader = Reader(reading, queue)
@@ -180,23 +181,23 @@ def no_deadline(removed: ExitStack) -> None:
 
 def no_fence(removed: ExitStack) -> None:
     """Says that writes are undone without doing it."""
-    removed.enter_context(replace(Fencer.undo, lambda self, fence: fence.tell("none")))
+    removed.enter_context(replace(UndoWriter.undo, lambda self, undo_write: undo_write.tell("none")))
 
 
 def fence_stamped_now(removed: ExitStack) -> None:
-    """Stamps fences with the time."""
-    removed.enter_context(replace_in(fences, fence_stamp, lambda now, ticks: stamp_of(now)))
+    """Stamps undo writes with the time."""
+    removed.enter_context(replace_in(undo_writes, undo_timestamp, lambda now, ticks: stamp_of(now)))
 
 
 def fence_without_deadline(removed: ExitStack) -> None:
-    """Says that nothing was written whenever the fence holds at last."""
+    """Says that nothing was written whenever the undo write holds at last."""
 
-    def endless(*arguments: Any) -> Fence:  # noqa: ANN401 - the fence's
-        fence = Fence(*arguments)
-        fence.deadline += 1e6
-        return fence
+    def endless(*arguments: Any) -> Undo:  # noqa: ANN401 - the undo write's
+        undo_write = Undo(*arguments)
+        undo_write.deadline += 1e6
+        return undo_write
 
-    removed.enter_context(replace_in(writer, Fence, endless))
+    removed.enter_context(replace_in(writer, Undo, endless))
 
 
 def age_not_checked(removed: ExitStack) -> None:
@@ -208,16 +209,16 @@ def age_not_checked(removed: ExitStack) -> None:
 
 
 def recorded_afterwards(removed: ExitStack) -> None:
-    """Records places when what is in them has been acknowledged."""
+    """Records buckets when what is in them has been acknowledged."""
     answer = Writer._answer
-    unknown: list[tuple[int, int, list[Place]]] = []
+    unknown: list[tuple[int, int, list[Bucket]]] = []
 
-    def check(self: Writer, lane: Lane, row: Row, places: Iterable[Place]) -> None:
-        unknown.append((lane.qid, lane.partition, [one for one in places if placement.is_recorded(one, row.home)]))
+    def check(self: Writer, buffer: PartitionBuffer, row: Row, places: Iterable[Bucket]) -> None:
+        unknown.append((buffer.qid, buffer.partition, [one for one in places if bucketing.is_recorded(one, row.home)]))
 
     def tell(self: Writer, *arguments: Any) -> None:  # noqa: ANN401 - the writer's
         answer(self, *arguments)
-        self._pool.submit(self._segments.record, *unknown.pop(), consistency="QUORUM")
+        self._pool.submit(self._bucket_index.record, *unknown.pop(), consistency="QUORUM")
 
     removed.enter_context(replace(Writer._check_places, check))
     removed.enter_context(replace(Writer._answer, tell))
@@ -225,8 +226,8 @@ def recorded_afterwards(removed: ExitStack) -> None:
 
 def after_ignored(removed: ExitStack) -> None:
     """Makes ids by the clock alone."""
-    mint = Generator.mint
-    removed.enter_context(replace(Generator.mint, lambda self, count, after=None: mint(self, count)))
+    mint = IdGenerator.mint
+    removed.enter_context(replace(IdGenerator.mint, lambda self, count, after=None: mint(self, count)))
 
 
 WRITING = (

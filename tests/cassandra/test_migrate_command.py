@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from queuey.storage.cassandra import CassandraOptions, cql_files
+from queuey.storage.cassandra import CassandraOptions
+from queuey.storage.cassandra.admin import cql_files
 from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.options import Target
 from tests.servers import Cassandra, unique_name

@@ -11,10 +11,18 @@ from dataclasses import replace
 import pytest
 
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
-from queuey.storage.cassandra import CassandraOptions, CassandraStore, cql_files, migrations, open_store
-from queuey.storage.cassandra.cql_files import Migration, parse
+from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
+from queuey.storage.cassandra.admin import cql_files, migrations
+from queuey.storage.cassandra.admin.cql_files import Migration, parse
+from queuey.storage.cassandra.admin.migrations import (
+    Recorded,
+    Running,
+    migrate,
+    parse_replication,
+    pending,
+    schema_problem,
+)
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.migrations import Recorded, Running, migrate, parse_replication, pending, schema_problem
 from queuey.storage.cassandra.options import Target
 from tests.cassandra.interposed import ALWAYS, Wire
 from tests.servers import Cassandra, unique_name

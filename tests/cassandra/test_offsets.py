@@ -9,7 +9,7 @@ from queuey import ids
 from queuey.ids import Position
 from queuey.messages import Offset, OffsetChange, QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.offsets import decide
+from queuey.storage.cassandra.catalogue.offsets import decide
 
 PLACES = st.sampled_from([(ids.EPOCH_TICKS + n, 0) for n in range(3)])
 CHANGES = st.lists(st.builds(OffsetChange, st.integers(1, 3), PLACES, st.none() | PLACES, st.booleans()), max_size=6)

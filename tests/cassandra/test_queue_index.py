@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from queuey.messages import QueueSpec
 from queuey.storage.cassandra import CassandraStore
-from queuey.storage.cassandra.cas import new_number
-from queuey.storage.cassandra.queue_index import SHARDS, Entry, QueueIndex, Scan, shard_of, share_of
+from queuey.storage.cassandra.catalogue.queue_index import SHARDS, Entry, QueueIndex, Scan, shard_of, share_of
+from queuey.storage.cassandra.lightweight_transactions import new_number
 
 
 class Shards:

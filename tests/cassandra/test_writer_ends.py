@@ -27,8 +27,8 @@ def eventually(holds: Callable[[], bool]) -> bool:
 def at_rest(process: Process) -> bool:
     """Whether nothing is on its way, waits or is to be undone."""
     found = process.store._writer
-    idle = all(not lane.flying and not lane.parts and not lane.rows for lane in found._lanes.values())
-    return idle and not found.pending and not found.fencer.pending and not found._operations
+    idle = all(not buffer.flying and not buffer.parts and not buffer.rows for buffer in found._buffers.values())
+    return idle and not found.pending and not found.undo_writer.pending and not found._operations
 
 
 def nodes(process: Process) -> int:
@@ -46,7 +46,7 @@ def begin_waiting_for_row(process: Process, queue: Queue) -> tuple[Attempt, Gate
 
 
 def begin_waiting_for_place(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append whose place has to be recorded."""
+    """Begins an append whose bucket has to be recorded."""
     gate = process.wire.hold(RECORDS)
     attempt = process.post(queue, message(ttl=LONG))
     gate.reached()
@@ -70,7 +70,7 @@ def begin_on_its_way(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
 
 
 def begin_undone(process: Process, queue: Queue) -> tuple[Attempt, Gate]:
-    """Begins an append that fails, and whose fence is on its way."""
+    """Begins an append that fails, and whose undo write is on its way."""
     process.wire.lose(INSERTS)
     gate = process.wire.hold(DELETES)
     attempt = process.post(queue)
@@ -158,12 +158,12 @@ def break_row(process: Process) -> None:
 
 
 def break_place(process: Process) -> None:
-    """A place cannot be recorded."""
+    """A bucket cannot be recorded."""
     process.wire.fail(RECORDS)
 
 
 def break_record(process: Process) -> None:
-    """A place is recorded, and nobody is told."""
+    """A bucket is recorded, and nobody is told."""
     process.wire.lose(RECORDS)
 
 
@@ -208,7 +208,7 @@ def test_failed(scene: Scene, break_: Callable[[Process], None]) -> None:
 
 
 def test_undone_at_the_level_of_the_write(scene: Scene) -> None:
-    """A fence goes to as many copies as the write, or a read could meet the write alone."""
+    """An undo write goes to as many copies as the write, or a read could meet the write alone."""
     process = scene.start(levels={"strong": Level("ALL", "ONE", delay=D, deadline=W)})
     queue = scene.queue(process)
     process.wire.lose(INSERTS)
@@ -225,8 +225,8 @@ def test_changed_halfway(scene: Scene) -> None:
     first = process.post(queue, message("first", 2))
     gate.reached()
     attempt = process.post(queue, message("half", 1), message("half", 2))
-    lane = process.store._writer._lanes[queue.qid, 1]
-    assert eventually(lambda: process.wire.log.count(INSERTS) == 2 and not lane.flying)
+    buffer = process.store._writer._buffers[queue.qid, 1]
+    assert eventually(lambda: process.wire.log.count(INSERTS) == 2 and not buffer.flying)
     scene.world.advance(0.01)
     changed = other.store.update_queue(queue, QueueSpec(read_delay=D))
     gate.open()

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.messages import Measure, Message, Queue, QueueSpec, Slice
-from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, measuring, open_store, places
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, bulk, live_keys, measuring, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
 from tests.contract.samples import make_queue, new, say, shown
@@ -146,14 +146,14 @@ class TestStatements:
         ("statement", "parameters", "steps"),
         [
             (bulk._ROWS, (*RANGE, 10), ["SEARCH messages USING PRIMARY KEY (qp=? AND (ticks,low)>"]),
-            (places._PLACES, BEGIN, ["SEARCH messages USING PRIMARY KEY ((qp,ticks,low)>"]),
+            (live_keys._KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((qp,ticks,low)>"]),
             (measuring._NEXT, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((qp,ticks,low)>"]),
             (
                 measuring._SOME,
                 (*BEGIN, 10, 256),
                 ["CO-ROUTINE", "SEARCH messages USING PRIMARY KEY ((qp,ticks,low)>", "SCAN"],
             ),
-            (measuring._HELD, ("[1]", 10), ["SCAN asked", "SEARCH runs USING PRIMARY KEY (qp>", "USE TEMP B-TREE"]),
+            (measuring._HELD, ("[1]", 10), ["SCAN asked", "SEARCH expiry_windows USING PRIMARY KEY (qp>", "USE TEMP B-TREE"]),
         ],
     )
     def test_plan(self, opened: Opened, statement: str, parameters: tuple[object, ...], steps: list[str]) -> None:
@@ -228,7 +228,7 @@ class TestLoads:
         opened.store.sweep()
         opened.clock.advance(100)
         opened.store.sweep()
-        assert (opened.count("messages"), opened.count("runs")) == (0, 0)
+        assert (opened.count("messages"), opened.count("expiry_windows")) == (0, 0)
 
 
 class TestLedger:

@@ -119,9 +119,9 @@ class TestOldIds:
         queue = make_queue(store)
         for _ in range(5):
             store.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new(ttl=100))
-        assert ask(tmp_path / "data", "SELECT sum(n) FROM runs") == 1
+        assert ask(tmp_path / "data", "SELECT sum(n) FROM expiry_windows") == 1
         assert store.delete(queue, [(1, (clock.ticks - 30 * YEAR, 0))]) == 1
-        assert ask(tmp_path / "data", "SELECT sum(n) FROM runs") == 0
+        assert ask(tmp_path / "data", "SELECT sum(n) FROM expiry_windows") == 0
 
 
 def test_noticed_where_ids_do_not_ascend(store: SqliteStore, open_one: Callable[[], SqliteStore], clock: Clock) -> None:

@@ -79,7 +79,7 @@ def test_expired_messages_leave_the_file(swept: Swept) -> None:
     assert swept.store.sweep() == 0
     swept.clock.advance(10_000)
     assert swept.store.sweep() == 20
-    assert (swept.rows(), swept.rows("runs")) == (0, 0)
+    assert (swept.rows(), swept.rows("expiry_windows")) == (0, 0)
 
 
 def test_long_lived_messages_among_short_ones_stay(swept: Swept) -> None:
@@ -115,7 +115,7 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
         queue = make_queue(swept.store, queue.name, partitions=3)
     say(swept.store, queue, "new")
     assert swept.store.sweep() == 94
-    assert (swept.rows(), swept.rows("graves")) == (2, 0)
+    assert (swept.rows(), swept.rows("pending_deletes")) == (2, 0)
     assert swept.rows("offsets") == (1 if how == "purged" else 0)
     assert shown_bodies(swept.store, queue) == ["new"]
     assert shown_bodies(swept.store, neighbour) == ["kept"]
@@ -139,7 +139,7 @@ def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:
         assert store.inspect(queue)[1][0].count == 5
     swept.clock.advance(100_000)
     store.sweep()
-    assert (swept.rows(), swept.rows("runs")) == (0, 0)
+    assert (swept.rows(), swept.rows("expiry_windows")) == (0, 0)
 
 
 STEPS = st.lists(
@@ -184,7 +184,7 @@ def test_nothing_is_left_in_the_end(
                 assert (shown(store, queue), store.inspect(queue)[1]) == before
     clock.advance(100_000)
     store.sweep()
-    assert (swept.rows(), swept.rows("runs")) == (0, 0)
+    assert (swept.rows(), swept.rows("expiry_windows")) == (0, 0)
     store.close()
 
 

@@ -14,7 +14,7 @@ from deploy.local import CassandraCluster, CassandraNode, start_cassandra
 from deploy.local.cassandra import NODETOOL
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import cassandra
-from queuey.storage.cassandra import migrations
+from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.options import CassandraOptions, Target
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ import yaml
 from deploy.local.cassandra import NATIVE_PORT
 from queuey import settings
 from queuey.cli import load
-from queuey.storage.cassandra.migrations import parse_replication
+from queuey.storage.cassandra.admin.migrations import parse_replication
 from queuey.storage.cassandra.options import parse_url
 from tests.deploy import dockerfile
 

@@ -8,9 +8,9 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
-from queuey.storage.cassandra.placement import NAMES
 from tests import keyspaces
 from tests.faults.centres import NAMES as CENTRES
 from tests.faults.centres import Centres

@@ -15,9 +15,9 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, Level
-from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver
-from queuey.storage.cassandra.levels import Levels
+from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
 from tests.faults.checker import Limits
@@ -36,7 +36,7 @@ PATIENCE = 90.0
 APPLICATION = "centres"
 
 
-class Concluding(Levels):
+class Concluding(ConsistencyLevels):
     """Takes everything for empty that was found so, whatever another data centre may have."""
 
     def concludes(self, queue: Queue) -> bool:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from queuey.messages import Finding
-from queuey.storage.cassandra import verdicts
+from queuey.storage.cassandra.admin import doctor_rules
+from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
 from queuey.storage.cassandra.driver import Host
-from queuey.storage.cassandra.node_settings import Node, describe_sync
 from queuey.storage.cassandra.options import STRONG, VERY_STRONG, WEAK, CassandraOptions, Target
 from queuey.storage.sqlite.examination import judge_mount, judge_room
 
@@ -37,18 +37,18 @@ def levels(**changed: tuple[str | None, str | None]) -> CassandraOptions:
 
 def test_a_node_that_is_down_is_named() -> None:
     """All nodes up is well; one that is down is a warning with its address."""
-    assert verdicts.nodes(THREE).state == "ok"
-    found = verdicts.nodes([*THREE[:2], Host("n3", "a", up=False)])
+    assert doctor_rules.nodes(THREE).state == "ok"
+    found = doctor_rules.nodes([*THREE[:2], Host("n3", "a", up=False)])
     assert (found.state, "n3" in found.text) == ("warn", True)
 
 
 def test_what_cannot_be_checked() -> None:
     """While nodes are down that is what to mend; only where all are up may it be what the user may not read."""
     reason = "Cassandra has too few replicas alive (1 of 2 needed)"
-    lost = verdicts.unanswered("schema", reason, [*THREE[:2], Host("n3", "a", up=False)])
+    lost = doctor_rules.unanswered("schema", reason, [*THREE[:2], Host("n3", "a", up=False)])
     assert (lost.check, lost.state, reason in lost.text) == ("schema", "fail", True)
     assert ("n3" in lost.advice, "may read" in lost.advice) == (True, False)
-    assert "may read" in verdicts.unanswered("schema", reason, THREE).advice
+    assert "may read" in doctor_rules.unanswered("schema", reason, THREE).advice
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_what_cannot_be_checked() -> None:
 )
 def test_versions(versions: dict[str, str], state: str) -> None:
     """Versions that differ or are too old are warned of."""
-    assert verdicts.versions(versions).state == state
+    assert doctor_rules.versions(versions).state == state
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,18 @@ def test_versions(versions: dict[str, str], state: str) -> None:
 )
 def test_replication(copies: dict[str, int], hosts: list[Host], state: str) -> None:
     """One copy, copies without nodes, and copies placed without regard to data centres are found."""
-    assert verdicts.replication(copies, hosts)[0].state == state
+    assert doctor_rules.replication(copies, hosts)[0].state == state
 
 
 def test_default_levels_are_sound() -> None:
     """With their defaults the levels keep what they promise, in one data centre and in several."""
     for copies in ({"": 3}, {"a": 3}, {"a": 3, "b": 3}, {"a": 1}):
-        assert states(verdicts.levels(CassandraOptions(), copies)) == ["ok"] * 4
+        assert states(doctor_rules.levels(CassandraOptions(), copies)) == ["ok"] * 4
 
 
 def test_levels_whose_reads_miss_writes_fail() -> None:
     """A level that promises what its reads and writes cannot keep is a failure; one that promises nothing is not."""
-    found = verdicts.levels(levels(strong=("ONE", "ONE"), weak=("ONE", "ONE")), {"a": 3})
+    found = doctor_rules.levels(levels(strong=("ONE", "ONE"), weak=("ONE", "ONE")), {"a": 3})
     assert states(found) == ["ok", "fail", "ok", "ok"]
     assert "consistency.strong" in found[1].advice
 
@@ -102,7 +102,7 @@ def test_very_strong_must_hold_in_every_data_centre() -> None:
     options = replace(
         levels(very_strong=("EACH_QUORUM", "LOCAL_ONE")), catalogue_write="LOCAL_QUORUM", catalogue_read="LOCAL_QUORUM"
     )
-    assert states(verdicts.levels(options, {"a": 3, "b": 3})) == ["ok", "ok", "fail", "warn"]
+    assert states(doctor_rules.levels(options, {"a": 3, "b": 3})) == ["ok", "ok", "fail", "warn"]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_the_weakest_node_says_what_an_acknowledgement_means(modes: list[str], l
     """One node that syncs periodically makes every acknowledgement worth less, and its period is told."""
     nodes = [NODE._replace(sync=mode) for mode in modes]
     assert describe_sync(nodes).level == level
-    found = verdicts.acknowledged(nodes)
+    found = doctor_rules.acknowledged(nodes)
     assert found.state == state
     assert ("10 s" in found.text, "group" in found.advice) == (state == "warn", state == "warn")
 
@@ -129,15 +129,15 @@ def test_the_weakest_node_says_what_an_acknowledgement_means(modes: list[str], l
 )
 def test_clocks(ahead: dict[str, float], state: str) -> None:
     """This machine's clock is judged by the median, as the service does it; a node that is off alone is a warning."""
-    assert verdicts.clocks(ahead, 1.0).state == state
+    assert doctor_rules.clocks(ahead, 1.0).state == state
 
 
 def test_paxos_and_grace() -> None:
     """The old Paxos is warned of; a table that forgets deletions before late writes have come is a failure."""
-    assert verdicts.paxos([NODE]).state == "ok"
-    assert verdicts.paxos([NODE, NODE._replace(paxos="v1")]).state == "warn"
-    assert verdicts.grace({"t": 864_000, "u": 10_800}, 10_800.0).state == "ok"
-    found = verdicts.grace({"t": 864_000, "u": 0}, 10_800.0)
+    assert doctor_rules.paxos([NODE]).state == "ok"
+    assert doctor_rules.paxos([NODE, NODE._replace(paxos="v1")]).state == "warn"
+    assert doctor_rules.grace({"t": 864_000, "u": 10_800}, 10_800.0).state == "ok"
+    found = doctor_rules.grace({"t": 864_000, "u": 0}, 10_800.0)
     assert (found.state, "u" in found.text.split(": ")[1]) == ("fail", True)
 
 
@@ -152,7 +152,7 @@ def test_paxos_and_grace() -> None:
 )
 def test_access(hosts: tuple[str, ...], options: CassandraOptions, state: str) -> None:
     """Connections over a network without password or encryption are warned of; the password is not shown."""
-    found = verdicts.access(Target(hosts, "k"), options)
+    found = doctor_rules.access(Target(hosts, "k"), options)
     assert (found.state, options.password == "p" and "p" in found.text.split()) == (state, False)
 
 

@@ -2,12 +2,17 @@
 
 What promises what:
 
-* ids, write stamps: :mod:`minting`, on the clock of :mod:`clock`, which :mod:`skew` compares with the cluster's;
-* writes that are acknowledged within W of their ids or taken back: :mod:`writer`, :mod:`fences`;
-* reads below a horizon from all places that can hold a message: :mod:`placement`, :mod:`segments`, :mod:`reading`;
-* whole ranges in and out: :mod:`ranges`, :mod:`loading`; notes about work that is done again: :mod:`ledger`;
-* queues, whose rows no process uses longer than C: :mod:`catalogue`, :mod:`queue_rows`, :mod:`cas`;
-* what purges and deletes leave: :mod:`graves`, :mod:`reaper`. The tables: ``cql/``, :mod:`migrations`.
+* ids, write stamps: :mod:`.ids.id_generator`, on the clock of :mod:`.ids.clock`, which :mod:`.ids.clock_check` compares
+  with the cluster's;
+* writes that are acknowledged within W of their ids or taken back: :mod:`.write.writer`, :mod:`.write.undo_writes`;
+* reads below a horizon from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.read.bucket_index`,
+  :mod:`.read.reading`;
+* whole ranges in and out: :mod:`.read.bulk`, :mod:`.write.bulk_load`; records of work that is done again:
+  :mod:`.catalogue.ledger`;
+* queues, whose rows no process uses longer than C: :mod:`.catalogue.queues`, :mod:`.catalogue.queue_cache`,
+  :mod:`.lightweight_transactions`;
+* what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
+* the tables: ``cql/``, :mod:`.admin.migrations`.
 """
 
 from __future__ import annotations
@@ -20,41 +25,50 @@ from uuid import uuid4
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.cassandra import queue_rows, rows, segments
-from queuey.storage.cassandra.applications import CassandraApplications
-from queuey.storage.cassandra.cas import Cas
-from queuey.storage.cassandra.catalogue import CassandraCatalogue
-from queuey.storage.cassandra.clock import Clock
+from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector
+from queuey.storage.cassandra.admin.migrations import schema_problem
+from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
+from queuey.storage.cassandra.catalogue import queue_cache
+from queuey.storage.cassandra.catalogue.applications import CassandraApplications
+from queuey.storage.cassandra.catalogue.ledger import CassandraLedger
+from queuey.storage.cassandra.catalogue.offsets import CassandraOffsets, OffsetTable
+from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
+from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
+from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.graves import Graves
-from queuey.storage.cassandra.ledger import CassandraLedger
-from queuey.storage.cassandra.levels import Levels
-from queuey.storage.cassandra.migrations import schema_problem
-from queuey.storage.cassandra.minting import TICKS_PER_MICROSECOND, Generator, Stamps
-from queuey.storage.cassandra.node_settings import acknowledgement_of
-from queuey.storage.cassandra.offsets import CassandraOffsets, OffsetTable
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.ids.clock_check import ClockCheck, Watch
+from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
-from queuey.storage.cassandra.queue_index import QueueIndex
-from queuey.storage.cassandra.queue_rows import QueueRows
-from queuey.storage.cassandra.ranges import CassandraBulk
-from queuey.storage.cassandra.reaper import Reaper
-from queuey.storage.cassandra.segments import Segments
-from queuey.storage.cassandra.skew import Skew, Watch
-from queuey.storage.cassandra.vacancies import Vacancies
-from queuey.storage.cassandra.writer import Writer
+from queuey.storage.cassandra.read import bucket_index
+from queuey.storage.cassandra.read.bucket_index import BucketIndex
+from queuey.storage.cassandra.read.bulk import CassandraBulk
+from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
+from queuey.storage.cassandra.write.writer import Writer
 from queuey.storage.deadlines import Deadline, bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
 
 POOL = 8
-"""Threads for what has to wait: reading rows, recording places, checking the clock."""
+"""Threads for what has to wait: reading rows, recording buckets, checking the clock."""
 ASKED_EVERY = 60.0
 """Seconds for which it is remembered how the nodes write their commit logs."""
 START = 3.0
 """Seconds that opening waits for Cassandra before it goes on without."""
 
-PREPARED = (*rows.INSERT, *rows.DELETE, *rows.UP, *rows.DOWN, queue_rows.FIND, segments.FLOOR)
-"""What is sent from threads that must never wait: the writer's, the fences', the event loop's, the driver's."""
+PREPARED = (
+    *message_codec.INSERT,
+    *message_codec.DELETE,
+    *message_codec.UP,
+    *message_codec.DOWN,
+    queue_cache.FIND,
+    bucket_index.FLOOR,
+)
+"""What is sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
 
 _BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?) USING TIMESTAMP ?")
 """Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
@@ -78,19 +92,19 @@ class CassandraStore(
         self._process = uuid4().hex
         self._deadline = Deadline(options.deadline, clock.boottime)
         self._driver = driver(parse_url(url), options, verify=_problem, deadline=self._deadline)
-        self._cas = Cas(self._driver, options, clock, self._closing, self._deadline)
-        self._rows = QueueRows(self._driver, options, clock, self._cas)
+        self._transactions = LightweightTransactions(self._driver, options, clock, self._closing, self._deadline)
+        self._rows = QueueCache(self._driver, options, clock, self._transactions)
         self._index = QueueIndex(self._driver, options)
-        self._graves = Graves(self._driver, options)
-        self._offsets = OffsetTable(self._driver, options, clock, self._cas)
+        self._pending_deletes = PendingDeletes(self._driver, options)
+        self._offsets = OffsetTable(self._driver, options, clock, self._transactions)
         self._known = {}
-        self._segments = Segments(self._driver, clock, options.cached_queues, options.row_age)
-        self._vacancies = Vacancies(options.cached_queues)
-        self._generator = Generator(clock)
+        self._bucket_index = BucketIndex(self._driver, clock, options.cached_queues, options.row_age)
+        self._empty_ranges = EmptyRanges(options.cached_queues)
+        self._generator = IdGenerator(clock)
         self._stamps = Stamps(clock, options.clock_difference)
-        self._levels = Levels(options, self._driver.replication)
-        self._skew = Skew(clock, options.clock_difference)
-        self._watch = Watch(self._driver, clock, self._skew, options.heartbeat)
+        self._levels = ConsistencyLevels(options, self._driver.replication)
+        self._clock_check = ClockCheck(clock, options.clock_difference)
+        self._watch = Watch(self._driver, clock, self._clock_check, options.heartbeat)
         self._pool = ThreadPoolExecutor(POOL, thread_name_prefix="queuey-store")
         self._writer = Writer(
             self._driver,
@@ -98,15 +112,19 @@ class CassandraStore(
             clock,
             generator=self._generator,
             queue_rows=self._rows,
-            segments=self._segments,
+            bucket_index=self._bucket_index,
             watch=self._watch,
             levels=self._levels,
             pool=self._pool,
             deadline=self._deadline,
         )
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
-        self._reaper = Reaper(self._driver, options, clock, self._graves, self._offsets, self._closing)
-        self._reaping = threading.Thread(target=self._reaper.loop, name="queuey-reaper", daemon=True)
+        self._garbage_collector = GarbageCollector(
+            self._driver, options, clock, self._pending_deletes, self._offsets, self._closing
+        )
+        self._reaping = threading.Thread(
+            target=self._garbage_collector.loop, name="queuey-garbage-collection", daemon=True
+        )
         self._reaping.start()
 
     def ready(self, timeout: float) -> bool:
@@ -126,7 +144,7 @@ class CassandraStore(
         found = self._driver.run(_BEATS, (self._process,), consistency=self._options.catalogue_read)
         if not found or found[0][0] < at:
             raise StoreUnavailable("Cassandra did not give back what was written")
-        problem = schema_problem(self._driver) or self._skew.complaint()
+        problem = schema_problem(self._driver) or self._clock_check.complaint()
         if problem is not None:
             raise StoreUnavailable(problem)
 
@@ -148,7 +166,7 @@ class CassandraStore(
         Raises:
             StoreUnavailable: Some is left for the next time.
         """
-        return self._reaper.run()
+        return self._garbage_collector.run()
 
     def acknowledgement(self) -> Acknowledgement:
         """See the contract."""
@@ -167,7 +185,7 @@ class CassandraStore(
 
     def statistics(self) -> dict[str, float]:
         """See the contract."""
-        writer, fencer = self._writer, self._writer.fencer
+        writer, undo_writer = self._writer, self._writer.undo_writer
         return {
             "store_reachable": float(self._driver.problem() is None),
             "store_requests_total": self._driver.requests,
@@ -175,19 +193,19 @@ class CassandraStore(
             "store_messages_appended_total": writer.appended,
             "store_pending_messages": writer.pending,
             "store_late_writes_total": writer.late,
-            "store_fences_total": fencer.confirmed,
-            "store_fences_unknown_total": fencer.unknown,
-            "store_fences_abandoned_total": fencer.abandoned,
-            "store_fences_pending": fencer.pending,
-            "store_skew_seconds": self._skew.median,
-            "store_skew_refusing": float(self._skew.refusing),
-            "store_transactions_doubted_total": self._cas.doubts,
-            "store_queues_reaped_total": self._reaper.reaped,
+            "store_fences_total": undo_writer.confirmed,
+            "store_fences_unknown_total": undo_writer.unknown,
+            "store_fences_abandoned_total": undo_writer.abandoned,
+            "store_fences_pending": undo_writer.pending,
+            "store_skew_seconds": self._clock_check.median,
+            "store_skew_refusing": float(self._clock_check.refusing),
+            "store_transactions_doubted_total": self._transactions.doubts,
+            "store_queues_reaped_total": self._garbage_collector.reaped,
         }
 
 
 def _problem(driver: Driver) -> str | None:
-    """Says why a keyspace cannot be used; if it can, prepares what the writer's and the fences' threads send."""
+    """Says why a keyspace cannot be used; if it can, prepares what the writer's and the undo writes' threads send."""
     problem = schema_problem(driver)
     if problem is None:
         driver.prepare(PREPARED)

@@ -12,20 +12,21 @@ from queuey.errors import Outcome, StoreClosed, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 from queuey.storage import items as items_of
-from queuey.storage.cassandra import counting, placement, reading, rows
-from queuey.storage.cassandra.clock import Clock, ticks
+from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucketing import CLASSES, Bucket
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
-from queuey.storage.cassandra.lanes import TTL_MARGIN
-from queuey.storage.cassandra.levels import InForce, Levels
-from queuey.storage.cassandra.minting import Generator, Stamps
+from queuey.storage.cassandra.ids.clock import Clock, ticks
+from queuey.storage.cassandra.ids.clock_check import Watch
+from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
-from queuey.storage.cassandra.placement import CLASSES, Place
-from queuey.storage.cassandra.queue_rows import QueueRows, Row
-from queuey.storage.cassandra.reading import Extent, Source
-from queuey.storage.cassandra.segments import MARGIN, Known, Segments
-from queuey.storage.cassandra.skew import Watch
-from queuey.storage.cassandra.vacancies import Vacancies
-from queuey.storage.cassandra.writer import Writer
+from queuey.storage.cassandra.read import counting, reading
+from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Known
+from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
+from queuey.storage.cassandra.read.reading import Extent, Source
+from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
+from queuey.storage.cassandra.write.writer import Writer
 from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
 
@@ -36,7 +37,7 @@ POLL = 0.25
 """Seconds between looks of a reader that waits: nobody tells a process of what others write."""
 
 LOOKED_AT = 64
-"""Narrow places that a page may lie in at most; one that is not full after them says that there is more."""
+"""Narrow buckets that a page may lie in at most; one that is not full after them says that there is more."""
 
 _Places = Sequence[tuple[int, Position]]
 
@@ -47,15 +48,15 @@ class CassandraMessages(Scanning):
     _driver: Driver
     _options: CassandraOptions
     _clock: Clock
-    _generator: Generator
+    _generator: IdGenerator
     _stamps: Stamps
-    _rows: QueueRows
-    _segments: Segments
-    _vacancies: Vacancies
+    _rows: QueueCache
+    _bucket_index: BucketIndex
+    _empty_ranges: EmptyRanges
     _watch: Watch
     _writer: Writer
     _closing: threading.Event
-    _levels: Levels
+    _levels: ConsistencyLevels
     _deadline: Deadline
 
     # Writing
@@ -104,20 +105,22 @@ class CassandraMessages(Scanning):
             return
         self._watch.require()
         row = self._rows.current(queue)
-        if item.ttl > row.reach and placement.class_of(item.ttl) <= row.home:
+        if item.ttl > row.reach and bucketing.class_of(item.ttl) <= row.home:
             row = self._rows.raise_reach(row, item.ttl)
         level = self._levels.of(row.queue)
         now = self._clock.now()
-        targets = [(partition, position, _place_to_put(row, position, item.ttl, now)) for partition, position in places]
-        by_partition: dict[int, list[Place]] = {}
+        targets = [
+            (partition, position, _bucket_to_put(row, position, item.ttl, now)) for partition, position in places
+        ]
+        by_partition: dict[int, list[Bucket]] = {}
         for partition, _, place in targets:
-            if placement.is_recorded(place, row.home):
+            if bucketing.is_recorded(place, row.home):
                 by_partition.setdefault(partition, []).append(place)
         for partition, wanted in by_partition.items():
-            self._segments.record(row.queue.qid, partition, wanted, consistency=level.writes)
+            self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
         candidates = self._candidates(row, places, level)
-        body, meta = rows.encode(item.body, item.meta)
-        qid, longest = row.queue.qid, placement.longest_ttl(now)
+        body, meta = message_codec.encode(item.body, item.meta)
+        qid, longest = row.queue.qid, bucketing.longest_ttl(now)
         inserts: list[tuple[Statement, Sequence[Any]]] = []
         deletes: list[tuple[Statement, Sequence[Any]]] = []
         for (partition, position, place), others in zip(targets, candidates, strict=True):
@@ -125,11 +128,13 @@ class CassandraMessages(Scanning):
             stamp = self._stamps.above(position[0])
             lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
-            key = (qid, partition, place.bucket, rows.uuid_of(position))
+            key = (qid, partition, place.bucket, message_codec.uuid_of(position))
             column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
-            inserts.append((rows.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives, longest))))
+            inserts.append(
+                (message_codec.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives, longest)))
+            )
             deletes += [
-                (rows.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]))
+                (message_codec.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]))
                 for other in others
                 if other != place
             ]
@@ -150,9 +155,9 @@ class CassandraMessages(Scanning):
         level = self._levels.of(row.queue)
         calls = []
         for (partition, position), places_of_it in zip(wanted, self._candidates(row, wanted, level), strict=True):
-            stamp, value = self._stamps.above(position[0]), rows.uuid_of(position)
+            stamp, value = self._stamps.above(position[0]), message_codec.uuid_of(position)
             calls += [
-                (rows.DELETE[place.kind], (stamp, row.queue.qid, partition, place.bucket, value))
+                (message_codec.DELETE[place.kind], (stamp, row.queue.qid, partition, place.bucket, value))
                 for place in places_of_it
             ]
         self._driver.run_all(calls, consistency=level.writes)
@@ -174,14 +179,14 @@ class CassandraMessages(Scanning):
         owners: list[int] = []
         for number, (partition, position) in enumerate(wanted):
             for place in candidates[number]:
-                key = (row.queue.qid, partition, place.bucket, rows.uuid_of(position))
-                calls.append((rows.FETCH[place.kind], key))
+                key = (row.queue.qid, partition, place.bucket, message_codec.uuid_of(position))
+                calls.append((message_codec.FETCH[place.kind], key))
                 owners.append(number)
         found: dict[int, Message] = {}
         answers = self._driver.run_all(calls, consistency=level.reads)
         for number, answer in zip(owners, answers, strict=True):
             for one in answer:
-                message = rows.message(one, wanted[number][0])
+                message = message_codec.message(one, wanted[number][0])
                 if message.expires > now:
                     found.setdefault(number, message)
         return [found[number] for number in sorted(found)]
@@ -193,7 +198,7 @@ class CassandraMessages(Scanning):
         """
         self._watch.require()
         level = self._levels.of(queue)
-        # Now comes first: the row and the places must be looked at after the horizon has been chosen.
+        # Now comes first: the row and the buckets must be looked at after the horizon has been chosen.
         now, boot = self._clock.both()
         since = self._since(queue, slices, boot)
         row = self._rows.current(queue, since=since)
@@ -228,7 +233,7 @@ class CassandraMessages(Scanning):
     waits_for_network = True
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
-        """See the contract. Begins what :meth:`read` would do if row and places are in memory."""
+        """See the contract. Begins what :meth:`read` would do if row and buckets are in memory."""
         if not self._watch.sound():
             return False
         now, boot = self._clock.both()
@@ -239,7 +244,7 @@ class CassandraMessages(Scanning):
         [horizon] = self._horizons(queue, [part.delayed], now)
         upper = min(part.upper, (horizon, LOW_MIN))
         key = (row.queue.qid, part.partition)
-        known = self._segments.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
+        known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
         if known is None or part.lower >= upper:
             return False
         level = self._levels.of(queue)
@@ -274,13 +279,15 @@ class CassandraMessages(Scanning):
         below = self._levels.empty_below(queue, now)
         if below is None:
             return None
-        return lambda key, probe: self._vacancies.note(key, probe, below)
+        return lambda key, probe: self._empty_ranges.note(key, probe, below)
 
     def _looks(self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float) -> list[Known]:
-        """Returns what is recorded of the places of slices, from memory where that is recent enough."""
+        """Returns what is recorded of the buckets of slices, from memory where that is recent enough."""
         qid, floors = row.queue.qid, self._levels.concludes(row.queue)
         found: list[Known | None] = [
-            self._segments.cached(qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending)
+            self._bucket_index.cached(
+                qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending
+            )
             for part, upper in wanted
         ]
         for descending in (False, True):
@@ -288,7 +295,7 @@ class CassandraMessages(Scanning):
             asked = [
                 (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
             ]
-            looks = self._segments.look(asked, consistency=level.reads, floors=floors, descending=descending)
+            looks = self._bucket_index.look(asked, consistency=level.reads, floors=floors, descending=descending)
             for number, known in zip(missing, looks, strict=True):
                 found[number] = known
         return [known for known in found if known is not None]
@@ -319,16 +326,16 @@ class CassandraMessages(Scanning):
             )
         key = (row.queue.qid, part.partition)
         sources = [
-            self._vacancies.shorten(key, Source(place, _lowest(place, alive)), lower)
+            self._empty_ranges.shorten(key, Source(place, _lowest(place, alive)), lower)
             for place in (*self._own(row, lower[0], bounded[0] + 1, now), *found)
         ]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
-    def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Place]:
-        """Returns the places that are looked at without being recorded."""
+    def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
+        """Returns the buckets that are looked at without being recorded."""
         ahead = CLASSES[row.home] * TICKS_PER_SECOND
         low, high = max(lower, now - row.reach * TICKS_PER_SECOND), min(upper, now + ahead + 1)
-        return placement.own_places(row.home, low, high) if low < high else []
+        return bucketing.own_buckets(row.home, low, high) if low < high else []
 
     def _note_floor(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
         """Remembers, for everybody, where live messages begin, if this read came from below that."""
@@ -340,7 +347,7 @@ class CassandraMessages(Scanning):
             return
         first = gathered.messages[0].position if gathered.messages else gathered.end
         floor = min(first, below)
-        self._segments.raise_floor(
+        self._bucket_index.raise_floor(
             (row.queue.qid, part.partition),
             known,
             floor,
@@ -350,14 +357,14 @@ class CassandraMessages(Scanning):
 
     # By id
 
-    def _candidates(self, row: Row, wanted: _Places, level: InForce) -> list[list[Place]]:
-        """Returns the places that may hold each of some ids; of given ids first, the narrower before the wider.
+    def _candidates(self, row: Row, wanted: _Places, level: InForce) -> list[list[Bucket]]:
+        """Returns the buckets that may hold each of some ids; of given ids first, the narrower before the wider.
 
         Looks them up afresh: whoever names an id knows of its message already.
         """
         found = []
         for known, (_, (at, _)) in zip(self._look(row, wanted, level), wanted, strict=True):
-            own = placement.place_of(at, row.home, placement.HOME)
+            own = bucketing.bucket_of(at, row.home, bucketing.HOME)
             recorded = [place for place in known.recorded.overlapping(at, at + 1) if place != own]
             recorded.sort(key=lambda place: (place.minted, place.end - place.start, -place.kind))
             found.append([*recorded, own])
@@ -372,7 +379,7 @@ class CassandraMessages(Scanning):
             left.setdefault(partition, []).append(at)
         while left:
             asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
-            found_now = self._segments.look(asked, consistency=level.reads, floors=floors)
+            found_now = self._bucket_index.look(asked, consistency=level.reads, floors=floors)
             looks = dict(zip(left, found_now, strict=True))
             for partition, known in looks.items():
                 found.update(((partition, at), known) for at in left[partition] if at < known.high)
@@ -421,8 +428,8 @@ class CassandraMessages(Scanning):
         found = []
         for number, lower, upper in wanted:
             key = (row.queue.qid, number)
-            [up] = self._segments.look([(*key, lower[0])], consistency=reads, floors=floors)
-            [down] = self._segments.look([(*key, upper[0])], consistency=reads, floors=floors, descending=True)
+            [up] = self._bucket_index.look([(*key, lower[0])], consistency=reads, floors=floors)
+            [down] = self._bucket_index.look([(*key, upper[0])], consistency=reads, floors=floors, descending=True)
             extents = (
                 self._extent(row, up, Slice(number, lower, upper), upper, now),
                 self._extent(row, down, Slice(number, lower, upper, descending=True), upper, now),
@@ -448,14 +455,14 @@ class CassandraMessages(Scanning):
         return wait
 
 
-def _place_to_put(row: Row, position: Position, ttl: int, now: int) -> Place:
+def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
     """Returns where a message with a given id goes: apart from minted ones.
 
     Also if its time is still to come: the write may take so long that floors have passed the id when it is made.
     """
     at = position[0]
-    kind = max(row.home, placement.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
-    return placement.place_of(at, kind, placement.PUT)
+    kind = max(row.home, bucketing.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
+    return bucketing.bucket_of(at, kind, bucketing.PUT)
 
 
 def _alive_from(row: Row, floor: Position, now: int) -> list[Position]:
@@ -464,8 +471,8 @@ def _alive_from(row: Row, floor: Position, now: int) -> list[Position]:
     return [max(floor, (now - seconds * TICKS_PER_SECOND, LOW_MIN)) for seconds in longest]
 
 
-def _lowest(place: Place, alive: Sequence[Position]) -> Position:
-    """Returns the position below which nothing in a place is alive.
+def _lowest(place: Bucket, alive: Sequence[Position]) -> Position:
+    """Returns the position below which nothing in a bucket is alive.
 
     What was given its id may have been written just now, however old the id is.
     """

@@ -58,11 +58,11 @@ class CassandraOptions:
         deadline: Seconds after which a call to the store gives up, whatever it waits for.
         speculative: Seconds after which an idempotent request is also sent to a second node.
         clock_difference: Largest difference between the clocks of two web processes in seconds (S).
-        row_age: Seconds for which a queue's row and its segments may be used unread (C); changes of a queue answer
+        row_age: Seconds for which a queue's row and its bucket index may be used unread (C); changes of a queue answer
             after it.
         levels: What ``weak``, ``strong`` and ``very_strong`` mean.
         default_ttl: Seconds a message lives when neither it nor its queue says.
-        cached_queues: Queue rows kept in memory at most, and partitions' segments as well.
+        cached_queues: Queue rows kept in memory at most, and partitions' bucket index as well.
         longest_body: Bytes of the longest body that the service takes: a read asks for no more rows at a time than it
             has room for if all are as long.
         most_pending: Messages that may wait for Cassandra in this process; further ones are refused at once.
@@ -70,7 +70,7 @@ class CassandraOptions:
         catalogue_read: The same of reads of them. Every read must meet every commit (LOCAL_QUORUM: EACH_QUORUM).
         catalogue_serial: Of the lightweight transactions themselves: LOCAL_SERIAL only if one data centre writes.
         catalogue_deadline: Seconds for which a lightweight transaction in doubt is tried again.
-        heartbeat: Seconds between looks at the coordinators' clocks: well below :data:`skew.FRESH`, so that an
+        heartbeat: Seconds between looks at the coordinators' clocks: well below :data:`.clock_check.FRESH`, so that an
             acknowledgement need not wait for one.
         reap_interval: Seconds between looks for what purges and deletes left; None: only when told.
         reap_after: Seconds for which that is left alone.

@@ -16,8 +16,8 @@ from queuey.messages import Measure, Message, Queue, Slice
 from queuey.storage import items as items_of
 from queuey.storage.sqlite import measuring, rows
 from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.live_keys import live_keys
 from queuey.storage.sqlite.messages import SqliteMessages, behind
-from queuey.storage.sqlite.places import live_places
 from queuey.storage.sqlite.reading import RANGE, bounds
 from queuey.storage.sqlite.transaction import Row, Transaction
 
@@ -67,7 +67,7 @@ class SqliteBulk(SqliteMessages):
             if bodies:
                 return _gathered(connection.execute(_ROWS, (*where, limit)), limit, part.max_bytes)
             found: list[list[int]] = [[], [], []]
-            for places in live_places(connection, *where, limit=limit):
+            for places in live_keys(connection, *where, limit=limit):
                 for take, column in zip(_TAKE[1:4], found, strict=True):
                     column.extend(map(take, places))
         return found, len(found[0]) >= limit
@@ -86,7 +86,7 @@ class SqliteBulk(SqliteMessages):
         end = part.lower
         with self._db.readers.reading() as connection:
             where = self._where(connection, queue, part)
-            for places in live_places(connection, *where, limit=part.limit):
+            for places in live_keys(connection, *where, limit=part.limit):
                 count += len(places)
                 end = ids.following(places[-1][1:3])
         return count, end if count >= part.limit else max(part.lower, where[3:5])

@@ -101,7 +101,7 @@ class SqliteCatalogue(Catalogue):
             connection = transaction.connection
             connection.execute("DELETE FROM queues WHERE application = ? AND name = ?", (queue.application, queue.name))
             connection.execute("DELETE FROM offsets WHERE uid = ?", (queue.uid,))
-            connection.execute("INSERT INTO graves (qid) VALUES (?)", (queue.qid,))
+            connection.execute("INSERT INTO pending_deletes (qid) VALUES (?)", (queue.qid,))
 
         self._db.queues.drop(queue.application, queue.name)
         self._db.writer.perform(work)
@@ -117,7 +117,7 @@ class SqliteCatalogue(Catalogue):
                 "UPDATE queues SET qid = ? WHERE application = ? AND name = ?",
                 (purged.qid, queue.application, queue.name),
             )
-            transaction.connection.execute("INSERT INTO graves (qid) VALUES (?)", (queue.qid,))
+            transaction.connection.execute("INSERT INTO pending_deletes (qid) VALUES (?)", (queue.qid,))
             return purged
 
         return self._changed(queue, self._db.writer.perform(work))

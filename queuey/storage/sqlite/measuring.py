@@ -18,7 +18,7 @@ from queuey.messages import Measure, Queue
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.places import FROM
+from queuey.storage.sqlite.live_keys import FROM
 from queuey.storage.sqlite.reading import RANGE
 
 QUEUES = 500
@@ -26,12 +26,13 @@ QUEUES = 500
 MESSAGES = 50_000
 """Messages of one partition that are counted in one snapshot, about."""
 SPARE = 8
-"""Rows that are looked at beyond those which a partition is thought to have: what runs count may be a little low."""
+"""Rows that are looked at beyond those which a partition is thought to have: what windows count may be a little low."""
 _END: Position = (TICKS_MAX + 1, LOW_MIN)
 
 _HELD = (
     "SELECT qp, sum(n), min(max(first, ?2 - span)) FROM json_each(?1) AS asked "
-    "CROSS JOIN runs ON qp >= asked.value << 8 AND qp < (asked.value + 1) << 8 WHERE until > ?2 GROUP BY qp ORDER BY qp"
+    "CROSS JOIN expiry_windows ON qp >= asked.value << 8 AND qp < (asked.value + 1) << 8 WHERE until > ?2 "
+    "GROUP BY qp ORDER BY qp"
 )
 _SOME = (
     "SELECT count(*), sum(size), min(ticks), max(ticks), min(low), max(low), min(expires) "  # noqa: S608 - constants only

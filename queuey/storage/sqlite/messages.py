@@ -15,12 +15,12 @@ from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection, TooLong, hastily
 from queuey.storage.sqlite.database import Database, Watch
+from queuey.storage.sqlite.expiry_windows import estimate, live_windows, lowest_live
 from queuey.storage.sqlite.reading import read_slice, to_messages
-from queuey.storage.sqlite.runs import estimate, live_runs, lowest_live
 from queuey.storage.sqlite.transaction import Append, Transaction
 
 COUNTED = 10_000
-"""Up to so many messages are counted; more are estimated from the runs."""
+"""Up to so many messages are counted; more are estimated from the expiry windows."""
 SLOW = 0.05
 """Seconds that a short read takes only if it has to wait for the disk."""
 AVOIDED = 1.0
@@ -220,7 +220,7 @@ def _count(connection: Connection, qp: int, above: Position, horizon: int, now: 
     count: int = row[0]
     if count <= COUNTED:
         return count, True
-    return max(count, estimate(live_runs(connection, qp, now), now, above[0])), False
+    return max(count, estimate(live_windows(connection, qp, now), now, above[0])), False
 
 
 def behind(queue: Queue, horizon: int, now: int) -> int:

@@ -9,8 +9,8 @@ from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Page, Slice
 from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.expiry_windows import lowest_live
 from queuey.storage.sqlite.rows import decode_meta
-from queuey.storage.sqlite.runs import lowest_live
 
 RANGE = "FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
 """Of a partition, from and up to a position, what has not expired."""

@@ -3,9 +3,9 @@
 ``messages`` is clustered by (queue and partition, id), so a slice is one seek and a walk. ``qp`` is ``qid << 8 |
 partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of :mod:`queuey.ids`.
 
-``runs`` groups the messages of a partition by the time they expire (see :mod:`.runs`): it tells the sweep where to
-look, a read where to begin, and how many messages there are, at the price of one small upsert per partition and commit
-instead of an index entry per message.
+``expiry_windows`` groups the messages of a partition by the time they expire (see :mod:`.expiry_windows`): it tells the
+sweep where to look, a read where to begin, and how many messages there are, at the price of one small upsert per
+partition and commit instead of an index entry per message.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CREATE TABLE messages (
     PRIMARY KEY (qp, ticks, low)
 ) WITHOUT ROWID;
 
-CREATE TABLE runs (
+CREATE TABLE expiry_windows (
     qp INTEGER NOT NULL,
     until INTEGER NOT NULL,      -- all messages of the run have expired by then
     n INTEGER NOT NULL,
@@ -76,13 +76,13 @@ CREATE TABLE runs (
     span INTEGER NOT NULL,
     PRIMARY KEY (qp, until)
 ) WITHOUT ROWID;
-CREATE INDEX runs_by_end ON runs (until);
+CREATE INDEX expiry_windows_by_end ON expiry_windows (until);
 
 -- Ids above clock.last: delayed messages and ids given by clients.
 CREATE TABLE delayed (ticks INTEGER PRIMARY KEY);
 
 -- Message ids (qid) of purged and deleted queues whose rows are still to be removed.
-CREATE TABLE graves (qid INTEGER PRIMARY KEY);
+CREATE TABLE pending_deletes (qid INTEGER PRIMARY KEY);
 
 CREATE TABLE offsets (
     uid INTEGER NOT NULL,

@@ -24,7 +24,7 @@ from queuey.storage.sqlite.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
-_ENDED = "SELECT qp, until, n, first, last, span FROM runs WHERE until <= ? ORDER BY until LIMIT 100"
+_ENDED = "SELECT qp, until, n, first, last, span FROM expiry_windows WHERE until <= ? ORDER BY until LIMIT 100"
 _STEP = (
     "SELECT ticks, low FROM (SELECT ticks, low, row_number() OVER w AS n, sum(octet_length(body)) OVER w AS size "
     "FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND ticks <= ? "
@@ -116,10 +116,10 @@ class Sweep:
                 qp, until, _, first, last, _ = run
                 yield from self._clear(qp, (first, ids.LOW_MIN), last, until)
                 yield self._perform(partial(_forget_run, run))
-        while graves := self._rows("SELECT qid FROM graves LIMIT 100"):
-            for (qid,) in graves:
+        while pending_deletes := self._rows("SELECT qid FROM pending_deletes LIMIT 100"):
+            for (qid,) in pending_deletes:
                 for (qp,) in self._rows(
-                    "SELECT DISTINCT qp FROM runs WHERE qp >= ? AND qp < ?", qid << 8, (qid + 1) << 8
+                    "SELECT DISTINCT qp FROM expiry_windows WHERE qp >= ? AND qp < ?", qid << 8, (qid + 1) << 8
                 ):
                     yield from self._clear(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
                 yield self._perform(partial(_close_grave, qid))
@@ -162,7 +162,9 @@ def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
 
 def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
     """Removes a run unless it has changed since it was looked at: what was added may still be there."""
-    transaction.connection.execute("DELETE FROM runs WHERE (qp, until, n, first, last, span) = (?, ?, ?, ?, ?, ?)", run)
+    transaction.connection.execute(
+        "DELETE FROM expiry_windows WHERE (qp, until, n, first, last, span) = (?, ?, ?, ?, ?, ?)", run
+    )
     return 0
 
 
@@ -173,6 +175,6 @@ def _forget_entries(entries: list[tuple[str, int, int]], transaction: Transactio
 
 
 def _close_grave(qid: int, transaction: Transaction) -> int:
-    transaction.connection.execute("DELETE FROM runs WHERE qp >= ? AND qp < ?", (qid << 8, (qid + 1) << 8))
-    transaction.connection.execute("DELETE FROM graves WHERE qid = ?", (qid,))
+    transaction.connection.execute("DELETE FROM expiry_windows WHERE qp >= ? AND qp < ?", (qid << 8, (qid + 1) << 8))
+    transaction.connection.execute("DELETE FROM pending_deletes WHERE qid = ?", (qid,))
     return 0

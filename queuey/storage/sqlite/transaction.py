@@ -18,7 +18,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.runs import Tally, run_end
+from queuey.storage.sqlite.expiry_windows import WindowCounts, window_end
 
 T = TypeVar("T")
 
@@ -99,7 +99,7 @@ class Transaction:
         self._rows: list[Any] = []
         self._delayed: list[int] = []
         self._delayed_low = 0
-        self.tally = Tally()
+        self.tally = WindowCounts()
         self.touched: set[int] = set()
         self.messages = 0
 
@@ -131,7 +131,7 @@ class Transaction:
             span = item.ttl * TICKS_PER_SECOND
             if item.delay:
                 position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
-                self.tally.add(qp, run_end(span, position[0] + span), position[0], position[0], span, 1)
+                self.tally.add(qp, window_end(span, position[0] + span), position[0], position[0], span, 1)
                 self.touched.add(qp)
             else:
                 tick = next(ticks)
@@ -152,7 +152,7 @@ class Transaction:
             positions.append(position)
         for (qp, span), (count, lowest, highest) in counts.items():
             # At the border between two windows the count of the earlier run stays a little low.
-            self.tally.add(qp, run_end(span, highest + span), lowest, highest, span, count)
+            self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)
             self.touched.add(qp)
         if counts:
             self.last = tick
@@ -199,7 +199,7 @@ class Transaction:
         expires = max(self.now, position[0]) + lifetime
         self.remove([(qp, position)])
         self.connection.execute(_INSERT[1], (qp, *position, expires, body, meta))
-        self.tally.add(qp, run_end(lifetime, expires), position[0], position[0], expires - position[0], 1)
+        self.tally.add(qp, window_end(lifetime, expires), position[0], position[0], expires - position[0], 1)
         self.touched.add(qp)
         if position[0] > self.last:
             self._delayed.append(position[0])
@@ -211,7 +211,7 @@ class Transaction:
         for qp, ticks, low, expires, _, _ in rows:
             places.setdefault(qp, []).append((ticks, low))
             lifetime = expires - max(self.now, ticks)
-            entry = counts.setdefault((qp, run_end(lifetime, expires)), [0, ticks, ticks, 0])
+            entry = counts.setdefault((qp, window_end(lifetime, expires)), [0, ticks, ticks, 0])
             entry[0] += 1
             entry[1] = min(entry[1], ticks)
             entry[2] = max(entry[2], ticks)

@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import apsw
+from queuey.storage.sqlite.runs import run_end
 
 from queuey import ids
 from queuey.messages import Message, QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite.connection import FILE
-from queuey.storage.sqlite.runs import run_end
 from tests.bench import nodes, on_cassandra, service
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.measures.scale import FLAT

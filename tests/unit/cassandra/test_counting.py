@@ -11,20 +11,21 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.ids import FIRST, LOW_MIN, Position
-from queuey.storage.cassandra import counting, placement, rows
+from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucketing import HOME, Bucket
 from queuey.storage.cassandra.driver import TooManyDead
-from queuey.storage.cassandra.placement import HOME, Place
-from queuey.storage.cassandra.reading import Extent, Source
+from queuey.storage.cassandra.read import counting
+from queuey.storage.cassandra.read.reading import Extent, Source
 
 NOW = ids.seconds_to_ticks(1_750_000_000)
-START = NOW // placement.width(1, 3) * placement.width(1, 3)
+START = NOW // bucketing.width(1, 3) * bucketing.width(1, 3)
 KEY = (7, 1)
 
 
 class Counted:
     """Places with so many messages each, a tick apart; answers what is asked of their ids."""
 
-    def __init__(self, places: dict[Place, int]) -> None:
+    def __init__(self, places: dict[Bucket, int]) -> None:
         self.places = places
         self.counts = 0
         self.listed = 0
@@ -42,16 +43,16 @@ class Counted:
         found = [
             at for number in range(self.places[place]) if bounds[0] <= (at := (place.start + number, 0)) <= bounds[1]
         ]
-        if statement in rows.COUNT:
+        if statement in message_codec.COUNT:
             if self.refuses:
                 raise TooManyDead("too many")
             self.counts += 1
             return [(len(found),)]
-        assert statement in {*rows.IDS_UP, *rows.IDS_DOWN}, "bodies are not needed"
-        if statement in rows.IDS_DOWN:
+        assert statement in {*message_codec.IDS_UP, *message_codec.IDS_DOWN}, "bodies are not needed"
+        if statement in message_codec.IDS_DOWN:
             found.reverse()
         self.listed += len(found[: limit[0]])
-        return [(rows.id_bytes(*at), NOW + 1) for at in found[: limit[0]]]
+        return [(message_codec.id_bytes(*at), NOW + 1) for at in found[: limit[0]]]
 
     def tally(
         self, *, lower: Position = FIRST, upper: Position = counting.END, complete: bool = True
@@ -63,10 +64,10 @@ class Counted:
         return counting.tally(self, KEY, (extent, extent), "QUORUM", now=NOW)  # type: ignore[arg-type]
 
 
-def narrow(counts: Sequence[int]) -> dict[Place, int]:
-    """Touching places of a minute."""
-    size = placement.width(1, 3)
-    return {placement.place_of(START + number * size, 1, 3): count for number, count in enumerate(counts)}
+def narrow(counts: Sequence[int]) -> dict[Bucket, int]:
+    """Touching buckets of a minute."""
+    size = bucketing.width(1, 3)
+    return {bucketing.bucket_of(START + number * size, 1, 3): count for number, count in enumerate(counts)}
 
 
 def test_nothing() -> None:
@@ -91,8 +92,8 @@ def test_few_messages_are_counted_exactly(counts: list[int]) -> None:
 
 @pytest.mark.parametrize("size", [counting.LISTED, counting.LISTED + 1])
 def test_from_two_thousand_on_cassandra_counts(size: int) -> None:
-    """At the bound the way of counting changes; of one place number and ends are right in both."""
-    partition = Counted({placement.place_of(START, 1, HOME): size})
+    """At the bound the way of counting changes; of one bucket number and ends are right in both."""
+    partition = Counted({bucketing.bucket_of(START, 1, HOME): size})
     [place] = partition.places
     exact = size == counting.LISTED
     assert partition.tally() == (size, exact, (place.start, 0), (place.start + size - 1, 0))
@@ -100,7 +101,7 @@ def test_from_two_thousand_on_cassandra_counts(size: int) -> None:
 
 
 def test_many_narrow_places_are_estimated_from_both_ends() -> None:
-    """Of a hundred places eight are counted, and the others are taken to be like them."""
+    """Of a hundred buckets eight are counted, and the others are taken to be like them."""
     partition = Counted(narrow([300] * 100))
     found = partition.tally()
     assert (found.size, found.exact) == (30_000, False)
@@ -112,7 +113,7 @@ def test_many_narrow_places_are_estimated_from_both_ends() -> None:
 
 def test_what_lies_between_two_looks_is_estimated() -> None:
     """Where the looks from both ends do not meet, what is between is taken to be as dense as what they reach."""
-    partition = Counted({placement.place_of(START, 1, HOME): 100, **narrow([300] * 200)})
+    partition = Counted({bucketing.bucket_of(START, 1, HOME): 100, **narrow([300] * 200)})
     wide, *places = (Source(place, (place.start, LOW_MIN)) for place in partition.places)
     extents = (
         Extent([wide, *places[:20]], FIRST, (places[20].place.start, LOW_MIN), complete=False),
@@ -125,8 +126,8 @@ def test_what_lies_between_two_looks_is_estimated() -> None:
 
 
 def test_wide_places_are_counted_beside_narrow_ones() -> None:
-    """What lies in the wide places is added, not multiplied."""
-    wide = placement.place_of(START, 1, HOME)
+    """What lies in the wide buckets is added, not multiplied."""
+    wide = bucketing.bucket_of(START, 1, HOME)
     found = Counted({wide: 5000, **narrow([300] * 20)}).tally()
     assert found.size == 5000 + 20 * 300
 
@@ -141,7 +142,7 @@ def test_bounds_are_part_of_the_query() -> None:
 
 
 def test_what_is_not_known_in_full_is_not_exact() -> None:
-    """Few messages in the places that are known say nothing of those that are not."""
+    """Few messages in the buckets that are known say nothing of those that are not."""
     found = Counted(narrow([3, 4])).tally(complete=False)
     assert (found.size, found.exact) == (7, False)
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.messages import Queue
-from queuey.storage.cassandra import placement
-from queuey.storage.cassandra.queue_rows import Row, next_reach
-from queuey.storage.cassandra.writer import beyond_reach
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.catalogue.queue_cache import Row, next_reach
+from queuey.storage.cassandra.write.writer import beyond_reach
 
 HOUR, DAY = 3600, 86400
 
@@ -16,7 +16,7 @@ HOUR, DAY = 3600, 86400
 def row_with(reach: int) -> Row:
     """The row of a queue that was made with such a TTL."""
     queue = Queue(application="acme", name="q", uid=1, qid=2)
-    return Row(queue=queue, home=placement.class_of(reach), reach=reach, read_at=0.0)
+    return Row(queue=queue, home=bucketing.class_of(reach), reach=reach, read_at=0.0)
 
 
 def test_ttls_within_reach_need_nothing() -> None:
@@ -26,7 +26,7 @@ def test_ttls_within_reach_need_nothing() -> None:
 
 
 def test_a_longer_class_needs_no_reach() -> None:
-    """Messages that live longer than the queue's class lie in recorded places, which are read in full."""
+    """Messages that live longer than the queue's class lie in recorded buckets, which are read in full."""
     assert beyond_reach(row_with(3 * DAY), {388 * DAY}) == 0
 
 
@@ -41,4 +41,4 @@ def test_all_messages_of_the_home_class_are_within_the_raised_reach(ttl: int, tt
     row = row_with(ttl)
     longest = beyond_reach(row, ttls)
     reach = max(row.reach, next_reach(longest, row.home) if longest else 0)
-    assert all(one <= reach or placement.class_of(one) > row.home for one in ttls)
+    assert all(one <= reach or bucketing.class_of(one) > row.home for one in ttls)

@@ -1,4 +1,4 @@
-"""Reading slices out of many places: what is asked for, and what comes of the answers."""
+"""Reading slices out of many buckets: what is asked for, and what comes of the answers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Page, Slice
-from queuey.storage.cassandra import placement, reading, rows
-from queuey.storage.cassandra.driver import Done, Encoded, Statement, TooManyDead, wire
-from queuey.storage.cassandra.placement import DENSE_LOAD, HOME, LEVELS, LOAD, PUT, Place
-from queuey.storage.cassandra.reading import Extent, Gathered, Probe, Rounds, Source
+from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucketing import DENSE_LOAD, HOME, LEVELS, LOAD, PUT, Bucket
+from queuey.storage.cassandra.driver import Done, Encoded, Statement, TooManyDead, cql_frames
+from queuey.storage.cassandra.read import reading
+from queuey.storage.cassandra.read.reading import Extent, Gathered, Probe, Rounds, Source
 from queuey.storage.deadlines import Deadline
 
 START = ids.seconds_to_ticks(1_750_000_000)
@@ -35,22 +36,22 @@ Row = tuple[bytes, bytes | None, int | None, bytes | None]
 
 @dataclass
 class Partition:
-    """The places of a partition: what lies in each, and what was asked of them."""
+    """The buckets of a partition: what lies in each, and what was asked of them."""
 
-    places: dict[Place, dict[Position, Row]] = field(default_factory=dict)
-    lowest: dict[Place, Position] = field(default_factory=dict)
+    places: dict[Bucket, dict[Position, Row]] = field(default_factory=dict)
+    lowest: dict[Bucket, Position] = field(default_factory=dict)
     rounds: list[list[Probe]] = field(default_factory=list)
     most_dead: int | None = None
     """Dead rows (without an end here; Cassandra does not give them) that one probe may pass."""
 
-    def add(self, place: Place, position: Position, body: str, expires: int | None = ALIVE) -> None:
-        """Puts a row into a place."""
+    def add(self, place: Bucket, position: Position, body: str, expires: int | None = ALIVE) -> None:
+        """Puts a row into a bucket."""
         meta = None if place.minted else b"\0"
         value = None if expires is None else body.encode()
-        self.places.setdefault(place, {})[position] = (rows.id_bytes(*position), value, expires, meta)
+        self.places.setdefault(place, {})[position] = (message_codec.id_bytes(*position), value, expires, meta)
 
-    def source(self, place: Place) -> Source:
-        """A place as the reader is told of it."""
+    def source(self, place: Bucket) -> Source:
+        """A bucket as the reader is told of it."""
         return Source(place, self.lowest.get(place, (place.start, LOW_MIN)))
 
     def answer(self, probe: Probe) -> list[Row]:
@@ -92,9 +93,9 @@ class Partition:
         return sorted(found.items())
 
 
-def place_at(at: int, level: int = HOME, kind: int = 1) -> Place:
-    """The place of a time."""
-    return placement.place_of(at, kind, level)
+def place_at(at: int, level: int = HOME, kind: int = 1) -> Bucket:
+    """The bucket of a time."""
+    return bucketing.bucket_of(at, kind, level)
 
 
 @st.composite
@@ -107,7 +108,7 @@ def positions(draw: st.DrawFn) -> Position:
 
 @st.composite
 def partitions(draw: st.DrawFn) -> Partition:
-    """Messages in places of all levels and two classes, some expired, some in a second place because they were put."""
+    """Messages in buckets of all levels and two classes, some expired, some in a second bucket as they were put."""
     partition = Partition()
     given_levels = [level for level in LEVELS if level >= PUT]
     for number, at in enumerate(draw(st.lists(positions(), max_size=60, unique=True))):
@@ -149,7 +150,7 @@ def reader_of(wanted: Slice, extent: Extent, longest: int = LONGEST) -> Rounds:
 
 
 def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], longest: int = LONGEST) -> Page:
-    """Reads a page; ``looks``: where what is known of the partition's places ends."""
+    """Reads a page; ``looks``: where what is known of the partition's buckets ends."""
     lower, upper = wanted.lower, wanted.upper
     if wanted.descending:
         lower = max([lower, *(at for at in looks if at < upper)])
@@ -167,7 +168,7 @@ def read_page(partition: Partition, wanted: Slice, looks: Sequence[Position], lo
 
 
 def check_round(partition: Partition, probes: Sequence[Probe], extent: Extent, wanted: Slice) -> None:
-    """Sees that a round asks each place once, and for nothing that cannot be wanted."""
+    """Sees that a round asks each bucket once, and for nothing that cannot be wanted."""
     assert probes
     assert len({probe.place for probe in probes}) == len(probes)
     for probe in probes:
@@ -229,7 +230,7 @@ def test_both_directions_give_the_same(partition: Partition, looks: list[Positio
 
 
 def idle(count: int, step: int = HOUR) -> Partition:
-    """A partition with messages in the wide places only."""
+    """A partition with messages in the wide buckets only."""
     partition = Partition()
     for number in range(count):
         at = START + number * step
@@ -238,9 +239,9 @@ def idle(count: int, step: int = HOUR) -> Partition:
 
 
 def hot(count: int, level: int = 4) -> Partition:
-    """A partition with a message in each of many narrow places, and an empty wide one."""
+    """A partition with a message in each of many narrow buckets, and an empty wide one."""
     partition = Partition({place_at(START): {}})
-    size = placement.width(1, level)
+    size = bucketing.width(1, level)
     for number in range(count):
         at = START // size * size + number * size
         partition.add(place_at(at, level), (at, 0), f"{number}")
@@ -256,7 +257,7 @@ def read_once(partition: Partition, wanted: Slice, longest: int = LONGEST) -> li
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_an_idle_queue_costs_one_round_of_two_probes(descending: bool) -> None:  # noqa: FBT001
-    """With nothing but two wide places, each is asked once, side by side."""
+    """With nothing but two wide buckets, each is asked once, side by side."""
     partition = idle(20, 8 * HOUR)
     partition.places.setdefault(place_at(START - 96 * HOUR), {})
     assert len(partition.places) <= 3
@@ -267,7 +268,7 @@ def test_an_idle_queue_costs_one_round_of_two_probes(descending: bool) -> None: 
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_a_page_that_lies_in_one_narrow_place_costs_one_round(descending: bool) -> None:  # noqa: FBT001
-    """Reading the head or the tail of a hot partition asks one narrow place, and the wide one beside it."""
+    """Reading the head or the tail of a hot partition asks one narrow bucket, and the wide one beside it."""
     partition = hot(300)
     assert len(read_once(partition, Slice(1, upper=END, limit=1, descending=descending))) == 1
     [probes] = partition.rounds
@@ -275,7 +276,7 @@ def test_a_page_that_lies_in_one_narrow_place_costs_one_round(descending: bool) 
 
 
 def test_empty_places_are_passed_in_growing_strides() -> None:
-    """Behind a hundred empty narrow places a page takes a few rounds, none of more than 16 of them."""
+    """Behind a hundred empty narrow buckets a page takes a few rounds, none of more than 16 of them."""
     partition = hot(101)
     narrow = sorted((place for place in partition.places if not place.wide), key=lambda place: place.start)
     for place in narrow[:-1]:
@@ -288,7 +289,7 @@ def test_empty_places_are_passed_in_growing_strides() -> None:
 
 @pytest.mark.parametrize("descending", [False, True])
 def test_many_wide_places_are_not_all_asked_at_once(descending: bool) -> None:  # noqa: FBT001
-    """Where messages were put at ids of many years, a page asks a bounded number of places at a time."""
+    """Where messages were put at ids of many years, a page asks a bounded number of buckets at a time."""
     partition = Partition()
     for number in range(500):
         at = START + number * 6 * HOUR
@@ -319,7 +320,7 @@ def test_large_bodies_are_not_asked_for_in_vain() -> None:
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("short", [0, 1, 40])
 def test_no_round_asks_for_more_bytes_than_a_few_pages_have(short: int, descending: bool) -> None:  # noqa: FBT001
-    """Also where short messages come before the long ones, no round asks for more than four pages, or a row a place."""
+    """Also where short messages come before long ones, no round asks for more than four pages, or a row a bucket."""
     partition = Partition()
     for level in (HOME, 1, PUT):
         for number in range(100):
@@ -341,7 +342,7 @@ def test_a_page_of_short_messages_comes_in_one_round() -> None:
 
 
 def test_a_place_below_its_lowest_is_not_asked() -> None:
-    """Nothing is asked of a place in which nothing can be alive."""
+    """Nothing is asked of a bucket in which nothing can be alive."""
     partition = hot(3)
     last = max(partition.places, key=lambda place: place.start)
     for place in partition.places:
@@ -351,7 +352,7 @@ def test_a_place_below_its_lowest_is_not_asked() -> None:
 
 
 def test_what_was_loaded_or_put_counts_more_than_what_was_minted() -> None:
-    """A message in two places is shown once, as it was put."""
+    """A message in two buckets is shown once, as it was put."""
     for level in (PUT, LOAD, DENSE_LOAD):
         partition = Partition()
         partition.add(place_at(START), (START, 0), "minted")
@@ -382,7 +383,7 @@ class Answering:
     def run_encoded(self, calls: Sequence[tuple[Encoded, Any]], *, consistency: str) -> list[list[Any]]:
         """Answers queries of messages by their encoded values."""
         self.calls.append(len(calls))
-        self.rows.append(sum(int.from_bytes(wire.values_of(call.values)[-1], "big") for call, _ in calls))
+        self.rows.append(sum(int.from_bytes(cql_frames.values_of(call.values)[-1], "big") for call, _ in calls))
         return [self._decoded(call, decode) for call, decode in calls]
 
     def begin_encoded(self, call: Encoded, decode: Any, *, consistency: str, done: Done) -> None:  # noqa: ANN401
@@ -394,8 +395,8 @@ class Answering:
             done(None, error)
 
     def _decoded(self, call: Encoded, decode: Any) -> list[Any]:  # noqa: ANN401
-        assert decode is rows.decode
-        values = wire.values_of(call.values)
+        assert decode is message_codec.decode
+        values = cql_frames.values_of(call.values)
         assert len(values) == call.markers
         _, part, bucket, low, high, limit = values
         numbers = [int.from_bytes(value, "big") for value in (part, bucket, limit)]
@@ -404,8 +405,8 @@ class Answering:
     def _answer(
         self, statement: Statement, part: int, bucket: int, bounds: tuple[bytes, bytes], limit: int
     ) -> list[Row]:
-        place = Place(next(n for n, name in enumerate(placement.NAMES) if f"_{name} " in statement.cql), bucket)
-        lower, upper = rows.position_of(bounds[0]), ids.following(rows.position_of(bounds[1]))
+        place = Bucket(next(n for n, name in enumerate(bucketing.NAMES) if f"_{name} " in statement.cql), bucket)
+        lower, upper = message_codec.position_of(bounds[0]), ids.following(message_codec.position_of(bounds[1]))
         probe = Probe(place, lower, upper, limit, "DESC" in statement.cql)
         if self.partitions[part].refuses(probe):
             raise TooManyDead("too many")

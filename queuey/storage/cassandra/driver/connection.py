@@ -25,13 +25,13 @@ from cassandra.policies import ConstantReconnectionPolicy
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import policies, requests, wire
+from queuey.storage.cassandra.driver import cql_frames, policies, requests
+from queuey.storage.cassandra.driver.countdown import MOST, Countdown
+from queuey.storage.cassandra.driver.cql_frames import Encoded
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
-from queuey.storage.cassandra.driver.express import Decode, Express, Roomy
-from queuey.storage.cassandra.driver.gathering import MOST, Gathering
+from queuey.storage.cassandra.driver.fast_path import Decode, FastPath, Roomy
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
 from queuey.storage.cassandra.driver.topology import Host, Watchman, copies_of, tls
-from queuey.storage.cassandra.driver.wire import Encoded
 from queuey.storage.cassandra.options import CassandraOptions, Target
 from queuey.storage.deadlines import Deadline
 
@@ -72,7 +72,7 @@ class Driver:
         self._problem: str = "Cassandra has not been reached yet"
         self._cluster: Cluster | None = None
         self._session: Session | None = None
-        self._express: Express | None = None
+        self._express: FastPath | None = None
         self._usable = False
         self._copies: tuple[object, Mapping[str, int]] = None, {}
         """The keyspace's strategy, and what it means."""
@@ -137,7 +137,7 @@ class Driver:
             cluster.shutdown()
             raise
         session.use_client_timestamp = False
-        self._express = Express(session, self.target.keyspace, self._options.speculative)
+        self._express = FastPath(session, self.target.keyspace, self._options.speculative)
         self._cluster, self._session = cluster, session
 
     def _start(self, cluster: Cluster) -> Session:
@@ -168,7 +168,7 @@ class Driver:
         return Cluster(
             self.target.hosts,
             port=self.target.port,
-            protocol_version=wire.PROTOCOL,
+            protocol_version=cql_frames.PROTOCOL,
             connection_class=Roomy,
             auth_provider=auth,
             ssl_context=tls(options),
@@ -315,7 +315,7 @@ class Driver:
         """
         if not calls:
             return []
-        gathering = Gathering(len(calls), self._deadline, most)
+        gathering = Countdown(len(calls), self._deadline, most)
         for number, (statement, values) in enumerate(calls):
             done = gathering.taker(number)
             self.begin(statement, values, consistency=consistency, timeout=timeout, done=done)
@@ -400,12 +400,12 @@ class Driver:
             prepared = self._prepare(session, statement)
             level = requests.level(consistency)
             if len(rows) == 1:
-                opcode, body = wire.EXECUTE, wire.execute(prepared.query_id, count, rows[0], level)
+                opcode, body = cql_frames.EXECUTE, cql_frames.execute(prepared.query_id, count, rows[0], level)
             else:
-                opcode, body = wire.BATCH, wire.batch(prepared.query_id, count, rows, level)
+                opcode, body = cql_frames.BATCH, cql_frames.batch(prepared.query_id, count, rows, level)
 
             def own_way(tell: Done, attempts: int, left: float) -> None:
-                values = [wire.values_of(row) for row in rows]
+                values = [cql_frames.values_of(row) for row in rows]
                 self._ask_raw(prepared, values, routing_key, level, left, tell, reads=False, attempts=attempts)
 
             express.send(
@@ -436,7 +436,7 @@ class Driver:
         """
         if not calls:
             return []
-        gathering = Gathering(len(calls), self._deadline)
+        gathering = Countdown(len(calls), self._deadline)
         for number, (call, decode) in enumerate(calls):
             self.begin_encoded(call, decode, consistency=consistency, done=gathering.taker(number))
         rows, errors = gathering.wait()
@@ -453,12 +453,12 @@ class Driver:
             prepared = self._prepare(session, call.statement)
 
             def own_way(tell: Done, attempts: int, left: float) -> None:
-                values = [wire.values_of(call.values)]
+                values = [cql_frames.values_of(call.values)]
                 self._ask_raw(prepared, values, call.routing_key, level, left, tell, reads=True, attempts=attempts)
 
             express.send(
-                wire.EXECUTE,
-                wire.execute(prepared.query_id, call.markers, call.values, level),
+                cql_frames.EXECUTE,
+                cql_frames.execute(prepared.query_id, call.markers, call.values, level),
                 call.routing_key,
                 prepared.result_metadata,
                 timeout=self._patience(None, reads=True),
@@ -548,7 +548,7 @@ class Driver:
             raise self._refusal()
         return session
 
-    def _open_express(self) -> Express:
+    def _open_express(self) -> FastPath:
         express = self._express
         if express is None:
             raise self._refusal()

@@ -12,7 +12,7 @@ from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStateme
 from queuey.errors import StoreUnavailable
 
 UNSET = UNSET_VALUE
-"""Bound in place of a value, leaves its column alone (None would write a tombstone)."""
+"""Bound instead of a value, leaves its column alone (None would write a tombstone)."""
 
 Rows = list[Any]
 """Rows of a result: tuples of Python values."""

@@ -1,0 +1,1 @@
+"""Operating a keyspace: migrations, the doctor, garbage collection."""

@@ -1,0 +1,127 @@
+"""``queuey doctor`` on a Cassandra store: asks every node, and the keyspace, and hands the answers to the outcomes.
+
+It connects by itself and needs no schema, so that it also helps where a store cannot be opened.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import UUID
+
+from queuey.errors import StoreUnavailable
+from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND
+from queuey.messages import Finding
+from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings
+from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
+from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.options import CassandraOptions, Target
+
+__all__ = ["acknowledgement_of", "examine"]
+
+CONNECT_WITHIN = 8.0
+
+_KEYSPACE = Statement("SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?")
+_GRACE = Statement("SELECT table_name, gc_grace_seconds FROM system_schema.tables WHERE keyspace_name = ?")
+_VERSION = Statement("SELECT release_version FROM system.local")
+_NOW = Statement("SELECT now() FROM system.local")
+
+Look = Callable[[], list[Finding]]
+
+
+def examine(target: Target, options: CassandraOptions) -> list[Finding]:
+    """Looks at everything that a Cassandra store's promises rest on. Changes nothing, never raises."""
+    try:
+        with _connected(target, options, keyspace=False) as driver:
+            return [*_cluster(driver, target, options), *_keyspace(driver, target, options)]
+    except StoreUnavailable as error:
+        advice = "Check the addresses in store, the nodes, and the cassandra_ settings."
+        return [Finding("nodes", "fail", str(error), advice)]
+
+
+def _cluster(driver: Driver, target: Target, options: CassandraOptions) -> Iterator[Finding]:
+    yield doctor_rules.nodes(driver.hosts())
+    yield doctor_rules.access(target, options)
+    yield from _guarded(driver, "version", lambda: [_versions(driver)])
+    yield from _guarded(driver, "clocks", lambda: [_clocks(driver, options)])
+    yield from _guarded(driver, "acknowledged", lambda: _settings(driver))
+
+
+def _keyspace(driver: Driver, target: Target, options: CassandraOptions) -> Iterator[Finding]:
+    make = f"queuey migrate --store {target.url}"
+    if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
+        advice = f"Make it: {make} --replication COPIES"
+        yield Finding("schema", "fail", f"keyspace {target.keyspace} is not there", advice)
+        return
+    hosts = driver.hosts()
+    copies = driver.replication()
+    yield from doctor_rules.replication(copies, hosts)
+    yield from doctor_rules.levels(options, copies)
+    yield from _guarded(driver, "schema", lambda: [_schema(target, options, make)])
+    yield from _guarded(driver, "gc_grace", lambda: [_grace(driver, target)])
+
+
+def _guarded(driver: Driver, check: str, look: Look) -> list[Finding]:
+    """Turns a question that Cassandra did not answer into a finding, so that the other checks still run."""
+    try:
+        return look()
+    except StoreUnavailable as error:
+        return [doctor_rules.unanswered(check, str(error), driver.hosts())]
+
+
+def _settings(driver: Driver) -> list[Finding]:
+    nodes = node_settings.nodes_of(driver)
+    return [doctor_rules.acknowledged(nodes), doctor_rules.paxos(nodes)]
+
+
+def _versions(driver: Driver) -> Finding:
+    found: dict[str, str] = {}
+    _each(driver, _VERSION, lambda address, rows: found.update({address: str(rows[0][0])}))
+    return doctor_rules.versions(found)
+
+
+def _clocks(driver: Driver, options: CassandraOptions) -> Finding:
+    ahead: dict[str, float] = {}
+    driver.run(_NOW, consistency="ONE")  # Prepares it, so that what follows is one exchange.
+    asked = time.time()
+
+    def note(address: str, rows: Rows) -> None:
+        theirs: UUID = rows[0][0]
+        ahead[address] = (asked + time.time()) / 2 - (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
+
+    _each(driver, _NOW, note)
+    return doctor_rules.clocks(ahead, options.clock_difference)
+
+
+def _each(driver: Driver, statement: Statement, note: Callable[[str, Rows], None]) -> None:
+    failed = node_settings.ask_each(driver, statement, note)
+    if failed:
+        raise StoreUnavailable("; ".join(f"{address}: {reason}" for address, reason in sorted(failed.items())))
+
+
+def _schema(target: Target, options: CassandraOptions, make: str) -> Finding:
+    with _connected(target, options, keyspace=True) as driver:
+        problem = migrations.schema_problem(driver)
+        if problem is not None:
+            return Finding("schema", "fail", problem, f"{make}, with the version of Queuey that is to be used.")
+        if not driver.agrees():
+            advice = "See nodetool describecluster; restart the nodes that differ."
+            return Finding("schema", "fail", "the nodes disagree on the schema", advice)
+    return Finding("schema", "ok", f"keyspace {target.keyspace} is up to date, and the nodes agree on it")
+
+
+def _grace(driver: Driver, target: Target) -> Finding:
+    tables = dict(driver.run(_GRACE, (target.keyspace,), consistency="ONE"))
+    return doctor_rules.grace(tables, max(node.hints for node in node_settings.nodes_of(driver)))
+
+
+@contextmanager
+def _connected(target: Target, options: CassandraOptions, *, keyspace: bool) -> Iterator[Driver]:
+    driver = Driver(target, options, keyspace=keyspace)
+    try:
+        if not driver.ready(CONNECT_WITHIN):
+            raise StoreUnavailable(driver.problem() or "Cassandra cannot be reached")
+        yield driver
+    finally:
+        driver.close()

@@ -1,0 +1,216 @@
+"""What to think of what was found in a Cassandra cluster; pure functions, :mod:`.examination` asks the nodes."""
+
+from __future__ import annotations
+
+import ipaddress
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from queuey.messages import Finding
+from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
+from queuey.storage.cassandra.admin.quorum_overlap import Copies, Meeting, meeting, quorum
+from queuey.storage.cassandra.consistency_levels import usual
+from queuey.storage.cassandra.driver import Host
+from queuey.storage.cassandra.ids.clock_check import RED, REFUSE
+from queuey.storage.cassandra.options import CassandraOptions, Level, Target
+
+OLDEST = (4, 1)
+"""The first version of Cassandra with ``paxos_variant: v2``."""
+
+_MEETS: Mapping[Meeting, str] = {
+    "everywhere": "every read meets every acknowledged write",
+    "locally": "a read meets every acknowledged write of its own data centre",
+    "never": "a read may miss an acknowledged write",
+}
+
+
+def nodes(hosts: Sequence[Host]) -> Finding:
+    """Judges which nodes are there."""
+    centres = sorted({host.dc for host in hosts})
+    counts = ", ".join(f"{sum(host.dc == name for host in hosts)} in {name}" for name in centres)
+    down = sorted(host.address for host in hosts if not host.up)
+    if not down:
+        return Finding("nodes", "ok", f"all up: {counts}")
+    return Finding(
+        "nodes", "warn", f"{counts}; down: {', '.join(down)}", "Start them again, or remove them by nodetool."
+    )
+
+
+def unanswered(check: str, reason: str, hosts: Sequence[Host]) -> Finding:
+    """Judges a check that Cassandra gave no answer to: while nodes are down, that is likely to be why."""
+    down = sorted(host.address for host in hosts if not host.up)
+    if down:
+        text = f"cannot be checked while nodes are down: {reason}"
+        return Finding(check, "fail", text, f"Start {', '.join(down)} again, then look again.")
+    return Finding(check, "fail", reason, "See whether the nodes are well, and what this user may read.")
+
+
+def versions(found: Mapping[str, str]) -> Finding:
+    """Judges the nodes' versions of Cassandra, by address."""
+    distinct = sorted(set(found.values()))
+    text = f"Cassandra {' and '.join(distinct)}"
+    if len(distinct) > 1:
+        return Finding("version", "warn", text, "Finish the upgrade; change no schema before.")
+    if any(_number(version) < OLDEST for version in distinct):
+        return Finding("version", "warn", text, "Only 4.1 and later are tested; upgrade.")
+    return Finding("version", "ok", text)
+
+
+def access(target: Target, options: CassandraOptions) -> Finding:
+    """Judges who may connect."""
+    gaps = []
+    if options.user is None:
+        gaps.append("without a password")
+    if not (options.tls or options.tls_ca or options.tls_cert):
+        gaps.append("without encryption")
+    if not gaps:
+        return Finding("access", "ok", f"by password, encrypted, as user {options.user}")
+    text = f"connected {' and '.join(gaps)}"
+    if all(_is_loopback(host) for host in target.hosts):
+        return Finding("access", "ok", f"{text}, on this machine only")
+    return Finding(
+        "access", "warn", text, "Whoever reaches the port can do the same: see cassandra_user and cassandra_tls."
+    )
+
+
+def replication(copies: Copies, hosts: Sequence[Host]) -> list[Finding]:
+    """Judges how many copies there are, and whether there are nodes for them.
+
+    Args:
+        copies: By data centre; under the empty name where the keyspace knows no data centres.
+        hosts: All nodes.
+    """
+    shown = ", ".join(f"{count} in {name}" if name else str(count) for name, count in copies.items())
+    text = f"copies: {shown}"
+    for name, count in copies.items():
+        there = sum(name in {"", host.dc} for host in hosts)
+        if there < count:
+            state: Literal["warn", "fail"] = "fail" if there < quorum(count) else "warn"
+            advice = "Add nodes, or keep fewer copies (ALTER KEYSPACE)."
+            return [Finding("replication", state, f"{text}, but {there} nodes{_in(name)}", advice)]
+    findings = []
+    if "" in copies and len({host.dc for host in hosts}) > 1:
+        advice = "ALTER KEYSPACE … WITH replication = {'class': 'NetworkTopologyStrategy', …}, then repair."
+        findings.append(Finding("replication", "warn", f"{text}, placed without regard to data centres", advice))
+    if any(count == 1 for count in copies.values()):
+        advice = "For production keep 3 copies: with one, a node that is down stops its queues, a lost disk loses them."
+        findings.append(Finding("replication", "warn", text, advice))
+    elif any(count - quorum(count) < 1 for count in copies.values()):
+        advice = "Keep 3 copies: of 2, a majority is both, so no node may be down."
+        findings.append(Finding("replication", "warn", text, advice))
+    return findings or [Finding("replication", "ok", text)]
+
+
+def levels(options: CassandraOptions, copies: Copies) -> list[Finding]:
+    """Judges whether reads meet writes, for each consistency level and for the catalogue.
+
+    Args:
+        options: With the levels.
+        copies: By data centre.
+    """
+    return [
+        *(_level(name, level, copies) for name, level in options.levels.items()),
+        _catalogue(options.catalogue_write, options.catalogue_read, copies),
+    ]
+
+
+def acknowledged(found: list[Node]) -> Finding:
+    """Judges what an acknowledgement means."""
+    meaning = describe_sync(found)
+    if meaning.level == "fsync":
+        return Finding("acknowledged", "ok", meaning.text)
+    advice = "Set commitlog_sync: group (or batch) in every node's cassandra.yaml if a power cut must lose nothing."
+    return Finding("acknowledged", "warn", meaning.text, advice)
+
+
+def clocks(ahead: Mapping[str, float], difference: float) -> Finding:
+    """Judges this machine's clock and the nodes'.
+
+    Args:
+        ahead: By node, seconds that this machine's clock is ahead of it.
+        difference: Largest difference allowed between two services (S), seconds.
+    """
+    median = statistics.median(ahead.values())
+    widest = max(abs(value) for value in ahead.values())
+    text = f"this machine is {median:+.3f} s off the nodes' median; allowed are {REFUSE * difference:g} s"
+    if abs(median) > REFUSE * difference:
+        return Finding(
+            "clocks", "fail", text, "Set this machine's clock (NTP); until then the service refuses to serve."
+        )
+    if abs(median) > RED * difference:
+        return Finding("clocks", "warn", text, "Set this machine's clock (NTP): it is close to the limit.")
+    off = sorted(name for name, value in ahead.items() if abs(value - median) > RED * difference)
+    if off:
+        return Finding("clocks", "warn", f"off the others: {', '.join(off)}", "Set the clocks of these nodes (NTP).")
+    return Finding("clocks", "ok", f"within {widest:.3f} s of every node; allowed are {REFUSE * difference:g} s")
+
+
+def paxos(found: Iterable[Node]) -> Finding:
+    """Judges how lightweight transactions are done."""
+    variants = sorted({node.paxos or "v1" for node in found})
+    text = f"paxos_variant: {' and '.join(variants)}"
+    if variants == ["v2"]:
+        return Finding("paxos", "ok", text)
+    advice = "Set paxos_variant: v2 on every node: changes of queues and offsets then take half the round trips."
+    return Finding("paxos", "warn", text, advice)
+
+
+def grace(seconds: Mapping[str, int], hints: float) -> Finding:
+    """Judges for how long deletions are remembered.
+
+    Args:
+        seconds: ``gc_grace_seconds`` by table.
+        hints: Seconds for which nodes keep what another one missed.
+    """
+    short = sorted(name for name, value in seconds.items() if value < hints)
+    if short:
+        return Finding(
+            "gc_grace",
+            "fail",
+            f"below the nodes' max_hint_window ({hints / 3600:g} h): {', '.join(short)}",
+            "Raise gc_grace_seconds of these tables: a late write could bring back what was deleted.",
+        )
+    longest = max(seconds.values(), default=0)
+    return Finding("gc_grace", "ok", f"up to {longest / 86400:g} d: repair the keyspace more often than that")
+
+
+def _level(name: str, level: Level, copies: Copies) -> Finding:
+    auto = usual(copies)
+    write, read = level.write or auto, level.read or auto
+    text = f"{name}: written at {write}, read at {read}"
+    if not level.safe:
+        return Finding("levels", "ok", f"{text}: no guarantees")
+    meets = meeting(write, read, copies)
+    text = f"{text}: {_MEETS[meets]}"
+    if meets == "never":
+        advice = f"Choose others for write and read of consistency.{name}, such as QUORUM and QUORUM."
+        return Finding("levels", "fail", text, advice)
+    if meets == "locally" and write == "EACH_QUORUM":
+        return Finding("levels", "warn", text, f"Set read of consistency.{name} to LOCAL_QUORUM or QUORUM.")
+    return Finding("levels", "ok", text)
+
+
+def _catalogue(write: str, read: str, copies: Copies) -> Finding:
+    meets = meeting(write, read, copies)
+    text = f"catalogue: written at {write}, read at {read}: {_MEETS[meets]}"
+    if meets == "everywhere":
+        return Finding("levels", "ok", text)
+    advice = "Set write and read of consistency.catalogue to QUORUM."
+    return Finding("levels", "fail" if meets == "never" else "warn", text, advice)
+
+
+def _in(name: str) -> str:
+    return f" in {name}" if name else ""
+
+
+def _number(version: str) -> tuple[int, ...]:
+    parts = version.split("-", 1)[0].split(".")
+    return tuple(int(part) for part in parts[:2] if part.isdecimal())
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,151 @@
+"""Removes what purged and deleted queues left.
+
+A purge or delete makes a queue's messages unreachable at once and leaves a pending delete. Later, when nobody can be
+writing with the row of before any more, garbage collection removes the messages, a whole Cassandra partition by one
+delete, then their bucket index, for a deleted queue its offsets, and the pending delete last. All of it may be done
+again, by several processes at once and after a crash in the middle: a qid is never used twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+
+from queuey.errors import StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.catalogue.offsets import OffsetTable
+from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete, PendingDeletes
+from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.options import CassandraOptions
+
+log = logging.getLogger(__name__)
+
+_IN_USE = Statement("SELECT uid, qid FROM queues WHERE application = ? AND name = ?")
+_PLACES = Statement("SELECT level, start, class FROM bucket_index WHERE qid = ? AND part = ?")
+_REMOVE = tuple(
+    Statement(f"DELETE FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ?") for name in bucketing.NAMES
+)
+_FORGET_PLACES = Statement("DELETE FROM bucket_index WHERE qid = ? AND part = ?")
+_MOST_FAILURES = 3
+_AT_ONCE = 100
+"""Deletes under way at the same time; the nodes have other work to do."""
+
+
+def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
+    """Returns the unrecorded buckets of each partition that may hold messages alive at ``now`` (ticks).
+
+    Messages of the home class were written before the pending delete was noted (and a little later, by whoever held the
+    old row), with ids no further in the past or future than the class lets them live.
+    """
+    span = bucketing.CLASSES[pending.home] * TICKS_PER_SECOND
+    return bucketing.own_buckets(pending.home, now - span, max(pending.buried[0] + span, now - span) + 1)
+
+
+class GarbageCollector:
+    """The job. One object may be used from several threads.
+
+    Args:
+        driver: Where to.
+        options: ``reap_after``, ``reap_interval``, and the catalogue's consistency levels.
+        clock: For the ages of pending deletes.
+        pending deletes: Where they are noted down.
+        offsets: The table of offsets.
+        closing: Set when the store is being closed; ends the work after what is under way.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        options: CassandraOptions,
+        clock: Clock,
+        pending_deletes: PendingDeletes,
+        offsets: OffsetTable,
+        closing: threading.Event,
+    ) -> None:
+        self._driver = driver
+        self._options = options
+        self._clock = clock
+        self._pending_deletes = pending_deletes
+        self._offsets = offsets
+        self._index = QueueIndex(driver, options)
+        self._closing = closing
+        self.reaped = 0
+        """How many pending deletes were emptied."""
+
+    def run(self) -> int:
+        """Empties the pending deletes that are old enough; returns how many.
+
+        Raises:
+            StoreUnavailable: Several could not be emptied; all that is left is tried again the next time.
+        """
+        before = self.reaped
+        failures = 0
+        for pending in self._pending_deletes.older(
+            self._clock.now() - round(self._options.reap_after * TICKS_PER_SECOND)
+        ):
+            if self._closing.is_set():
+                break
+            try:
+                self._empty(pending)
+            except StoreUnavailable:
+                # One that cannot be emptied must not keep the others waiting; if none can, it is Cassandra.
+                failures += 1
+                if failures == _MOST_FAILURES:
+                    raise
+                log.info("Queue %s of %s is emptied later.", pending.name, pending.application, exc_info=True)
+        return self.reaped - before
+
+    def loop(self) -> None:
+        """Runs every ``reap_interval`` seconds until the store is being closed; for a thread of its own."""
+        while self._options.reap_interval is not None and not self._closing.wait(self._options.reap_interval):
+            try:
+                self.run()
+            except StoreUnavailable as error:
+                log.info("What purged and deleted queues left is removed later: %s", error)
+
+    def _empty(self, pending: PendingDelete) -> None:
+        uid, qid = self._in_use(pending)
+        if qid != pending.qid:
+            for part in range(1, pending.partitions + 1):
+                self._remove_messages(pending, part)
+            self.reaped += 1
+        if pending.uid is not None and uid != pending.uid:
+            self._offsets.forget_queue(pending.uid)
+            self._index.remove(pending.application, pending.name, pending.uid)  # In case that who deleted it could not.
+        self._pending_deletes.level(pending)
+
+    def _in_use(self, pending: PendingDelete) -> tuple[int | None, int | None]:
+        """Returns uid and qid of the queue of that name.
+
+        Read as a lightweight transaction, which first finishes or discards a change of the row that is still in doubt:
+        a pending delete that is levelled because its purge was never made must not be needed later.
+        """
+        rows = self._driver.run(
+            _IN_USE, (pending.application, pending.name), consistency=self._options.catalogue_serial
+        )
+        return (rows[0][0], rows[0][1]) if rows else (None, None)
+
+    def _remove_messages(self, pending: PendingDelete, part: int) -> None:
+        write = self._options.catalogue_write
+        recorded = self._driver.run(_PLACES, (pending.qid, part), consistency=self._options.catalogue_read)
+        places = own_buckets(pending, self._clock.now())
+        places += [
+            bucketing.bucket_of(start, kind, level)
+            for level, start, kind in recorded
+            if level is not None  # A partition with a floor and no bucket gives one row without them.
+        ]
+        calls = [(_REMOVE[place.kind], (pending.qid, part, place.bucket)) for place in places]
+        for some in _some(calls):
+            self._driver.run_all(some, consistency=write)
+        if recorded:
+            self._driver.run(_FORGET_PLACES, (pending.qid, part), consistency=write)
+
+
+def _some(calls: Sequence[tuple[Statement, Sequence[int]]]) -> Iterator[Sequence[tuple[Statement, Sequence[int]]]]:
+    for first in range(0, len(calls), _AT_ONCE):
+        yield calls[first : first + _AT_ONCE]

@@ -1,0 +1,347 @@
+"""What ``queuey migrate`` does, and whether a keyspace fits this program.
+
+Schema changes that meet make Cassandra's nodes disagree for good, so they are made one at a time: all through one
+node, under a lock that is a lightweight transaction with a TTL, and each after the nodes have agreed on the one
+before. A run that dies leaves a lock that expires and files done in part; every statement may be run again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
+from queuey.storage.cassandra.admin import cql_files
+from queuey.storage.cassandra.admin.cql_files import Migration
+from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
+from queuey.storage.cassandra.options import CassandraOptions, Target
+
+STATEMENT_TIMEOUT = 30.0
+AGREEMENT_TIMEOUT = 60.0
+
+Tell = Callable[[str], None]
+
+_KEYSPACE = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
+_TABLE = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'migrations'")
+_RECORDED = Statement("SELECT number, name, checksum FROM migrations WHERE one = 0")
+_RECORD = Statement(
+    "INSERT INTO migrations (one, number, name, checksum, applied) VALUES (0, ?, ?, ?, ?) IF NOT EXISTS",
+    idempotent=False,
+)
+_LOCK = Statement("UPDATE migrations USING TTL ? SET lock = ? WHERE one = 0 IF lock = ?", idempotent=False)
+_UNLOCK = Statement("UPDATE migrations SET lock = null WHERE one = 0 IF lock = ?", idempotent=False)
+
+_FACTOR = re.compile(r"[0-9]{1,3}")
+_DATA_CENTRE = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class Recorded(NamedTuple):
+    """A migration that was made."""
+
+    number: int
+    name: str
+    checksum: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """What a run goes by; only tests hand in anything else.
+
+    Attributes:
+        known: The migrations, in order.
+        driver: Makes the way to Cassandra, called as :class:`Driver`.
+        connect_timeout: Seconds that Cassandra is waited for.
+        lock_ttl: Seconds that the lock holds; longer than a statement and the agreement after it can take.
+        lock_every: Seconds between attempts to take it.
+    """
+
+    known: tuple[Migration, ...] = dataclasses.field(default_factory=cql_files.known)
+    driver: Callable[..., Driver] = Driver
+    connect_timeout: float = 20.0
+    lock_ttl: int = 300
+    lock_every: float = 1.0
+
+
+class Report(NamedTuple):
+    """What a run did, or with ``dry_run`` would do.
+
+    Attributes:
+        keyspace: Its name.
+        replication: With what the keyspace was made; None if it was there.
+        migrations: Those that were made, in order.
+    """
+
+    keyspace: str
+    replication: Mapping[str, str] | None
+    migrations: tuple[Migration, ...]
+
+
+def parse_replication(text: str) -> dict[str, str]:
+    """Reads how many copies there are to be: ``3`` (SimpleStrategy) or ``dc1=3,dc2=3`` (each data centre).
+
+    Raises:
+        SettingsError: It is neither.
+    """
+    if _FACTOR.fullmatch(text) and int(text):
+        return {"class": "SimpleStrategy", "replication_factor": str(int(text))}
+    found = {"class": "NetworkTopologyStrategy"}
+    for part in text.split(","):
+        name, equals, factor = (piece.strip() for piece in part.partition("="))
+        if not (equals and _DATA_CENTRE.fullmatch(name) and _FACTOR.fullmatch(factor) and int(factor)):
+            raise SettingsError(f"{text!r} does not say how many copies there are to be: 3, or dc1=3,dc2=3.")
+        if name in found:
+            raise SettingsError(f"{text!r} names {name} twice.")
+        found[name] = str(int(factor))
+    return found
+
+
+def pending(known: Sequence[Migration], recorded: Sequence[Recorded]) -> list[Migration]:
+    """Returns what is still to be made, in order.
+
+    Raises:
+        StoreIncompatible: The keyspace has changes that this program does not know, or knows otherwise.
+    """
+    by_number = {migration.number: migration for migration in known}
+    for made in recorded:
+        migration = by_number.get(made.number)
+        if migration is None:
+            raise StoreIncompatible(
+                f"the keyspace has the change {made.name}, which this version of Queuey does not know: it is newer"
+            )
+        if migration.checksum != made.checksum:
+            raise StoreIncompatible(
+                f"the change {made.name} was made with another text than {migration.name}.cql has now; "
+                "files that were released must not be edited"
+            )
+    done = {made.number for made in recorded}
+    return [migration for migration in known if migration.number not in done]
+
+
+def schema_problem(driver: Driver) -> str | None:
+    """Says why the keyspace cannot be used by this program, None if it can.
+
+    Raises:
+        StoreUnavailable: Cassandra cannot be asked now.
+    """
+    keyspace = driver.target.keyspace
+    try:
+        missing = pending(cql_files.known(), _recorded(driver))
+    except StoreIncompatible as error:
+        return f"keyspace {keyspace} cannot be used: {error}"
+    if not missing:
+        return None
+    if len(missing) == len(cql_files.known()):
+        return f"keyspace {keyspace} has no tables yet; run `queuey migrate`"
+    names = ", ".join(migration.name for migration in missing)
+    return f"keyspace {keyspace} is older than this version of Queuey (it lacks {names}); run `queuey migrate`"
+
+
+def migrate(
+    target: Target,
+    options: CassandraOptions,
+    *,
+    replication: str | None = None,
+    dry_run: bool = False,
+    tell: Tell = lambda _: None,
+    running: Running | None = None,
+) -> Report:
+    """Makes the keyspace if need be, and all changes that it lacks.
+
+    Args:
+        target: The keyspace.
+        options: How to connect.
+        replication: See :func:`parse_replication`; must be given if the keyspace is not there.
+        dry_run: Change nothing, only tell.
+        tell: Told what is being done, one line each.
+        running: For tests.
+
+    Raises:
+        SettingsError: ``replication`` is missing, wrong, or another than that of the keyspace.
+        StoreIncompatible: The keyspace is newer than this program.
+        StoreUnavailable: Cassandra cannot be reached, or another run has the lock. What was done is kept.
+    """
+    wanted = None if replication is None else parse_replication(replication)
+    options = dataclasses.replace(options, timeout=STATEMENT_TIMEOUT)  # Nobody waits for an answer; nodes may be busy.
+    running = running or Running()
+    with _connected(target, options, running, keyspace=False) as driver:
+        present = _replication(driver)
+        if present is None:
+            made = _checked(driver, wanted)
+            if dry_run:
+                return Report(target.keyspace, made, running.known)
+            _make_keyspace(driver, options, made)
+            tell(f"keyspace {target.keyspace}: created with {shown(made)}")
+        else:
+            made = None
+            if wanted is not None and wanted != present:
+                raise SettingsError(
+                    f"Keyspace {target.keyspace} is there with {shown(present)}, not {shown(wanted)}. "
+                    "Change it by ALTER KEYSPACE and repair it; see docs/operations.md."
+                )
+    with _connected(target, options, running, keyspace=True) as driver:
+        if dry_run:
+            return Report(target.keyspace, made, tuple(pending(running.known, _recorded(driver))))
+        return Report(target.keyspace, made, tuple(_make_all(driver, options, tell, running)))
+
+
+def _make_all(driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> Iterator[Migration]:
+    first, *_ = known = running.known
+    # It makes the table that holds the lock, and does nothing if that is there; a read could find one that another
+    # run is making at this moment, and that cannot be used yet.
+    for statement in first.statements:
+        _change_schema(driver, options, statement)
+    if not pending(known, _recorded(driver)):
+        return
+    lock = _Lock(driver, options, tell, running)
+    with lock:
+        for migration in pending(known, _recorded(driver)):
+            for statement in migration.statements:
+                lock.renew()
+                _change_schema(driver, options, statement)
+            lock.renew()
+            values = migration.number, migration.name, migration.checksum, time.time()
+            lock.run(_RECORD, values)
+            tell(f"{migration.name}: made")
+            yield migration
+
+
+class _Lock:
+    """The right to change the schema, for as long as ``lock_ttl`` after it was taken or last renewed."""
+
+    def __init__(self, driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> None:
+        self._driver = driver
+        self._options = options
+        self._tell = tell
+        self._running = running
+        self._owner = f"{socket.gethostname()} process {os.getpid()} ({secrets.token_hex(4)})"
+
+    def __enter__(self) -> None:
+        until = time.monotonic() + self._running.lock_ttl + AGREEMENT_TIMEOUT
+        told = False
+        while (holder := self._take(None)) != self._owner:
+            if time.monotonic() > until:
+                raise StoreUnavailable(f"{holder} has been changing the schema for too long")
+            if not told:
+                self._tell(f"waiting for {holder}, which is changing the schema")
+                told = True
+            time.sleep(self._running.lock_every)
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(StoreUnavailable):  # It then ends by its TTL.
+            self.run(_UNLOCK, (self._owner,))
+
+    def renew(self) -> None:
+        """Makes sure that the lock is held for long enough to make one change.
+
+        Raises:
+            StoreUnavailable: It is not: this run took too long and another one has begun.
+        """
+        holder = self._take(self._owner)
+        if holder != self._owner:
+            raise StoreUnavailable(f"the right to change the schema went over to {holder or 'nobody'}")
+
+    def _take(self, expected: str | None) -> str | None:
+        """Takes the lock from who holds it as expected; returns who holds it then."""
+        row = self.run(_LOCK, (self._running.lock_ttl, self._owner, expected))
+        if row[0]:
+            return self._owner
+        return row[1] if len(row) > 1 else None
+
+    def run(self, statement: Statement, values: Sequence[object]) -> Sequence[Any]:
+        """Runs a lightweight transaction until it is decided; returns the row that says how."""
+        until = time.monotonic() + self._options.catalogue_deadline
+        while True:
+            try:
+                rows = self._driver.run(
+                    statement,
+                    values,
+                    consistency=self._options.catalogue_write,
+                    serial=self._options.catalogue_serial,
+                )
+            except InDoubt:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(self._running.lock_every)
+            else:
+                row: Sequence[Any] = rows[0]
+                return row
+
+
+@contextmanager
+def _connected(target: Target, options: CassandraOptions, running: Running, *, keyspace: bool) -> Iterator[Driver]:
+    driver = running.driver(target, options, keyspace=keyspace)
+    try:
+        if not driver.ready(running.connect_timeout):
+            raise StoreUnavailable(driver.problem() or "Cassandra cannot be reached")
+        yield driver
+    finally:
+        driver.close()
+
+
+def _replication(driver: Driver) -> dict[str, str] | None:
+    """Returns how the keyspace is replicated, in the form of :func:`parse_replication`; None if it is not there."""
+    rows = driver.run(_KEYSPACE, (driver.target.keyspace,), consistency="ONE")
+    if not rows:
+        return None
+    found = {str(name): str(value) for name, value in rows[0][0].items()}
+    found["class"] = found["class"].rpartition(".")[2]
+    return found
+
+
+def _checked(driver: Driver, wanted: dict[str, str] | None) -> dict[str, str]:
+    """Returns the replication of a new keyspace if the cluster can do it."""
+    hosts = driver.hosts()
+    centres = {name: sum(host.dc == name for host in hosts) for name in sorted({host.dc for host in hosts})}
+    there = ", ".join(f"{name} ({count} nodes)" if count > 1 else f"{name} (1 node)" for name, count in centres.items())
+    if wanted is None:
+        example = ",".join(f"{name}={min(3, count)}" for name, count in centres.items())
+        raise SettingsError(
+            f"Keyspace {driver.target.keyspace} is not there. Say how many copies of everything it is to keep, such as "
+            f"--replication {example} (the data centres are: {there})."
+        )
+    if wanted["class"] == "SimpleStrategy":
+        centres = {"replication_factor": len(hosts)}
+    for name, factor in wanted.items():
+        if name != "class" and int(factor) > centres.get(name, 0):
+            raise SettingsError(f"There are too few nodes for {shown(wanted)}: {there}.")
+    return wanted
+
+
+def _make_keyspace(driver: Driver, options: CassandraOptions, replication: Mapping[str, str]) -> None:
+    pairs = ", ".join(f"'{name}': '{value}'" for name, value in replication.items())
+    name = driver.target.keyspace
+    _change_schema(driver, options, f"CREATE KEYSPACE IF NOT EXISTS {name} WITH replication = {{{pairs}}}")
+
+
+def _recorded(driver: Driver) -> list[Recorded]:
+    if not driver.run(_TABLE, (driver.target.keyspace,), consistency="ONE"):
+        return []
+    return [Recorded(*row) for row in driver.run(_RECORDED) if row[0] is not None]
+
+
+def _change_schema(driver: Driver, options: CassandraOptions, statement: str) -> None:
+    """Makes one change through the node that every run chooses, and waits until all nodes have it."""
+    near = sorted(host.address for host in driver.hosts() if host.up and options.local_dc in {None, host.dc})
+    if not near:
+        raise StoreUnavailable("no node of Cassandra is up")
+    driver.await_pools(STATEMENT_TIMEOUT)
+    driver.run_text(statement, timeout=STATEMENT_TIMEOUT, host=near[0])
+    until = time.monotonic() + AGREEMENT_TIMEOUT
+    while not driver.agrees():
+        if time.monotonic() > until:
+            raise StoreUnavailable("the nodes of Cassandra do not agree on the schema; see `nodetool describecluster`")
+
+
+def shown(replication: Mapping[str, str]) -> str:
+    """Says for people how many copies there are."""
+    if replication["class"] == "SimpleStrategy":
+        factor = replication["replication_factor"]
+        return "1 copy" if factor == "1" else f"{factor} copies"
+    return ", ".join(f"{name}={value}" for name, value in replication.items() if name != "class")

@@ -1,0 +1,205 @@
+"""Applications and keys in Cassandra.
+
+A key is found by its hash and listed by its application, so it has a row in each of two tables. The one by the hash
+says whether there is such a key; the other one is written before it and counts only if the first agrees. Revoking
+takes the first away, then the second, unless somebody adding the key again has written that anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from queuey import ids
+from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
+from queuey.messages import Key
+from queuey.storage import Applications
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
+from queuey.storage.cassandra.options import CassandraOptions
+
+_CREATE = Statement(
+    "INSERT INTO applications (shard, name, created, ver) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
+)
+_APPLICATION = Statement("SELECT ver FROM applications WHERE shard = 0 AND name = ?")
+_APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0")
+
+_KEY = Statement("SELECT application, id, created, expires, note, ver FROM keys WHERE digest = ?")
+_ADD_KEY = Statement(
+    "INSERT INTO keys (digest, application, id, created, expires, note, ver) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "IF NOT EXISTS",
+    idempotent=False,
+)
+_EXPIRE_KEY = Statement("UPDATE keys SET expires = ?, ver = ? WHERE digest = ? IF ver = ?", idempotent=False)
+_REMOVE_KEY = Statement("DELETE FROM keys WHERE digest = ? IF ver = ?", idempotent=False)
+
+_ENTRY = Statement("SELECT id, digest, ver FROM application_keys WHERE application = ? AND id = ?")
+_ENTRIES = Statement("SELECT id, digest, ver FROM application_keys WHERE application = ?")
+_ADD_ENTRY = Statement(
+    "INSERT INTO application_keys (application, id, digest, ver) VALUES (?, ?, ?, ?) IF NOT EXISTS", idempotent=False
+)
+_RENEW_ENTRY = Statement(
+    "UPDATE application_keys SET ver = ? WHERE application = ? AND id = ? IF ver = ?", idempotent=False
+)
+_REMOVE_ENTRY = Statement("DELETE FROM application_keys WHERE application = ? AND id = ? IF ver = ?", idempotent=False)
+
+_CACHED = 5.0
+"""Seconds for which the existence of an application is remembered."""
+_SHORTEST_ID = 8
+
+
+class _Entry(NamedTuple):
+    """A row of ``application_keys``."""
+
+    id: str
+    digest: bytes
+    version: int
+
+
+class _Found(NamedTuple):
+    """A row of ``keys``."""
+
+    key: Key
+    version: int
+
+
+class CassandraApplications(Applications):
+    """The applications contract on Cassandra."""
+
+    _driver: Driver
+    _options: CassandraOptions
+    _clock: Clock
+    _closing: threading.Event
+    _transactions: LightweightTransactions
+    _known: dict[str, float]
+    """When it was last certain that an application exists (boot time). Names that do not exist are not remembered."""
+
+    def create_application(self, name: str) -> None:
+        """See the contract."""
+        token = new_number()
+        values = name, ids.ticks_to_seconds(self._clock.now()), token
+        if not self._transactions.run(_CREATE, values).applied and self._ask(_APPLICATION, name) != [(token,)]:
+            raise ApplicationExists(name)
+
+    def applications(self) -> list[str]:
+        """See the contract."""
+        return sorted(name for (name,) in self._ask(_APPLICATIONS))
+
+    def has_application(self, name: str) -> bool:
+        """See the contract."""
+        if self._closing.is_set():
+            raise StoreClosed("the store is closed")
+        now = self._clock.boottime()
+        if now - self._known.get(name, -_CACHED) < _CACHED:
+            return True
+        found = bool(self._ask(_APPLICATION, name))
+        if found:
+            self._known[name] = now
+        return found
+
+    def add_key(self, application: str, digest: bytes, *, expires: float | None = None, note: str = "") -> Key:
+        """See the contract."""
+        if not self.has_application(application):
+            raise ApplicationNotFound(application)
+        with self._transactions.turn(("key", digest)):
+            present = self._find_digest(digest)
+            if present is not None:
+                return _own(present.key, application)
+            entry = self._add_entry(application, digest)
+            created = ids.ticks_to_seconds(self._clock.now())
+            key = Key(application=application, id=entry.id, created=created, expires=expires, note=note)
+            if self._transactions.run(_ADD_KEY, (digest, *_values(key), new_number())).applied:
+                return key
+            present = self._find_digest(digest)
+            if present is not None and present.key.application == application:
+                return present.key
+            self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
+            raise Conflict("This key belongs to another application.")
+
+    def _add_entry(self, application: str, digest: bytes) -> _Entry:
+        """Writes a key's row under its application, under the shortest id that no other key there has."""
+        for length in range(_SHORTEST_ID, len(digest) * 2 + 1):
+            entry = _Entry(digest.hex()[:length], digest, new_number())
+            if self._transactions.run(_ADD_ENTRY, (application, entry.id, digest, entry.version)).applied:
+                return entry
+            present = self._find_entry(application, entry.id)
+            while present is not None and present.digest == digest:
+                # Left by an earlier attempt or by a key that is being revoked: written anew, it will stay.
+                if present.version == entry.version or self._renew_entry(application, present, entry.version):
+                    return entry
+                present = self._find_entry(application, entry.id)
+        raise StoreUnavailable("others are adding and revoking the same key")
+
+    def _renew_entry(self, application: str, entry: _Entry, version: int) -> bool:
+        verdict = self._transactions.run(_RENEW_ENTRY, (version, application, entry.id, entry.version))
+        return verdict.conclude(version) is Conclusion.DONE
+
+    def keys(self, application: str) -> list[Key]:
+        """See the contract."""
+        entries = [_Entry(*row) for row in self._ask(_ENTRIES, application)]
+        calls = [(_KEY, (entry.digest,)) for entry in entries]
+        rows = self._driver.run_all(calls, consistency=self._options.catalogue_read)
+        found = [_found(row[0]).key for row in rows if row]
+        wanted = {(application, entry.id) for entry in entries}
+        keys = {key.id: key for key in found if (key.application, key.id) in wanted}
+        return sorted(keys.values(), key=lambda key: (key.created, key.id))
+
+    def revoke_key(self, application: str, key_id: str) -> None:
+        """See the contract."""
+        while True:
+            # The entry first: whoever adds the key again after it was removed below gives the entry a new version.
+            entry, found = self._named_key(application, key_id)
+            verdict = self._transactions.run(_REMOVE_KEY, (entry.digest, found.version))
+            if verdict.applied or (verdict.doubted and self._find_digest(entry.digest) is None):
+                self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
+                return
+
+    def expire_key(self, application: str, key_id: str, expires: float) -> Key:
+        """See the contract."""
+        while True:
+            entry, found = self._named_key(application, key_id)
+            token = new_number()
+            verdict = self._transactions.run(_EXPIRE_KEY, (expires, token, entry.digest, found.version))
+            if verdict.conclude(token) is Conclusion.DONE:
+                key = found.key
+                return Key(application=application, id=key_id, created=key.created, expires=expires, note=key.note)
+
+    def find_key(self, digest: bytes) -> Key | None:
+        """See the contract."""
+        found = self._find_digest(digest)
+        return None if found is None else found.key
+
+    def _named_key(self, application: str, key_id: str) -> tuple[_Entry, _Found]:
+        entry = self._find_entry(application, key_id)
+        found = None if entry is None else self._find_digest(entry.digest)
+        if entry is not None and found is not None and (found.key.application, found.key.id) == (application, key_id):
+            return entry, found
+        raise KeyNotFound(key_id)
+
+    def _find_digest(self, digest: bytes) -> _Found | None:
+        rows = self._ask(_KEY, digest)
+        return _found(rows[0]) if rows else None
+
+    def _find_entry(self, application: str, key_id: str) -> _Entry | None:
+        rows = self._ask(_ENTRY, application, key_id)
+        return _Entry(*rows[0]) if rows else None
+
+    def _ask(self, statement: Statement, *values: object) -> list[Any]:
+        return self._driver.run(statement, values, consistency=self._options.catalogue_read)
+
+
+def _found(row: Sequence[Any]) -> _Found:
+    application, key_id, created, expires, note, version = row
+    return _Found(Key(application=application, id=key_id, created=created, expires=expires, note=note or ""), version)
+
+
+def _values(key: Key) -> tuple[Any, ...]:
+    return key.application, key.id, key.created, key.expires, key.note
+
+
+def _own(key: Key, application: str) -> Key:
+    if key.application != application:
+        raise Conflict("This key belongs to another application.")
+    return key

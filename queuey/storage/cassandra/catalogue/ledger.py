@@ -1,0 +1,120 @@
+"""The ledger in Cassandra: one row for each piece of work, changed by lightweight transactions only.
+
+A change demands the token (``ver``) that was read with the value it replaces, and writes a fresh one. So it is safe to
+send it again while it is in doubt, whatever values callers choose, and a value that comes back (A, B, A) is not taken
+for one that never went.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+from uuid import uuid4
+
+from queuey.errors import Conflict, InvalidRequest, StoreBusy, StoreClosed
+from queuey.storage import IDENTITY, Ledger
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.ids.clock_check import Watch
+from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
+from queuey.storage.cassandra.options import CassandraOptions
+
+KEPT = 30 * 24 * 3600
+"""Seconds for which an entry is kept after its last change."""
+FOR_EVER = 0
+"""A TTL of none."""
+LONGEST_WORK = 500
+"""Bytes of the name of a work."""
+_MOST_PIECES = 1 << 63
+
+_FIND = Statement("SELECT ver, value FROM ledger WHERE work = ? AND piece = ?")
+_SET = Statement(
+    "UPDATE ledger USING TTL ? SET value = ?, ver = ? WHERE work = ? AND piece = ? IF ver = ?", idempotent=False
+)
+
+
+class Entry(NamedTuple):
+    """What stands for a piece; both None where nothing does."""
+
+    version: int | None
+    value: bytes | None
+
+
+NOTHING = Entry(None, None)
+
+
+class CassandraLedger(Ledger):
+    """The ledger contract on Cassandra."""
+
+    _driver: Driver
+    _options: CassandraOptions
+    _clock: Clock
+    _transactions: LightweightTransactions
+    _watch: Watch
+    _closing: threading.Event
+
+    def now(self) -> int:
+        """See the contract."""
+        if self._closing.is_set():
+            raise StoreClosed("the store is closed")
+        self._watch.require()
+        return self._clock.now()
+
+    def entry(self, work: str, piece: int) -> bytes | None:
+        """See the contract."""
+        _check(work, piece)
+        return self._entry(work, piece).value
+
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+        """See the contract."""
+        _check(work, piece)
+        kept = min(KEPT, bucketing.longest_ttl(self._clock.now()))
+        return self._enter(work, piece, value, expected=expected, kept=kept)
+
+    def identity(self) -> str:
+        """See the contract of the store: a note of another kind, which is kept for ever."""
+        found = self.entry(IDENTITY, 0)
+        if found is None:
+            found = self._enter(IDENTITY, 0, uuid4().hex.encode(), expected=None, kept=FOR_EVER)
+        return found.decode()
+
+    def _enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None, kept: int) -> bytes:
+        """Enters a value that is kept for so many seconds."""
+        until = self._clock.boottime() + self._options.catalogue_deadline
+        with self._transactions.turn(("ledger", work, piece)):
+            while True:
+                present = self._entry(work, piece)
+                if present.value is None and expected is not None:
+                    raise Conflict(f"piece {piece} of {work!r} is not in the ledger any more")
+                if present.value is not None and (present.value == value or present.value != expected):
+                    return present.value
+                token = new_number()
+                verdict = self._transactions.run(_SET, (kept, value, token, work, piece, present.version))
+                if verdict.conclude(token) is Conclusion.DONE:
+                    return value
+                # Another was quicker, or ours was applied and then replaced: what stands there now decides.
+                if self._clock.boottime() > until:
+                    raise StoreBusy("others keep changing this entry of the ledger")
+
+    def _entry(self, work: str, piece: int) -> Entry:
+        """Reads an entry, and sees to it first that a change that nobody knows the end of has one.
+
+        A plain read may miss a change that was accepted by a majority and whose writer then died; it could take effect
+        at any later time, after decisions that were made without it.
+        """
+        rows = self._driver.run(_FIND, (work, piece), consistency=self._options.catalogue_serial)
+        version, value = rows[0] if rows else NOTHING
+        return NOTHING if version is None or value is None else Entry(version, value)
+
+
+def _check(work: str, piece: int) -> None:
+    """Refuses names that are none.
+
+    Raises:
+        InvalidRequest: Says what is wrong.
+    """
+    if not 0 < len(work.encode()) <= LONGEST_WORK:
+        raise InvalidRequest({"work": f"must have 1 to {LONGEST_WORK} bytes"})
+    if not 0 <= piece < _MOST_PIECES:
+        raise InvalidRequest({"piece": "must be an integer from 0"})

@@ -1,0 +1,212 @@
+"""Offsets of consumer groups in Cassandra.
+
+The offsets of a group are one Cassandra partition. A call reads it, decides about each change, and sets all that are
+to be made in one conditional batch on the partition's ``ver``; if somebody else was quicker it begins again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from queuey import ids
+from queuey.errors import GroupNotFound, InvalidRequest, OffsetConflict, StoreBusy
+from queuey.messages import Offset, OffsetChange, Queue
+from queuey.storage import Offsets
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
+from queuey.storage.cassandra.options import CassandraOptions
+
+_ALL = Statement("SELECT ver, part, at, updated FROM offsets WHERE uid = ? AND grp = ?")
+_ANY = Statement("SELECT part FROM offsets WHERE uid = ? AND grp = ? LIMIT 1")
+_COMPARE = Statement("UPDATE offsets SET ver = ? WHERE uid = ? AND grp = ? IF ver = ?", idempotent=False)
+_SET = Statement("UPDATE offsets SET at = ?, updated = ? WHERE uid = ? AND grp = ? AND part = ?", idempotent=False)
+_FORGET = Statement("DELETE FROM offsets WHERE uid = ? AND grp = ? AND part = ?", idempotent=False)
+_FORGET_ALL = Statement("DELETE FROM offset_groups WHERE uid = ?")
+_ADD_GROUP = Statement("INSERT INTO offset_groups (uid, grp) VALUES (?, ?)")
+_GROUPS = Statement("SELECT grp FROM offset_groups WHERE uid = ?")
+
+_MOST_NOTED = 100_000
+
+
+class Recorded(NamedTuple):
+    """What is recorded for a group.
+
+    Attributes:
+        version: What the next change must find; None before the first.
+        offsets: By partition.
+    """
+
+    version: int | None
+    offsets: dict[int, Offset]
+
+
+class Decision(NamedTuple):
+    """What a call is going to do.
+
+    Attributes:
+        offsets: What will be recorded, by partition.
+        applied: The partitions whose changes are made, in the order of the changes.
+    """
+
+    offsets: dict[int, Offset]
+    applied: list[int]
+
+
+def decide(present: dict[int, Offset], changes: Sequence[OffsetChange], now: float) -> Decision:
+    """Decides about each change in turn; those that compare and find another offset are not made."""
+    offsets = dict(present)
+    applied = []
+    for change in changes:
+        recorded = offsets.get(change.partition)
+        if change.compare and change.expected != (recorded.position if recorded else None):
+            continue
+        offsets[change.partition] = Offset(change.partition, change.position, now)
+        applied.append(change.partition)
+    return Decision(offsets, applied)
+
+
+class OffsetTable:
+    """The tables of offsets, whatever the queue's row says.
+
+    Args:
+        driver: Where they are.
+        options: ``catalogue_read``, ``catalogue_write``.
+        clock: For when an offset was updated.
+        cas: For changes.
+    """
+
+    def __init__(self, driver: Driver, options: CassandraOptions, clock: Clock, cas: LightweightTransactions) -> None:
+        self._driver = driver
+        self._options = options
+        self._clock = clock
+        self._transactions = cas
+        self._noted: set[tuple[int, str]] = set()
+
+    def read(self, uid: int, group: str) -> Recorded:
+        """Returns what is recorded for a group."""
+        rows = self._driver.run(_ALL, (uid, group), consistency=self._options.catalogue_read)
+        offsets = {
+            part: Offset(part, ids.parse_position(at.hex), updated) for _, part, at, updated in rows if part is not None
+        }
+        return Recorded(rows[0][0] if rows else None, offsets)
+
+    def set(self, uid: int, group: str, changes: Sequence[OffsetChange]) -> Decision:
+        """Makes the changes of one call, as :func:`decide` says."""
+        until = self._clock.boottime() + self._options.catalogue_deadline
+        compares = any(change.compare for change in changes)
+        with self._transactions.turn(("offsets", uid, group)):
+            while True:
+                recorded = self.read(uid, group)
+                decision = decide(recorded.offsets, changes, ids.ticks_to_seconds(self._clock.now()))
+                if not decision.applied:
+                    return decision
+                self._note_group(uid, group)
+                conclusion = self._write(uid, group, recorded.version, decision)
+                if conclusion is Conclusion.DONE:
+                    return decision
+                if conclusion is Conclusion.UNCLEAR and compares:
+                    raise unclear(f"group {group!r}")
+                self._check(until)
+
+    def _note_group(self, uid: int, group: str) -> None:
+        """Notes a group down to be listed; once is enough, because it stays there as long as the queue."""
+        if (uid, group) in self._noted:
+            return
+        self._driver.run(_ADD_GROUP, (uid, group), consistency=self._options.catalogue_write)
+        if len(self._noted) >= _MOST_NOTED:
+            self._noted.clear()
+        self._noted.add((uid, group))
+
+    def _write(self, uid: int, group: str, version: int | None, decision: Decision) -> Conclusion:
+        token = new_number()
+        offsets = [decision.offsets[partition] for partition in sorted(set(decision.applied))]
+        sets = [
+            (_SET, (uuid.UUID(hex=ids.to_hex(offset.position)), offset.updated, uid, group, offset.partition))
+            for offset in offsets
+        ]
+        return self._transactions.batch([(_COMPARE, (token, uid, group, version)), *sets]).conclude(token)
+
+    def groups(self, uid: int) -> list[str]:
+        """Lists the groups that have offsets, sorted."""
+        names = self._names(uid)
+        rows = self._driver.run_all([(_ANY, (uid, name)) for name in names], consistency=self._options.catalogue_read)
+        return sorted(name for name, found in zip(names, rows, strict=True) if found and found[0][0] is not None)
+
+    def forget(self, uid: int, group: str) -> bool:
+        """Removes a group's offsets; returns whether there were any."""
+        until = self._clock.boottime() + self._options.catalogue_deadline
+        doubted = False
+        with self._transactions.turn(("offsets", uid, group)):
+            while True:
+                recorded = self.read(uid, group)
+                if not recorded.offsets:
+                    return doubted  # If a removal was in doubt before, it was made.
+                token = new_number()
+                removals = [(_FORGET, (uid, group, partition)) for partition in recorded.offsets]
+                calls = [(_COMPARE, (token, uid, group, recorded.version)), *removals]
+                conclusion = self._transactions.batch(calls).conclude(token)
+                if conclusion is Conclusion.DONE:
+                    return True
+                doubted = doubted or conclusion is Conclusion.UNCLEAR
+                self._check(until)
+
+    def forget_queue(self, uid: int) -> None:
+        """Removes all groups of a queue that was deleted. Idempotent."""
+        names = self._names(uid)
+        for name in names:
+            self.forget(uid, name)
+        if names:
+            self._driver.run(_FORGET_ALL, (uid,), consistency=self._options.catalogue_write)
+
+    def _names(self, uid: int) -> list[str]:
+        rows = self._driver.run(_GROUPS, (uid,), consistency=self._options.catalogue_read)
+        return [name for (name,) in rows]
+
+    def _check(self, until: float) -> None:
+        if self._clock.boottime() > until:
+            raise StoreBusy("others keep changing the offsets of this group")
+
+
+class CassandraOffsets(Offsets):
+    """The offsets contract on Cassandra."""
+
+    _rows: QueueCache
+    _offsets: OffsetTable
+
+    def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+        """See the contract."""
+        for change in changes:
+            if not 0 < change.partition <= queue.partitions:
+                raise InvalidRequest({f"partitions.{change.partition}": "is not a partition of this queue"})
+        self._rows.current(queue)
+        offsets, applied = self._offsets.set(queue.uid, group, changes)
+        if len(applied) < len(changes):
+            raise OffsetConflict({change.partition: _hex(offsets.get(change.partition)) for change in changes}, applied)
+        return [offsets[partition] for partition in sorted(set(applied))]
+
+    def offsets(self, queue: Queue, group: str) -> list[Offset]:
+        """See the contract."""
+        self._rows.current(queue)
+        recorded = self._offsets.read(queue.uid, group).offsets
+        if not recorded:
+            raise GroupNotFound(group)
+        return [recorded[partition] for partition in sorted(recorded)]
+
+    def groups(self, queue: Queue) -> list[str]:
+        """See the contract."""
+        self._rows.current(queue)
+        return self._offsets.groups(queue.uid)
+
+    def delete_group(self, queue: Queue, group: str) -> None:
+        """See the contract."""
+        self._rows.current(queue)
+        if not self._offsets.forget(queue.uid, group):
+            raise GroupNotFound(group)
+
+
+def _hex(offset: Offset | None) -> str | None:
+    return None if offset is None else ids.to_hex(offset.position)

@@ -1,0 +1,127 @@
+"""What purges and deletes leave behind, noted down for garbage collection before the queue changes."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import msgspec
+
+from queuey import ids
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.options import CassandraOptions
+
+SHARDS = 16
+_PAGE = 100
+
+_DIG = Statement(
+    "INSERT INTO pending_deletes (shard, buried, qid, uid, partitions, home, reach, application, name) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_OLDEST = Statement(
+    "SELECT buried, qid, uid, partitions, home, reach, application, name FROM pending_deletes "
+    "WHERE shard = ? AND buried > ? AND buried < ? LIMIT ?"
+)
+_LEVEL = Statement("DELETE FROM pending_deletes WHERE shard = ? AND buried = ?")
+
+
+class PendingDelete(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages to be removed, if their qid is not that of the queue any more.
+
+    Attributes:
+        buried: When, as an id's position.
+        uid: Of a queue that was to be deleted; its offsets go as well. None: a purge.
+        partitions, home, reach: Of the queue then; they say where its messages are.
+    """
+
+    buried: ids.Position
+    qid: int
+    uid: int | None
+    partitions: int
+    home: int
+    reach: int
+    application: str
+    name: str
+
+
+class PendingDeletes:
+    """The list of pending deletes.
+
+    Args:
+        driver: Where it is.
+        options: ``catalogue_write``, ``catalogue_read``.
+    """
+
+    def __init__(self, driver: Driver, options: CassandraOptions) -> None:
+        self._driver = driver
+        self._options = options
+
+    def dig(self, row: Row, now: int, *, deleted: bool) -> PendingDelete:
+        """Notes down what is about to be left by a purge or delete.
+
+        Args:
+            row: The queue as it is.
+            now: Ticks.
+            deleted: The queue is to be deleted, not purged.
+        """
+        queue = row.queue
+        pending = PendingDelete(
+            buried=(now, ids.random_low()),
+            qid=queue.qid,
+            uid=queue.uid if deleted else None,
+            partitions=queue.partitions,
+            home=row.home,
+            reach=row.reach,
+            application=queue.application,
+            name=queue.name,
+        )
+        self._driver.run(
+            _DIG,
+            (
+                pending.qid % SHARDS,
+                _timeuuid(pending.buried),
+                pending.qid,
+                pending.uid,
+                pending.partitions,
+                pending.home,
+                pending.reach,
+                pending.application,
+                pending.name,
+            ),
+            consistency=self._options.catalogue_write,
+        )
+        return pending
+
+    def older(self, ticks: int) -> Iterator[PendingDelete]:
+        """Gives the pending deletes that were noted before a time, the oldest of each shard first."""
+        for shard in range(SHARDS):
+            after, limit = ids.FIRST, (ticks, ids.LOW_MIN)
+            while True:
+                values = shard, _timeuuid(after), _timeuuid(limit), _PAGE
+                found = self._driver.run(_OLDEST, values, consistency=self._options.catalogue_read)
+                for buried, qid, uid, partitions, home, reach, application, name in found:
+                    after = ids.parse_position(buried.hex)
+                    if qid is None:
+                        continue  # Only what came late of a pending delete that is gone.
+                    yield PendingDelete(
+                        buried=after,
+                        qid=qid,
+                        uid=uid,
+                        partitions=partitions,
+                        home=home,
+                        reach=reach,
+                        application=application,
+                        name=name,
+                    )
+                if len(found) < _PAGE:
+                    break
+
+    def level(self, pending: PendingDelete) -> None:
+        """Strikes a pending delete out."""
+        values = pending.qid % SHARDS, _timeuuid(pending.buried)
+        self._driver.run(_LEVEL, values, consistency=self._options.catalogue_write)
+
+
+def _timeuuid(position: ids.Position) -> uuid.UUID:
+    return uuid.UUID(hex=ids.to_hex(position))

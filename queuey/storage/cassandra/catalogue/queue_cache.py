@@ -1,0 +1,276 @@
+"""Queue rows: how they are kept in Cassandra and in memory, and how old a row may be that is used.
+
+Every change of a queue answers only after C (``options.row_age``) has passed, and no row is used that was read longer
+than C ago. So when the answer to a purge or delete is there, no process uses the row of before.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from queuey.errors import QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.messages import Principal, Queue
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.read.recent import Recent
+
+COLUMNS = "uid, qid, home, reach, partitions, type, consistency, principals, ttl, read_delay, created, ver"
+FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
+LONGEST_NAME = 10_000
+"""Characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
+YOUNG = 0.75
+"""Part of C that a row's read may take if ids are to be made by it; the rest is for making and sending them."""
+SLOW = 5.0
+"""Seconds for which a row is read again and again for a writer."""
+FIRST_PAUSE = 0.05
+"""Seconds after the first of these reads; each further pause is twice as long."""
+_REACH = Statement(
+    "UPDATE queues SET reach = ? WHERE application = ? AND name = ? IF ver = ? AND reach = ?", idempotent=False
+)
+
+_encode_principals = msgspec.json.Encoder().encode
+_decode_principals = msgspec.json.Decoder(tuple[Principal, ...]).decode
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as its row has it.
+
+    Attributes:
+        queue: What everybody sees.
+        home: The retention class of messages with the queue's default TTL, until a purge.
+        reach: The longest TTL in seconds that a message of the home class may have.
+        read_at: Boot time at which its read began, or the transaction that wrote it.
+    """
+
+    queue: Queue
+    home: int
+    reach: int
+    read_at: float
+
+
+def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
+    """Returns the row with these values of ``COLUMNS``."""
+    uid, qid, home, reach, partitions, kind, consistency, principals, ttl, read_delay, created, version = values
+    queue = Queue(
+        application=application,
+        name=name,
+        uid=uid,
+        qid=qid,
+        partitions=partitions,
+        type=kind,
+        consistency=consistency,
+        principals=_decode_principals(principals) if principals else (),
+        ttl=ttl,
+        read_delay=read_delay,
+        created=created,
+        version=version,
+    )
+    return Row(queue=queue, home=home, reach=reach, read_at=read_at)
+
+
+def fields_of(queue: Queue) -> tuple[Any, ...]:
+    """Returns the values of the columns that callers choose: partitions to read_delay in ``COLUMNS``."""
+    principals = _encode_principals(queue.principals).decode() if queue.principals else None
+    return queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay
+
+
+def next_reach(seconds: int, home: int) -> int:
+    """Returns the reach to record for a TTL: the next power of two, so that a queue's row changes a few times at most.
+
+    Raises:
+        ValueError: Messages of the home class do not live so long.
+    """
+    longest = bucketing.CLASSES[home]
+    if seconds > longest:
+        raise ValueError(f"class {home} holds messages for {longest} s, not {seconds}")
+    return min(1 << max(0, seconds - 1).bit_length(), longest)
+
+
+class QueueCache:
+    """The rows that this process has read, those of the last C seconds. All methods may be called from any thread.
+
+    Args:
+        driver: Where rows are read.
+        options: ``row_age`` (C), ``cached_queues``, ``catalogue_read``.
+        clock: For the ages.
+        cas: For raising the reach.
+    """
+
+    def __init__(self, driver: Driver, options: CassandraOptions, clock: Clock, cas: LightweightTransactions) -> None:
+        self._driver = driver
+        self._options = options
+        self._clock = clock
+        self._transactions = cas
+        self._rows: Recent[tuple[str, str], Row] = Recent(clock.boottime, options.row_age, options.cached_queues)
+        self._refreshing: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+
+    def __len__(self) -> int:
+        """How many rows are kept."""
+        return len(self._rows)
+
+    def get(self, application: str, name: str) -> Row | None:
+        """Returns the row if it was read within C; never blocks."""
+        row = self._rows.get((application, name))
+        if row is None or self._closing.is_set():
+            return None
+        age = self._clock.boottime() - row.read_at
+        if age > self._options.row_age:
+            return None
+        if age > self._options.row_age / 2:
+            self._refresh((application, name))
+        return row
+
+    def read(self, application: str, name: str) -> Row:
+        """Reads the row.
+
+        Raises:
+            QueueNotFound: There is none.
+        """
+        self._check_open()
+        if len(name) > LONGEST_NAME:
+            raise QueueNotFound(name)
+        began = self._clock.boottime()
+        found = self._driver.run(FIND, (application, name), consistency=self._options.catalogue_read)
+        return self._take((application, name), found, began)
+
+    def young(self, application: str, name: str) -> Row:
+        """Reads a row that is young enough to write by; again, after pauses, where that takes too long.
+
+        Its age counts from the beginning of its read, because it may show what was there then.
+
+        Raises:
+            QueueNotFound: There is none.
+            StoreUnavailable: Cassandra is too slow: no row would be of use.
+        """
+        until, pause = self._clock.boottime() + SLOW, FIRST_PAUSE
+        while True:
+            row = self.read(application, name)
+            now = self._clock.boottime()
+            if now - row.read_at <= self._options.row_age * YOUNG:
+                return row
+            if now > until:
+                raise StoreUnavailable(
+                    f"Cassandra takes {now - row.read_at:.2f} s to read the row of queue {name!r}, which may be used "
+                    f"for {self._options.row_age:g} s only: nothing can be written to it until Cassandra is faster"
+                )
+            self._closing.wait(pause)
+            pause *= 2
+
+    def current(self, queue: Queue, *, since: float | None = None) -> Row:
+        """Returns the row of a queue that has not changed.
+
+        Args:
+            queue: As the caller knows it.
+            since: Boot time; the row's read must have begun then or later. None: C ago, which it must in any case.
+
+        Raises:
+            QueueChanged: It is gone or another.
+        """
+        self._check_open()
+        if (row := self.held(queue, since=since)) is not None:
+            return row
+        # A row of another version may be older than the caller's or newer: versions are random and do not say.
+        try:
+            row = self.read(queue.application, queue.name)
+        except QueueNotFound as error:
+            raise QueueChanged(queue.name) from error
+        if row.queue.version != queue.version:
+            raise QueueChanged(queue.name)
+        return row
+
+    def held(self, queue: Queue, *, since: float | None = None) -> Row | None:
+        """Returns the row like :meth:`current` if it need not be read for that; never blocks."""
+        row = self.get(queue.application, queue.name)
+        if row is None or row.queue.version != queue.version or (since is not None and row.read_at < since):
+            return None
+        return row
+
+    def put(self, row: Row) -> None:
+        """Keeps a row, unless one that was read later is there."""
+        key = row.queue.application, row.queue.name
+        with self._lock:
+            present = self._rows.get(key)
+            if not self._closing.is_set() and (present is None or present.read_at <= row.read_at):
+                self._rows.put(key, row, row.read_at)
+
+    def forget(self, application: str, name: str) -> None:
+        """Drops a row."""
+        with self._lock:
+            self._rows.pop((application, name))
+
+    def close(self) -> None:
+        """Forgets all; later calls raise ``StoreClosed``."""
+        with self._lock:
+            self._closing.set()
+            self._rows.clear()
+
+    def raise_reach(self, row: Row, seconds: int) -> Row:
+        """Makes sure that messages of the home class with such a TTL will be found, before one is written.
+
+        Raises:
+            ValueError: Messages of the home class do not live so long.
+            QueueChanged: The row is out of date.
+        """
+        wanted = next_reach(seconds, row.home)
+        queue = row.queue
+        with self._transactions.turn(("queue", queue.application, queue.name)):
+            row = self.current(queue)
+            while row.reach < seconds:
+                began = self._clock.boottime()
+                verdict = self._transactions.run(
+                    _REACH, (wanted, queue.application, queue.name, queue.version, row.reach)
+                )
+                if verdict.applied:
+                    row = msgspec.structs.replace(row, reach=wanted, read_at=began)
+                    self.put(row)
+                else:  # Another process raised it, or we did before an answer was lost; or the queue changed.
+                    row = self.current(queue, since=began)
+        return row
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise StoreClosed("the store is closed")
+
+    def _take(self, key: tuple[str, str], found: Sequence[Any], began: float) -> Row:
+        if not found:
+            self._drop(key, began)
+            raise QueueNotFound(key[1])
+        row = row_of(*key, found[0], began)
+        self.put(row)
+        return row
+
+    def _drop(self, key: tuple[str, str], began: float) -> None:
+        """Drops a row that was read before a read that found nothing began."""
+        with self._lock:
+            present = self._rows.get(key)
+            if present is not None and present.read_at <= began:
+                self._rows.pop(key)
+
+    def _refresh(self, key: tuple[str, str]) -> None:
+        """Reads a row again without waiting, so that calls to a busy queue never do."""
+        with self._lock:
+            if key in self._refreshing or self._closing.is_set():
+                return
+            self._refreshing.add(key)
+        began = self._clock.boottime()
+
+        def done(found: Sequence[Any] | None, error: Exception | None) -> None:
+            with self._lock:
+                self._refreshing.discard(key)
+            if error is not None:
+                return  # The row's age ends its use; whoever needs it then reads it and is told of the error.
+            if found:
+                self.put(row_of(*key, found[0], began))
+            else:
+                self._drop(key, began)
+
+        self._driver.begin(FIND, key, consistency=self._options.catalogue_read, done=done)

@@ -1,0 +1,221 @@
+"""Queues in Cassandra."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import ApplicationNotFound, QueueChanged, QueueExists, QueueNotFound, StoreClosed
+from queuey.messages import Queue, QueueSpec
+from queuey.storage import Applications, Catalogue, specs
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
+from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, QueueCache, Row, fields_of, row_of
+from queuey.storage.cassandra.catalogue.queue_index import Entry, QueueIndex
+from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.deadlines import Deadline
+
+_INSERT = Statement(
+    f"INSERT INTO queues (application, name, {COLUMNS}) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) IF NOT EXISTS",
+    idempotent=False,
+)
+_UPDATE = Statement(
+    "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, ver = ? "
+    "WHERE application = ? AND name = ? IF ver = ?",
+    idempotent=False,
+)
+_PURGE = Statement(
+    "UPDATE queues SET qid = ?, home = ?, reach = ?, ver = ? WHERE application = ? AND name = ? IF ver = ?",
+    idempotent=False,
+)
+_DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF ver = ?", idempotent=False)
+_TOGETHER = 10
+"""Rows that a listing reads by one request, a quarter of the cost of one each; few enough for guardrails."""
+_SOME = Statement(
+    f"SELECT name, {COLUMNS} FROM queues WHERE application = ? AND name IN ({', '.join('?' * _TOGETHER)})"
+)
+_AT_ONCE = 500
+"""Rows that a listing reads side by side."""
+
+
+class CassandraCatalogue(Catalogue, Applications):
+    """The catalogue contract on Cassandra.
+
+    Every change of a queue is one lightweight transaction on its row, and is answered when no process can be using
+    the row of before (see :mod:`queuey.storage.cassandra.catalogue.queue_cache`).
+    """
+
+    _driver: Driver
+    _options: CassandraOptions
+    _clock: Clock
+    _deadline: Deadline
+    _closing: threading.Event
+    """Set when the store is being closed: waiting ends, and nothing is answered from memory."""
+    _transactions: LightweightTransactions
+    _rows: QueueCache
+    _index: QueueIndex
+    _pending_deletes: PendingDeletes
+
+    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+        """See the contract."""
+        row, created = self._find_row(application, name), False
+        if row is None:
+            if not self.has_application(application):
+                raise ApplicationNotFound(application)
+            with self._transactions.turn(("queue", application, name)):
+                row, created = self._create_row(application, name, spec)
+        if differing := specs.differing(row.queue, spec):
+            raise QueueExists(row.queue, differing)
+        return row.queue, created
+
+    def _create_row(self, application: str, name: str, spec: QueueSpec) -> tuple[Row, bool]:
+        """Makes a queue that was not there, unless somebody else is quicker.
+
+        Each attempt has numbers of its own. An attempt that was made though its answer was lost may have been found
+        and deleted by others: the next one must not make a queue with the numbers, and so the messages, of that one.
+        """
+        while True:
+            tried: dict[int, Row] = {}
+
+            def attempt(timeout: float, tried: dict[int, Row] = tried) -> Rows:
+                row = self._new_row(application, name, spec)
+                tried[row.queue.uid] = row
+                self._index.add(application, name, row.queue.uid)
+                return self._transactions.send(_INSERT, _values_of(row), timeout)
+
+            if self._transactions.settle(attempt).applied:
+                present: Row | None = tried[next(reversed(tried))]
+            else:
+                present = self._find_row(application, name)
+            for uid in tried.keys() - {present.queue.uid if present else 0}:
+                self._index.remove(application, name, uid)
+            if present is not None:
+                self._rows.put(present)
+                return present, present.queue.uid in tried
+            # Whoever was quicker has deleted it again.
+
+    def _new_row(self, application: str, name: str, spec: QueueSpec) -> Row:
+        now, read_at = self._clock.both()
+        queue = Queue(
+            application=application,
+            name=name,
+            uid=new_number(),
+            qid=new_number(),
+            created=ids.ticks_to_seconds(now),
+            version=new_number(),
+            **specs.given(spec),
+        )
+        reach = self._default_reach(queue)
+        return Row(queue=queue, home=bucketing.class_of(reach), reach=reach, read_at=read_at)
+
+    def _default_reach(self, queue: Queue) -> int:
+        return self._options.default_ttl if queue.ttl is None else queue.ttl
+
+    def _find_row(self, application: str, name: str) -> Row | None:
+        try:
+            return self._rows.read(application, name)
+        except QueueNotFound:
+            return None
+
+    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        """See the contract."""
+        row = None if fresh else self._rows.get(application, name)
+        return (row or self._rows.read(application, name)).queue
+
+    def cached_queue(self, application: str, name: str) -> Queue | None:
+        """See the contract."""
+        row = self._rows.get(application, name)
+        return None if row is None else row.queue
+
+    def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+        """See the contract."""
+        fields = specs.changed(queue, changes, clear)
+        updated = msgspec.structs.replace(queue, **fields, version=new_number())
+        self._change_row(
+            queue,
+            _UPDATE,
+            (*fields_of(updated), updated.version, queue.application, queue.name, queue.version),
+            updated.version,
+        )
+        self._wait_for_others()
+        return updated
+
+    def purge_queue(self, queue: Queue) -> Queue:
+        """See the contract."""
+        purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
+        reach = self._default_reach(queue)
+        self._dig(queue, deleted=False)
+        numbers = purged.qid, bucketing.class_of(reach), reach, purged.version
+        self._change_row(queue, _PURGE, (*numbers, queue.application, queue.name, queue.version), purged.version)
+        self._wait_for_others()
+        return purged
+
+    def delete_queue(self, queue: Queue) -> None:
+        """See the contract."""
+        self._dig(queue, deleted=True)
+        with self._transactions.turn(("queue", queue.application, queue.name)):
+            self._rows.forget(queue.application, queue.name)
+            verdict = self._transactions.run(_DELETE, (queue.application, queue.name, queue.version))
+            self._rows.forget(queue.application, queue.name)
+            if not verdict.applied and not (verdict.doubted and self._is_gone(queue)):
+                raise QueueChanged(queue.name)
+        self._wait_for_others()
+        self._index.remove(queue.application, queue.name, queue.uid)
+
+    def _is_gone(self, queue: Queue) -> bool:
+        """Tells whether a queue was deleted; by whom cannot be told, and does not matter."""
+        row = self._find_row(queue.application, queue.name)
+        return row is None or row.queue.uid != queue.uid
+
+    def _dig(self, queue: Queue, *, deleted: bool) -> None:
+        row = self._rows.current(queue, since=self._clock.boottime())
+        self._pending_deletes.dig(row, self._clock.now(), deleted=deleted)
+
+    def _change_row(self, queue: Queue, statement: Statement, values: tuple[object, ...], token: int) -> None:
+        with self._transactions.turn(("queue", queue.application, queue.name)):
+            self._rows.forget(queue.application, queue.name)
+            conclusion = self._transactions.run(statement, values).conclude(token)
+            self._rows.forget(queue.application, queue.name)
+        if conclusion is Conclusion.REFUSED:
+            raise QueueChanged(queue.name)
+        if conclusion is Conclusion.UNCLEAR:
+            raise unclear(f"queue {queue.name!r}")
+
+    def _wait_for_others(self) -> None:
+        """Waits until no process can be using a row that was read before now."""
+        until = self._clock.boottime() + self._options.row_age
+        while (left := until - self._clock.boottime()) > 0:
+            if self._closing.wait(self._deadline.left(left)):
+                raise StoreClosed("the store is closing; the queue has changed", outcome="unknown")
+
+    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+        """See the contract. The order is that of UTF-8 bytes."""
+        found: list[Queue] = []
+        scan = self._index.scan(application, start)
+        while len(found) < limit and (entries := scan.take(min(limit - len(found), _AT_ONCE))):
+            found += self._existing_queues(application, entries)
+        return found
+
+    def _existing_queues(self, application: str, entries: list[Entry]) -> list[Queue]:
+        """Returns the queues of those entries that stand for one."""
+        names = list(dict.fromkeys(entry.name for entry in entries))
+        names += names[-1:] * (-len(names) % _TOGETHER)
+        calls = [(_SOME, (application, *names[first : first + _TOGETHER])) for first in range(0, len(names), _TOGETHER)]
+        read_at = self._clock.boottime()
+        found = self._driver.run_all(calls, consistency=self._options.catalogue_read)
+        rows = [row_of(application, name, values, read_at) for some in found for name, *values in some]
+        by_uid = {row.queue.uid: row.queue for row in rows}
+        return [by_uid[entry.uid] for entry in entries if entry.uid in by_uid]
+
+
+def _values_of(row: Row) -> tuple[object, ...]:
+    queue = row.queue
+    numbers = queue.uid, queue.qid, row.home, row.reach
+    return queue.application, queue.name, *numbers, *fields_of(queue), queue.created, queue.version

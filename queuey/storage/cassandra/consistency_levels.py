@@ -1,0 +1,138 @@
+"""What ``weak``, ``strong`` and ``very_strong`` mean on the cluster that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from queuey.errors import StoreUnavailable
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Queue
+from queuey.storage.cassandra.admin.quorum_overlap import Copies, meeting
+from queuey.storage.cassandra.ids.clock import ticks
+from queuey.storage.cassandra.options import CassandraOptions
+
+
+class InForce(NamedTuple):
+    """A consistency level, nothing left open.
+
+    Attributes:
+        writes, reads: Cassandra's consistency levels.
+        delay: Seconds that range reads stay behind the clock (D).
+        deadline: Seconds within which a write must return (W).
+        safe: G1 and G2 are promised.
+    """
+
+    writes: str
+    reads: str
+    delay: float
+    deadline: float
+    safe: bool
+
+
+def usual(copies: Copies) -> str:
+    """Returns the consistency level that one left open means."""
+    return "LOCAL_QUORUM" if len(copies) > 1 else "QUORUM"
+
+
+def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
+    """Tells whether a read that finds nothing proves that nothing acknowledged is there.
+
+    So it is where every read meets every acknowledged write of every data centre. That includes writes at the other
+    safe levels, since a queue may have had another level before.
+
+    Args:
+        reads: Cassandra's consistency level of the read.
+        options: Those of every process.
+        copies: By data centre.
+    """
+    writes = {level.write or usual(copies) for level in options.levels.values() if level.safe}
+    return all(meeting(write, reads, copies) == "everywhere" for write in writes)
+
+
+class ConsistencyLevels:
+    """The levels in force.
+
+    What ``auto`` means is decided once. Whether emptiness proves anything is decided by the copies as they are now: the
+    driver reads the schema again whenever it changes.
+
+    Args:
+        options: What the deployment chose.
+        replication: Gives the copies by data centre; raises ``StoreUnavailable`` while that is not known.
+    """
+
+    def __init__(self, options: CassandraOptions, replication: Callable[[], Mapping[str, int]]) -> None:
+        self._options = options
+        self._replication = replication
+        self._known: dict[str, InForce] = {}
+        self._concluding: tuple[Copies, dict[str, bool]] = {}, {}
+        """Copies, and what was found for them by consistency level of reads. One value: threads must not mix them."""
+
+    def of(self, queue: Queue) -> InForce:
+        """Returns the level of a queue."""
+        return self._known.get(queue.consistency) or self._decide(queue.consistency)
+
+    def delay(self, queue: Queue) -> float:
+        """Returns the seconds that range reads of a queue stay behind the clock: its own or its level's."""
+        return self.of(queue).delay if queue.read_delay is None else queue.read_delay
+
+    def concludes(self, queue: Queue) -> bool:
+        """Tells whether emptiness that a read of a queue finds may be remembered, stored or trusted.
+
+        Everything that is derived from seeing nothing goes through here: floors and vacancies.
+        """
+        level = self.of(queue)
+        if not level.safe:
+            return False
+        try:
+            copies = self._replication()
+        except StoreUnavailable:
+            return False
+        known, found = self._concluding
+        if known is not copies and known != copies:
+            found = {}
+            self._concluding = copies, found
+        if level.reads not in found:
+            found[level.reads] = concludes(level.reads, self._options, copies)
+        return found[level.reads]
+
+    def empty_below(self, queue: Queue, now: int) -> Position | None:
+        """Returns the position below which what a read finds empty stays empty; None: nowhere.
+
+        Args:
+            queue: What is read.
+            now: Ticks, taken before the read.
+        """
+        if not self.concludes(queue):
+            return None
+        return now - ticks(self.of(queue).delay), LOW_MIN
+
+    def _decide(self, name: str) -> InForce:
+        level = self._options.levels[name]
+        try:
+            auto = usual(self._replication())
+        except StoreUnavailable:  # Nothing can be written or read now; to be decided when it can.
+            return InForce(level.write or "QUORUM", level.read or "QUORUM", level.delay, level.deadline, level.safe)
+        found = InForce(level.write or auto, level.read or auto, level.delay, level.deadline, level.safe)
+        self._known[name] = found
+        return found
+
+    def guarantee(self, queue: Queue) -> str:
+        """Says in a sentence what holds for a queue."""
+        level = self.of(queue)
+        how = f"written at {level.writes}, read at {level.reads}"
+        if not level.safe:
+            return f"weak ({how}): a reader that goes on from its cursor may miss messages, and one node can lose them"
+        delay = self.delay(queue)
+        if delay < level.delay:
+            return (
+                f"{queue.consistency} ({how}), but its read delay of {delay:g} s is shorter than the {level.delay:g} s "
+                "that make reading by time safe: a reader that goes on from its cursor may miss messages"
+            )
+        within = (
+            " within its data centre" if level.reads.startswith("LOCAL") and level.writes.startswith("LOCAL") else ""
+        )
+        return (
+            f"{queue.consistency} ({how}){within}: a reader that goes on from its cursor misses no acknowledged "
+            f"message; a 503 with outcome none left nothing; X-After orders messages; reads stay {delay:g} s behind"
+        )

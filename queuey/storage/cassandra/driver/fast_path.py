@@ -1,0 +1,347 @@
+"""The short way to a node, for what is asked all the time: idempotent writes of rows, and reads of one page.
+
+The driver's own way costs some 150 us of CPU a request and several a row. Here requests are encoded by their callers
+and go over the driver's own connections, past its futures, plans and timers. Only what happens all the time is dealt
+with; the rest goes to the driver's own way, with all its rules::
+
+    sent ──(result)──────────────────────────────► answered
+      ├──(no answer for a while)──► sent to another node as well; the first result counts
+      ├──(an error that asking again would not change, of all that were asked)──► answered
+      ├──(no answer in time)──► answered: timed out
+      └──(no connection, or one that broke; a node that has forgotten the statement, is starting or overloaded)
+              ──► the driver's own way, once ──► answered
+
+Nothing that is not idempotent may come here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from cassandra import OperationTimedOut
+from cassandra.cluster import Cluster, Session
+from cassandra.protocol import (
+    ErrorMessage,
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    PreparedQueryNotFound,
+    ProtocolHandler,
+    ReadTimeoutErrorMessage,
+    ServerError,
+    TruncateError,
+)
+
+from queuey.errors import StoreUnavailable
+from queuey.storage.cassandra.driver import cql_frames
+from queuey.storage.cassandra.driver.errors import translate
+from queuey.storage.cassandra.driver.requests import Done, Rows
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 0.05
+"""Seconds between looks for requests that have waited long enough."""
+
+_AGAIN = (
+    IsBootstrappingErrorMessage,
+    OverloadedErrorMessage,
+    PreparedQueryNotFound,
+    ReadTimeoutErrorMessage,
+    ServerError,
+    TruncateError,
+)
+
+Decode = Callable[[bytes], Rows]
+"""Makes rows of a result's body."""
+OwnWay = Callable[[Done, int, float], None]
+"""Asks by the driver's own way; takes whom to tell, how many nodes may have had the request already, and seconds."""
+
+
+MOST_WAITING = 64 << 20
+"""Bytes that wait for one connection at most; further requests are refused."""
+
+
+class Roomy(Cluster.connection_class):  # type: ignore[misc] # the driver ships no types
+    """A connection that sends a request as one piece and receives in larger ones."""
+
+    in_buffer_size = 1 << 16
+    out_buffer_size = 1 << 22
+    _takes_all = True
+
+    @property
+    def _socket_writable(self) -> bool:
+        """Whether requests are taken.
+
+        The driver refuses every request while the socket takes no bytes, which is so for a moment after each long body.
+        They may wait, up to a limit.
+        """
+        return self._takes_all or self._waiting() < MOST_WAITING
+
+    @_socket_writable.setter
+    def _socket_writable(self, value: bool) -> None:
+        self._takes_all = value
+
+    def handle_write(self, *event: Any) -> Any:  # noqa: ANN401 - the event loop's
+        """Sends what waits; notes when all of it is sent, which the driver would only do if it refused requests."""
+        sent = super().handle_write(*event)
+        if not self._takes_all and not self._waiting():
+            self._takes_all = True
+        return sent
+
+    def _waiting(self) -> int:
+        """Returns how many bytes wait to be sent."""
+        with self._deque_lock:
+            return sum(map(len, self.deque))
+
+
+class _Request:
+    """One request, and how its attempts fare. Whoever acquires ``claim`` answers it."""
+
+    __slots__ = (
+        "asked",
+        "began",
+        "body",
+        "claim",
+        "decode",
+        "done",
+        "flying",
+        "lock",
+        "metadata",
+        "nodes",
+        "opcode",
+        "own_way",
+        "reads",
+        "timeout",
+        "turned",
+    )
+
+    def __init__(  # noqa: PLR0913 - what a request is
+        self,
+        opcode: int,
+        body: bytes,
+        metadata: Any,  # noqa: ANN401 - the prepared statement's
+        nodes: Iterator[Any],
+        *,
+        timeout: float,
+        decode: Decode,
+        done: Done,
+        own_way: OwnWay,
+        reads: bool,
+    ) -> None:
+        self.opcode = opcode
+        self.body = body
+        self.metadata = metadata
+        self.nodes = nodes
+        self.timeout = timeout
+        self.decode = decode
+        self.done = done
+        self.own_way = own_way
+        self.reads = reads
+        self.claim = threading.Lock()
+        self.lock = threading.Lock()
+        self.asked = 0
+        """Nodes that may have had it."""
+        self.flying = 0
+        self.turned = False
+        self.began = time.monotonic()
+
+    def succeed(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, or the driver's message
+        """Takes a result."""
+        if isinstance(answer, bytes):
+            try:
+                rows = self.decode(answer)
+            except Exception:  # noqa: BLE001 - of another shape than expected
+                self.turn()
+                return
+        else:
+            rows = answer.parsed_rows or []
+        self.tell(rows, None)
+
+    def refuse(self, error: BaseException) -> None:
+        """Takes the error of an attempt; it is the answer unless another attempt may still succeed."""
+        with self.lock:
+            self.flying -= 1
+            last = not self.flying and not self.turned
+        if last:
+            self.tell(None, translate(error, reads=self.reads, attempts=self.asked))
+
+    def turn(self) -> None:
+        """Goes the driver's own way with what is left of the time, unless it is answered or has gone there already."""
+        with self.lock:
+            turned, self.turned = self.turned, True
+        if not turned and not self.claim.locked():
+            left = self.timeout - (time.monotonic() - self.began)
+            self.own_way(self.tell, self.asked, max(LOOK_EVERY, left))
+
+    def tell(self, rows: Rows | None, error: StoreUnavailable | None) -> None:
+        """Answers, if nobody has."""
+        if self.claim.acquire(blocking=False):
+            self.done(rows, error)
+
+
+class _Attempt:
+    """A request on its way to one node."""
+
+    __slots__ = ("connection", "pool", "request")
+
+    def __init__(self, request: _Request, pool: Any, connection: Any) -> None:  # noqa: ANN401 - the driver's
+        self.request = request
+        self.pool = pool
+        self.connection = connection
+
+    def answered(self, answer: Any) -> None:  # noqa: ANN401 - a result's body, a message of the driver, an exception
+        """Takes the connection's answer; called once."""
+        self.pool.return_connection(self.connection)
+        if isinstance(answer, bytes) or hasattr(answer, "parsed_rows"):
+            self.request.succeed(answer)
+        elif isinstance(answer, ErrorMessage) and not isinstance(answer, _AGAIN):
+            self.request.refuse(answer.to_exception())
+        else:
+            self.request.turn()
+
+
+class FastPath:
+    """The short way over the connections of a session.
+
+    Args:
+        session: Connected, with connections of protocol version 4.
+        keyspace: Of the statements.
+        patience: Seconds after which a request is sent to another node as well; 0: never.
+    """
+
+    def __init__(self, session: Session, keyspace: str, patience: float) -> None:
+        self._session = session
+        self._replicas_of = session.cluster.metadata.get_replicas
+        self._keyspace = keyspace
+        self._patience = patience
+        self._turn = itertools.count()
+        self._sent: deque[_Request] = deque()
+        self._late: deque[_Request] = deque()
+        self._some = threading.Event()
+        self._closed = False
+        self._thread = threading.Thread(target=self._look, name="queuey-express", daemon=True)
+        self._thread.start()
+
+    def send(  # noqa: PLR0913 - what a request is
+        self,
+        opcode: int,
+        body: bytes,
+        routing_key: bytes,
+        metadata: Any,  # noqa: ANN401 - the prepared statement's
+        *,
+        timeout: float,
+        decode: Decode,
+        done: Done,
+        own_way: OwnWay,
+        reads: bool,
+    ) -> None:
+        """Sends a request; ``done`` is told in any thread, once.
+
+        Args:
+            opcode: Of the request.
+            body: Of the request.
+            routing_key: Finds the nodes that have the row.
+            metadata: The result's columns, for answers of an unusual shape.
+            timeout: Seconds.
+            decode: Makes rows of a result of the usual shape.
+            done: Told of the end.
+            own_way: Asks again by the driver's own way.
+            reads: It changes nothing.
+        """
+        nodes = self._nodes(routing_key)
+        request = _Request(
+            opcode, body, metadata, nodes, timeout=timeout, decode=decode, done=done, own_way=own_way, reads=reads
+        )
+        if not self._ask(request):
+            request.turn()
+            return
+        self._sent.append(request)
+        if not self._some.is_set():
+            self._some.set()
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closed = True
+        self._some.set()
+        self._thread.join(1.0)
+
+    def _nodes(self, routing_key: bytes) -> Iterator[Any]:
+        """Gives the connection pools of the nodes that have a row, each first in its turn."""
+        replicas = self._replicas_of(self._keyspace, routing_key)
+        first = next(self._turn)
+        for step in range(len(replicas)):
+            host = replicas[(first + step) % len(replicas)]
+            pool = self._session._pools.get(host) if host.is_up else None  # noqa: SLF001 - the driver has no name for it
+            if pool is not None and not pool.is_shutdown:
+                yield pool
+
+    def _ask(self, request: _Request) -> bool:
+        """Sends a request to the next of its nodes; returns whether there was one that took it."""
+        for pool in request.nodes:
+            try:
+                connection, stream = pool.borrow_connection(0)
+            except Exception:  # noqa: BLE001, S112 - that node is busy or going away
+                continue
+            attempt = _Attempt(request, pool, connection)
+            with request.lock:
+                request.asked += 1
+                request.flying += 1
+            try:
+                connection.send_msg(
+                    (request.opcode, request.body), stream, attempt.answered, _encode, _decode, request.metadata
+                )
+            except Exception:  # noqa: BLE001 - the driver's own way knows what to do about it
+                # The connection may have failed all its requests by now, this one with them: then it was returned.
+                if connection._requests.pop(stream, None) is not None:  # noqa: SLF001 - as the driver's future does
+                    pool.return_connection(connection)
+                request.turn()
+            return True
+        return False
+
+    def _look(self) -> None:
+        """Sees to requests that have waited for too long, oldest first."""
+        while not self._closed:
+            self._some.wait()
+            while (self._sent or self._late) and not self._closed:
+                time.sleep(LOOK_EVERY)
+                try:
+                    self._see_to_late()
+                except Exception:
+                    log.exception("Somebody could not be told that a request took too long.")
+            self._some.clear()
+            if self._sent:
+                self._some.set()
+
+    def _see_to_late(self) -> None:
+        now = time.monotonic()
+        while self._sent and (self._sent[0].claim.locked() or self._sent[0].began < now - self._patience):
+            request = self._sent.popleft()
+            if not request.claim.locked():
+                if self._patience:
+                    self._ask(request)
+                self._late.append(request)
+        for _ in range(len(self._late)):
+            request = self._late.popleft()
+            if request.claim.locked() or request.turned:
+                continue
+            if now - request.began < request.timeout:
+                self._late.append(request)
+            else:
+                error = OperationTimedOut("no answer in time")
+                request.tell(None, translate(error, reads=request.reads, attempts=request.asked))
+
+
+def _encode(message: tuple[int, bytes], stream: int, _version: int, **_named: Any) -> bytes:  # noqa: ANN401
+    return cql_frames.frame(*message, stream)
+
+
+def _decode(version: int, types: Any, stream: int, flags: int, opcode: int, body: bytes, *rest: Any) -> Any:  # noqa: ANN401
+    """Leaves the usual results to their callers; everything else is decoded as the driver does."""
+    if opcode == cql_frames.RESULT and not flags and (body.startswith(cql_frames.ROWS) or body == cql_frames.VOID):
+        return body
+    return ProtocolHandler.decode_message(version, types, stream, flags, opcode, body, *rest)

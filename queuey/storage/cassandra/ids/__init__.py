@@ -1,0 +1,1 @@
+"""Ids of messages, and the clock that they are made with."""

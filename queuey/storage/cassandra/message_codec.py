@@ -1,0 +1,265 @@
+"""Message rows: their statements, and messages as their columns."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from queuey.ids import Position
+from queuey.messages import Message, Meta
+from queuey.storage.cassandra.bucketing import NAMES
+from queuey.storage.cassandra.driver import UNSET, Encoded, Rows, Statement
+
+_FLIP = 0x0080808080808080
+_MASK = 0xFFFFFFFFFFFFFFFF
+_TEXT, _BYTES = b"\0", b"\1"
+"""First byte of a ``meta`` column. No column at all: text without metadata."""
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Meta).decode
+_pack_id = struct.Struct(">IHHQ").pack
+_unpack_id = struct.Struct(">IHHq").unpack
+
+INSERT = tuple(
+    Statement(
+        f"INSERT INTO messages_{name} (qid, part, bucket, id, body, expires, meta) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
+    )
+    for name in NAMES
+)
+DELETE = tuple(
+    Statement(f"DELETE FROM messages_{name} USING TIMESTAMP ? WHERE qid = ? AND part = ? AND bucket = ? AND id = ?")
+    for name in NAMES
+)
+COLUMNS = 4
+_COLUMNS = "timeuuid_as_blob(id), body, expires, meta"
+FETCH = tuple(
+    Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ? AND id = ?")
+    for name in NAMES
+)
+_RANGE = "WHERE qid = ? AND part = ? AND bucket = ? AND id >= ? AND id <= ?"
+UP = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
+DOWN = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?") for name in NAMES)
+IDS_UP = tuple(
+    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES
+)
+IDS_DOWN = tuple(
+    Statement(f"SELECT timeuuid_as_blob(id), expires FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?")
+    for name in NAMES
+)
+
+BULK_UP = tuple(Statement(f"SELECT id, body, expires, meta FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
+BULK_IDS_UP = tuple(Statement(f"SELECT id, expires FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
+ID_COLUMNS = 2
+COUNT = tuple(Statement(f"SELECT count(id) FROM messages_{name} {_RANGE}") for name in NAMES)
+
+
+def id_bytes(ticks: int, low: int) -> bytes:
+    """Returns an id as Cassandra has it: the 16 bytes of the UUID."""
+    return _pack_id(ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP)
+
+
+_pack_key = struct.Struct(">iqiiiq").pack
+_pack_routing = struct.Struct(">HqBHiBHqB").pack
+_pack_id_and_size = struct.Struct(">iIHHQi").pack
+_pack_rest = struct.Struct(">iqiiqii").pack
+_pack_expires = struct.Struct(">iqi").pack
+_pack_stamp_and_ttl = struct.Struct(">iqii").pack
+_pack_stamp = struct.Struct(">iq").pack
+_pack_only_id = struct.Struct(">iIHHQ").pack
+_start_of_row = struct.Struct(">i16si").unpack_from
+_end_of_row = struct.Struct(">iqi").unpack_from
+_shape = struct.Struct(">ii").unpack_from
+_size_at = struct.Struct(">i").unpack_from
+_end_at = struct.Struct(">i8xi").unpack_from
+_minus_one = struct.pack(">i", -1)
+
+INSERTED, DELETED, RANGED = 9, 5, 6
+"""How many values the statements take."""
+
+
+def key_of(qid: int, partition: int, bucket: int) -> bytes:
+    """Returns the encoded values of a Cassandra partition's key (see ``driver.wire``)."""
+    return _pack_key(8, qid, 4, partition, 8, bucket)
+
+
+def routing_of(qid: int, partition: int, bucket: int) -> bytes:
+    """Returns the same key as it is hashed."""
+    return _pack_routing(8, qid, 0, 4, partition, 0, 8, bucket, 0)
+
+
+def encoded_insert(
+    key: bytes,
+    position: Position,
+    body: bytes,
+    expires: int,
+    meta: Any,  # noqa: ANN401 - bytes, or the mark for nothing
+    stamp: int,
+    ttl: int,
+) -> bytes:
+    """Returns the encoded values of ``INSERT``."""
+    ticks, low = position
+    head = _pack_id_and_size(
+        16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP, len(body)
+    )
+    if meta is UNSET:
+        return b"".join((key, head, body, _pack_rest(8, expires, -2, 8, stamp, 4, ttl)))
+    return b"".join(
+        (key, head, body, _pack_expires(8, expires, len(meta)), meta, _pack_stamp_and_ttl(8, stamp, 4, ttl))
+    )
+
+
+def encoded_delete(key: bytes, position: Position, stamp: int) -> bytes:
+    """Returns the encoded values of ``DELETE``."""
+    ticks, low = position
+    return b"".join(
+        (
+            _pack_stamp(8, stamp),
+            key,
+            _pack_only_id(16, ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, 0x1000 | ticks >> 48, (low & _MASK) ^ _FLIP),
+        )
+    )
+
+
+def encoded_range(key: bytes, lower: Position, upper: Position, limit: int) -> bytes:
+    """Returns the encoded values of ``UP`` and ``DOWN``; both bounds inclusive."""
+    return key + struct.pack(">i16si16sii", 16, id_bytes(*lower), 16, id_bytes(*upper), 4, limit)
+
+
+def encoded_bulk(
+    where: tuple[int, int, int], kind: int, lower: Position, upper: Position, limit: int, *, bodies: bool
+) -> Encoded:
+    """Returns a query for a range of a bucket, both bounds inclusive, for who reads its answer without decoding it.
+
+    Args:
+        where: qid, partition and bucket.
+        kind: The class.
+        lower: The first id.
+        upper: The last one.
+        limit: Rows at most.
+        bodies: False: ids and ends only.
+    """
+    statement = (BULK_UP if bodies else BULK_IDS_UP)[kind]
+    return Encoded(statement, RANGED, encoded_range(key_of(*where), lower, upper, limit), routing_of(*where))
+
+
+def starts(body: bytes, columns: int) -> list[int]:
+    """Returns where the rows of an answer begin, whatever sizes they have."""
+    _, count = _shape(body, 8)
+    at = 16
+    found = []
+    if columns == COLUMNS:
+        body += bytes(8)  # So that the end of a row is read at once, also that of a last one that lacks values.
+        for _ in range(count):
+            found.append(at)
+            (size,) = _size_at(body, at + 20)
+            at += 24 + size if size > 0 else 24
+            whole, size = _end_at(body, at)
+            if whole < 0:
+                (size,) = _size_at(body, at + 4)
+                at -= 8
+            at += 16 + size if size > 0 else 16
+        return found
+    for _ in range(count):
+        found.append(at)
+        (whole,) = _size_at(body, at + 20)
+        at += 24 + max(0, whole)
+    return found
+
+
+def packed(found: Rows, columns: int) -> bytes:
+    """Returns rows that the driver has decoded (ids as UUIDs) as they came."""
+    cells = []
+    for row in found:
+        values = (row[0].bytes, *row[1:])
+        for value in values:
+            data = struct.pack(">q", value) if isinstance(value, int) else value
+            cells.append(_minus_one if data is None else struct.pack(">i", len(data)) + data)
+    return struct.pack(">iiii", 2, 4, columns, len(found)) + b"".join(cells)
+
+
+def decode(body: bytes) -> Rows:
+    """Returns the rows of an answer to ``UP`` or ``DOWN`` (see ``driver.wire.ROWS``): id, body, expires, meta.
+
+    Raises:
+        ValueError: It has another shape.
+    """
+    columns, count = _shape(body, 8)
+    if columns != COLUMNS:
+        raise ValueError(f"{columns} columns, not {COLUMNS}")
+    at = 16
+    found: Rows = []
+    for _ in range(count):
+        _, data, size = _start_of_row(body, at)
+        at += 24
+        text = body[at : at + size]
+        whole, expires, size_of_meta = _end_of_row(body, at + size)
+        if size < 0 or whole != 8:  # noqa: PLR2004 - a bigint's size
+            raise ValueError("a row without a body or an end")
+        at += size + 16
+        if size_of_meta < 0:
+            found.append((data, text, expires, None))
+        else:
+            found.append((data, text, expires, body[at : at + size_of_meta]))
+            at += size_of_meta
+    return found
+
+
+def position_of(data: bytes) -> Position:
+    """Returns the position of an id's 16 bytes."""
+    first, middle, last, low = _unpack_id(data)
+    return (last & 0x0FFF) << 48 | middle << 32 | first, low ^ _FLIP
+
+
+def uuid_of(position: Position) -> UUID:
+    """Returns an id, or a bound between ids, as the driver takes it."""
+    return UUID(bytes=id_bytes(*position))
+
+
+@lru_cache(maxsize=1024)
+def _encode_meta(meta: Meta | None, text: bool) -> Any:  # noqa: ANN401, FBT001 - bytes, or the mark for nothing
+    if meta is None or meta == Meta():
+        return UNSET if text else _BYTES
+    return (_TEXT if text else _BYTES) + _encode(meta)
+
+
+def encode(body: str | bytes, meta: Meta | None) -> tuple[bytes, Any]:
+    """Returns the serialized ``body`` and ``meta`` columns."""
+    if isinstance(body, str):
+        return body.encode(), UNSET if meta is None else _encode_meta(meta, text=True)
+    return body, _encode_meta(meta, text=False)
+
+
+@lru_cache(maxsize=1024)
+def _decode_meta(data: bytes) -> tuple[bool, Meta | None]:
+    return data[:1] == _TEXT, _decode(data[1:]) if len(data) > 1 else None
+
+
+def message(row: Any, partition: int) -> Message:  # noqa: ANN401 - a row of the driver
+    """Returns the message of a row (id, body, expires, meta)."""
+    data, body, expires, meta = row
+    first, middle, last, low = _unpack_id(data)
+    ticks = (last & 0x0FFF) << 48 | middle << 32 | first
+    if meta is None:
+        return Message(ticks, low ^ _FLIP, partition, expires, body.decode())
+    text, found = _decode_meta(meta)
+    return Message(ticks, low ^ _FLIP, partition, expires, body.decode() if text else body, found)
+
+
+def messages(found: Rows, partition: int, now: int) -> list[Message]:
+    """Returns the messages of rows (id, body, expires, meta) that are alive at ``now`` (ticks), in their order."""
+    alive = []
+    for data, body, expires, meta in found:
+        if expires is None or expires <= now:
+            continue
+        if meta is not None:
+            alive.append(message((data, body, expires, meta), partition))
+            continue
+        first, middle, last, low = _unpack_id(data)
+        ticks = (last & 0x0FFF) << 48 | middle << 32 | first
+        alive.append(Message(ticks, low ^ _FLIP, partition, expires, body.decode()))
+    return alive

@@ -1,0 +1,1 @@
+"""Reading messages: slices of a partition, whole ranges, and how much there is."""

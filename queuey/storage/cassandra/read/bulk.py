@@ -1,0 +1,255 @@
+"""Whole ranges out of Cassandra and into it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import QueueChanged, StoreUnavailable, TooLate
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Measure, Message, Queue, Slice
+from queuey.storage import items as items_of
+from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.catalogue import queue_cache
+from queuey.storage.cassandra.catalogue.queue_cache import Row
+from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.driver import InDoubt, Statement, TooManyDead
+from queuey.storage.cassandra.ids.clock import ticks
+from queuey.storage.cassandra.messages import CassandraMessages
+from queuey.storage.cassandra.read import bucket_index, counting, statistics
+from queuey.storage.cassandra.read.bucket_index import Known
+from queuey.storage.cassandra.write.bulk_load import LOADED_AT_ONCE, Loader
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from queuey.storage.cassandra.read.arrow_scan import Columns
+
+LOOKS = 64
+"""Partitions of one queue whose buckets are looked up together to be measured."""
+SAMPLE = 100
+"""Messages at each end by which the size of very many is estimated."""
+
+
+class CassandraBulk(CassandraMessages):
+    """The bulk contract on Cassandra."""
+
+    def horizon(self, queue: Queue) -> int:
+        """See the contract. Needs no request while the queue's row is recent enough to be used unread."""
+        self._watch.require()
+        self._rows.current(queue)
+        [horizon] = self._horizons(queue, [True], self._clock.now())
+        return horizon
+
+    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+        """See the contract. The horizon is that of the beginning."""
+        for columns, _ in self._columns(queue, part, bodies=bodies):
+            for start in range(0, len(columns), max(1, part.limit)):
+                self._rows.current(queue)
+                yield columns.batch.slice(start, part.limit)
+
+    def reach(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+        """See the contract."""
+        count, at = 0, part.lower
+        for columns, end in self._columns(queue, part, bodies=False):
+            lacking = part.limit - count
+            if len(columns) >= lacking:
+                last = columns.slice(lacking - 1, lacking)
+                return part.limit, ids.following((int(last.ticks[0]), int(last.low[0])))
+            count, at = count + len(columns), end
+        return count, at
+
+    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
+        """See the contract."""
+        self._watch.require()
+        return statistics.run(self._measuring(queue) for queue in queues)
+
+    def _measuring(self, queue: Queue) -> statistics.Steps[list[Measure]]:
+        """Measures a queue."""
+        row = self._rows.held(queue)
+        if row is None:
+            began, name = self._clock.boottime(), (queue.application, queue.name)
+            [found] = yield [self._asking(queue_cache.FIND, name, self._options.catalogue_read)]
+            row = queue_cache.row_of(*name, found[0], began) if found else None
+        if row is None or row.queue.version != queue.version:
+            return []
+        level, now, floors = self._levels.of(queue), self._clock.now(), self._levels.concludes(queue)
+        measures = []
+        for first in range(1, row.queue.partitions + 1, LOOKS):
+            numbers = range(first, min(first + LOOKS, row.queue.partitions + 1))
+            began = self._clock.boottime()
+            looks = yield [self._asking(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
+            for number, found in zip(numbers, looks, strict=True):
+                known = bucket_index.all_of(began, found, floors=floors)
+                measure = yield from self._measuring_partition(row, known, number, now)
+                if measure is not None:
+                    measures.append(measure)
+        return measures
+
+    def _measuring_partition(
+        self, row: Row, known: Known | None, number: int, now: int
+    ) -> statistics.Steps[Measure | None]:
+        if known is not None:
+            extent = self._extent(row, known, Slice(number, ids.FIRST, counting.END), counting.END, now)
+            if extent.complete and len(extent.sources) <= statistics.MOST_PLACES:
+                reads = self._levels.of(row.queue).reads
+                try:
+                    meter = statistics.Meter(self._driver, (row.queue.qid, number), reads, now)
+                    return (yield from meter.measure(extent))
+                except TooManyDead:
+                    pass  # The other way asks for less at a time.
+        return self._measured_at_length(row, number, now)
+
+    def _measured_at_length(self, row: Row, number: int, now: int) -> Measure | None:
+        """Measures a partition with very many buckets, or many dead rows, alone."""
+        [tally] = self._count(row, [(number, ids.FIRST, counting.END)], now)
+        if tally.oldest is None or tally.newest is None:
+            return None
+        ends = [
+            Slice(number, limit=SAMPLE, max_bytes=statistics.MORE_BYTES, delayed=False, descending=descending)
+            for descending in (False, True)
+        ]
+        try:
+            pages = self.read(row.queue, ends)
+        except QueueChanged:
+            return None
+        sizes = [len(message_codec.encode(message.body, None)[0]) for page in pages for message in page.messages]
+        size = tally.size * sum(sizes) // max(1, len(sizes))
+        return Measure(number, tally.size, size, exact=False, oldest=tally.oldest, newest=tally.newest)
+
+    def _asking(self, statement: Statement, values: Sequence[object], consistency: str) -> statistics.Ask:
+        return lambda done: self._driver.begin(statement, values, consistency=consistency, done=done)
+
+    def _columns(self, queue: Queue, part: Slice, *, bodies: bool) -> Iterator[tuple[Columns, Position]]:
+        """Reads a slice upwards.
+
+        Yields:
+            Live messages, perhaps none; and up to where the slice has been considered with them.
+        """
+        from queuey.storage.cassandra.read import arrow_scan  # noqa: PLC0415 - needs Arrow, which only pipelines install
+
+        self._watch.require()
+        level = self._levels.of(queue)
+        now, boot = self._clock.both()
+        since = self._since(queue, [part], boot)
+        row = self._rows.current(queue, since=since)
+        [horizon] = self._horizons(queue, [part.delayed], now)
+        upper = max(part.lower, min(part.upper, (horizon, LOW_MIN)))
+        if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
+            yield arrow_scan.NOTHING[bodies], upper
+            return
+        key = (row.queue.qid, part.partition)
+        note = self._noting(queue, now)
+        reading = arrow_scan.Reading(self._driver, key, level.reads, bodies, part.limit, part.max_bytes, note)
+        pace = arrow_scan.Pace(reading)
+        at = part.lower
+        while at < upper:
+            left = msgspec.structs.replace(part, lower=at)
+            [known] = self._looks(row, [(left, upper)], level, since)
+            extent = self._extent(row, known, left, upper, self._clock.now())
+            for columns, end in arrow_scan.scan(reading, extent, pace):
+                self._rows.current(queue)
+                yield arrow_scan.alive(columns, self._clock.now()), end
+            at = extent.upper
+            yield arrow_scan.NOTHING[bodies], at
+
+    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """See the contract. They go to buckets of their own, as those that are put (see :mod:`loading`)."""
+        self._watch.require()
+        loader = self._loader(self._rows.current(queue))
+        written = 0
+        left = iter(messages)
+        while some := list(islice(left, LOADED_AT_ONCE)):
+            self._check(self._rows.current(queue).queue, some)
+            written += loader.write(some)
+        return written
+
+    def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """See the contract; when it is too late, and why, says :func:`window`.
+
+        After any other error some of the messages may be written.
+        """
+        self._watch.require()
+        row = self._rows.current(queue)
+        self._check(row.queue, messages)
+        if not messages:
+            return 0
+        within = window(
+            min(message.ticks for message in messages),
+            self._levels.of(queue),
+            self._levels.delay(queue),
+            difference=self._options.clock_difference,
+            age=self._options.row_age,
+        )
+        now, began = self._clock.both()
+        if now >= within.begin:
+            raise TooLate(written=False)
+        loader = self._loader(row)
+        placed = loader.placed(messages, now)
+        loader.record(placed)
+        self._rows.current(queue)
+        if self._clock.now() >= within.begin:
+            raise TooLate(written=False)
+        # The timestamps are of before that was judged. So a delete by anybody for whom it is too late to begin wins
+        # against rows of this call that are still on their way, wherever this process is stopped.
+        written = loader.send(placed, now, lambda at: self._stamps.at(now, at))
+        ended, arrived = self._clock.both()
+        try:
+            self._watch.confirm(arrived)
+        except StoreUnavailable as refused:
+            raise InDoubt(str(refused)) from refused
+        if ended > within.end or not self._watch.vouches(began):
+            raise TooLate(written=True)
+        return written
+
+    def _loader(self, row: Row) -> Loader:
+        return Loader(self._driver, self._bucket_index, row, self._levels.of(row.queue), self._clock, self._stamps)
+
+    def _check(self, queue: Queue, messages: Sequence[Message]) -> None:
+        """Refuses what cannot be loaded, and sees to it that no id of it is made here as well."""
+        for message in messages:
+            items_of.check_partition(queue, message.partition)
+            items_of.check_text(message.body)
+        mine = self._generator.low
+        if mine in {message.low for message in messages}:
+            self._generator.avoid(mine)
+
+
+class Window(NamedTuple):
+    """When ids can be certain to be unread (ticks): until when a write may begin, and by when it must have ended."""
+
+    begin: int
+    end: int
+
+
+def window(lowest: int, level: InForce, delay: float, *, difference: float, age: float) -> Window:
+    """Decides when messages may be written at given ids so that no reader misses them.
+
+    A reader whose horizon lies above *lowest* chose it when its clock showed more than lowest + D, which is after
+    lowest + D - S on ours. So it finds the messages if, by our clock,
+
+    * they are acknowledged by lowest + D - S, since its queries meet whatever was acknowledged before them;
+    * their buckets are recorded by lowest + D - S - C: it uses no look at the record that began longer than C (and
+      never longer than D - S) before it chose its horizon. Ids that lie ahead of the clock are recorded before their
+      time comes, so no look of any age matters; ids of the past second or so are what this is about.
+
+    They lie at the levels of given ids, which readers ask whatever floors and vacancies say. So rows that reached
+    Cassandra too late, of an attempt that is made again and then finds them there, are not hidden from later readers.
+
+    W is kept free for the write itself: what begins in time normally ends in time. Where a queue keeps so short a delay
+    that lowest + D - S would lie below lowest, lowest counts: its readers' clocks must agree with ours then, as for
+    messages that are appended to such a queue.
+
+    Args:
+        lowest: The lowest id's time.
+        level: The queue's; gives D and W.
+        delay: The queue's own read delay; the shorter of both counts, as it may just have been changed.
+        difference: S.
+        age: C.
+    """
+    spare = max(0.0, min(level.delay, delay) - difference)
+    return Window(lowest + ticks(spare - max(level.deadline, min(age, spare))), lowest + ticks(spare))

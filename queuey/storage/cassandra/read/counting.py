@@ -1,0 +1,117 @@
+"""How many messages lie in a range: listed where they are few, else counted by Cassandra, bucket by bucket.
+
+A bucket holds some ten thousands of messages by design (see :mod:`.bucket_width`). Of many narrow buckets only some at
+both ends are counted, and the others are taken to be like them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from queuey import ids
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Slice
+from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.driver import Driver, Statement, TooManyDead
+from queuey.storage.cassandra.read import reading
+from queuey.storage.cassandra.read.reading import Extent, Source
+
+LISTED = 2000
+"""Up to so many messages are listed; their number is exact."""
+COUNTED = 4
+"""Narrow buckets that are counted at each end."""
+END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
+"""Above every id."""
+
+
+class Tally(NamedTuple):
+    """What is known of a range."""
+
+    size: int
+    exact: bool
+    oldest: Position | None
+    newest: Position | None
+
+
+NOTHING = Tally(0, exact=True, oldest=None, newest=None)
+
+
+def tally(driver: Driver, key: tuple[int, int], extents: tuple[Extent, Extent], consistency: str, *, now: int) -> Tally:
+    """Counts what lies in an extent.
+
+    Args:
+        driver: The way to Cassandra.
+        key: qid and partition.
+        extents: What is to be counted, as it is known looking upwards and looking downwards.
+        consistency: The queue's read level.
+        now: Ticks; what has expired by then is not listed.
+
+    Raises:
+        StoreUnavailable: As the driver.
+    """
+    up, down = extents
+    wanted = Slice(key[1], up.lower, up.upper, limit=LISTED + 1)
+    [first] = reading.run(
+        driver, [reading.ascend(wanted, up, now, first=math.inf, most=math.inf)], [key], consistency, only_ids=True
+    )
+    found = [message.position for message in first.messages]
+    if not first.more and up.complete:
+        return Tally(len(found), exact=True, oldest=found[0], newest=found[-1]) if found else NOTHING
+    wanted = Slice(key[1], down.lower, down.upper, limit=1, descending=True)
+    [last] = reading.run(
+        driver, [reading.descend(wanted, down, now, first=math.inf, most=math.inf)], [key], consistency, only_ids=True
+    )
+    newest = last.messages[0].position if last.messages else None
+    oldest = found[0] if found else newest
+    sources = [*{*up.sources, *down.sources}]
+    narrow, wide = _count(driver, key, sources, (up.lower, down.upper), consistency)
+    narrow += _between(narrow, up, down)
+    return Tally(max(len(found), narrow + wide), exact=False, oldest=oldest, newest=newest)
+
+
+def _between(size: int, up: Extent, down: Extent) -> int:
+    """Estimates what lies in narrow buckets between two looks that do not meet, by how dense it is where they reach.
+
+    Args:
+        size: How much lies in the narrow buckets that they reach.
+        up: What the look from the lower end reaches.
+        down: The same from the upper end.
+    """
+    starts = [source.place.start for source in up.sources if not source.place.wide]
+    ends = [source.place.end for source in down.sources if not source.place.wide]
+    gap = down.lower[0] - up.upper[0]
+    if gap <= 0 or not starts or not ends:
+        return 0
+    reached = max(0, up.upper[0] - min(starts)) + max(0, max(ends) - down.lower[0])
+    return size * gap // reached if reached else 0
+
+
+def _count(
+    driver: Driver,
+    key: tuple[int, int],
+    sources: Sequence[Source],
+    bounds: tuple[Position, Position],
+    consistency: str,
+) -> tuple[int, int]:
+    """Returns how many messages the narrow buckets hold, and how many the wide ones."""
+    narrow = sorted((source for source in sources if not source.place.wide), key=lambda source: source.place.start)
+    left_out = max(0, len(narrow) - 2 * COUNTED)
+    chosen = narrow if not left_out else [*narrow[:COUNTED], *narrow[-COUNTED:]]
+    wide = [source for source in sources if source.place.wide]
+    calls: list[tuple[Statement, Sequence[Any]]] = []
+    counted = []
+    for place, lowest in [*chosen, *wide]:
+        low, high = max(bounds[0], lowest), min(bounds[1], (place.end, LOW_MIN))
+        if low < high:
+            ends = message_codec.uuid_of(low), message_codec.uuid_of(ids.preceding(high))
+            calls.append((message_codec.COUNT[place.kind], (*key, place.bucket, *ends)))
+            counted.append(place)
+    try:
+        answers = [int(answer[0][0]) for answer in driver.run_all(calls, consistency=consistency)]
+    except TooManyDead:  # An estimate is not worth more than what was listed.
+        return 0, 0
+    of_narrow = [number for place, number in zip(counted, answers, strict=True) if not place.wide]
+    more = left_out * sum(of_narrow) // len(of_narrow) if of_narrow else 0
+    return sum(of_narrow) + more, sum(answers) - sum(of_narrow)

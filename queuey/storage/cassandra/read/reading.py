@@ -1,0 +1,505 @@
+"""Reading a slice of a partition out of the buckets it may lie in.
+
+A slice is read in rounds. A round looks at a window of time: the wide buckets that overlap it, and as many narrow ones
+as it is given; each is asked for at most what the page still lacks. If a bucket gave as much as it was asked for, there
+may be more behind its last row, so the round ends there and the next begins. The logic is a generator that yields
+probes and is sent their rows, so slices of several partitions share their round trips, and it runs without a server.
+
+What a read holds is bounded by the bytes that its pages may have. As it is not known before how long rows are, each
+counts as the longest that the service takes: the rows that are on their way at a time make at most :data:`TIMES` times
+the pages' bytes then. With the pages themselves a read holds five times the sum of its slices' ``max_bytes``, and one
+body for each slice; more only where a round asks every bucket of one partition for a single row.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Message, Page, Slice
+from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, Statement, TooManyDead, worst
+from queuey.storage.deadlines import Deadline
+
+TIMES = 4
+"""A round asks for at most so many times the bytes that its page may have, were all its rows as long as any can be.
+
+As little as lets a page of 100 messages come in one round, at the default lengths of bodies and pages.
+"""
+MOST_NARROW = 16
+MOST_WIDE = 16
+"""Narrow and wide buckets in one round at most. Of wide ones there are more only where old ids were put."""
+_END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
+
+
+class Probe(NamedTuple):
+    """One query: ids of a bucket in ``[lower, upper)``, ``limit`` of them from one end."""
+
+    place: Bucket
+    lower: Position
+    upper: Position
+    limit: int
+    descending: bool
+
+
+class Source(NamedTuple):
+    """A bucket, and the position below which nothing in it is alive."""
+
+    place: Bucket
+    lowest: Position
+
+
+class Extent(NamedTuple):
+    """What is to be read of a partition.
+
+    Attributes:
+        sources: Everything that may hold a message of it, in any order.
+        lower, upper: The bounds.
+        complete: False: beyond the far bound there may be buckets that are not named here.
+    """
+
+    sources: Sequence[Source]
+    lower: Position
+    upper: Position
+    complete: bool
+
+
+Rounds = Generator[list[Probe], list[Rows] | None, "Gathered"]
+"""Yields probes and is sent their rows, or None if there are too many dead rows in between."""
+
+
+class Gathered(NamedTuple):
+    """What the rounds gave.
+
+    Attributes:
+        messages: Live ones, in the slice's order.
+        end: How far was read: ascending the lowest position not read, descending the highest.
+        more: The page is full; else everything up to the extent's far bound was read.
+    """
+
+    messages: list[Message]
+    end: Position
+    more: bool
+
+
+def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
+    """Reads upwards.
+
+    Args:
+        wanted: The slice.
+        extent: Where to look.
+        now: Ticks; what has expired by then is left out.
+        first: Rows that may be asked for before any has come (see :func:`room_for`).
+        most: Rows that may be asked for in any round.
+    """
+    sources = sorted(extent.sources, key=lambda source: source.place.start)
+    places = [source.place for source in sources]
+    filling, narrow, at = _Filling(wanted, first, most), 1, extent.lower
+    span = _Span()
+    while at < extent.upper:
+        stop = _before_what_is_ahead(sources, at, min(extent.upper, _window_end(places, at[0], narrow)))
+        probes = filling.probes(sources, at, stop)
+        if probes and span.ticks:
+            stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
+            probes = filling.probes(sources, at, stop)
+        found = (yield probes) if probes else []
+        if found is None:
+            span.narrow(probes)
+            continue
+        span.widen()
+        cut = stop
+        for probe, answer in zip(probes, found, strict=True):
+            if len(answer) >= probe.limit:
+                cut = min(cut, ids.following(message_codec.position_of(answer[-1][0])))
+        merged = _merge(probes, found, wanted.partition, now)
+        while merged and merged[-1].position >= cut:
+            merged.pop()
+        if filling.take(merged):
+            return Gathered(filling.messages, ids.following(filling.messages[-1].position), more=True)
+        at = cut
+        narrow = min(MOST_NARROW, narrow * 2)
+    return Gathered(filling.messages, extent.upper, more=False)
+
+
+def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
+    """Reads downwards, as :func:`ascend`."""
+    sources = sorted(extent.sources, key=lambda source: source.place.end, reverse=True)
+    places = [source.place for source in sources]
+    filling, narrow, at = _Filling(wanted, first, most), 1, extent.upper
+    span = _Span()
+    while at > extent.lower:
+        stop = max(extent.lower, _window_start(places, at, narrow))
+        probes = filling.probes(sources, stop, at)
+        if probes and span.ticks:
+            stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
+            probes = filling.probes(sources, stop, at)
+        found = (yield probes) if probes else []
+        if found is None:
+            span.narrow(probes)
+            continue
+        span.widen()
+        cut = stop
+        for probe, answer in zip(probes, found, strict=True):
+            if len(answer) >= probe.limit:
+                cut = max(cut, message_codec.position_of(answer[-1][0]))
+        merged = _merge(probes, found, wanted.partition, now)
+        merged.reverse()
+        while merged and merged[-1].position < cut:
+            merged.pop()
+        if filling.take(merged):
+            return Gathered(filling.messages, ids.preceding(filling.messages[-1].position), more=True)
+        at = cut
+        narrow = min(MOST_NARROW, narrow * 2)
+    return Gathered(filling.messages, ids.preceding(extent.lower), more=False)
+
+
+class _Filling:
+    """A page that is being filled, and what it still lacks.
+
+    Args:
+        wanted: The slice.
+        first, most: As for :func:`ascend`.
+    """
+
+    __slots__ = ("_first", "_most", "_size", "_wanted", "messages")
+
+    def __init__(self, wanted: Slice, first: float, most: float) -> None:
+        self._wanted = wanted
+        self._first = first
+        self._most = most
+        self._size = 0
+        self.messages: list[Message] = []
+
+    def probes(self, sources: Sequence[Source], start: Position, stop: Position) -> list[Probe]:
+        """Returns what to ask each source for between two positions."""
+        spans = [
+            (place, low, high)
+            for place, lowest in sources
+            if (low := max(start, lowest)) < (high := min(stop, (place.end, LOW_MIN)))
+        ]
+        limit = self._limit(len(spans))
+        return [Probe(place, low, high, limit, self._wanted.descending) for place, low, high in spans]
+
+    def _limit(self, places: int) -> int:
+        """Returns how many rows to ask each bucket for: what is lacking, but no more than the page's bytes allow.
+
+        How long rows are is not known before they are here, and the next may be longer than those that are.
+        """
+        wanted, count = self._wanted, len(self.messages)
+        room, limit = self._first, wanted.limit - count
+        if count:
+            room = self._most
+            limit = min(limit, 1 + (wanted.max_bytes - self._size) // max(1, self._size // count))
+        return max(1, int(min(limit, room // max(1, places))))
+
+    def take(self, merged: list[Message]) -> bool:
+        """Adds messages until the page is full; returns whether it is."""
+        wanted = self._wanted
+        del merged[wanted.limit - len(self.messages) :]
+        added = sum([len(message.body) for message in merged])
+        if self._size + added >= wanted.max_bytes:
+            added = 0
+            for number, message in enumerate(merged, 1):
+                added += len(message.body)
+                if self._size + added >= wanted.max_bytes:
+                    del merged[number:]
+                    break
+        self.messages += merged
+        self._size += added
+        return len(self.messages) >= wanted.limit or self._size >= wanted.max_bytes
+
+
+class _Span:
+    """How much time a round may cover: all there is, until it turns out that there are too many dead rows in it."""
+
+    ticks: int | None = None
+
+    def narrow(self, probes: Sequence[Probe]) -> None:
+        """Takes a quarter of what the probes covered.
+
+        Raises:
+            StoreUnavailable: They covered next to nothing.
+        """
+        covered = max(probe.upper for probe in probes)[0] - min(probe.lower for probe in probes)[0]
+        self.ticks = covered // 4
+        if not self.ticks:
+            raise StoreUnavailable("Cassandra has too many deleted messages at one instant of this queue")
+
+    def widen(self) -> None:
+        """Lets the next round cover twice as much."""
+        if self.ticks:
+            self.ticks *= 2
+
+
+def _window_end(places: Sequence[Bucket], at: int, narrow: int) -> Position:
+    """Returns where a window ends that begins at a tick and holds so many narrow buckets (more if they overlap)."""
+    ends = []
+    for wide, most in ((False, narrow), (True, MOST_WIDE)):
+        ahead = [place for place in places if place.wide == wide and place.end > at]
+        ends += [place.start for place in ahead[most:] if place.start > at][:1]
+    return (min(ends), LOW_MIN) if ends else _END
+
+
+def _before_what_is_ahead(sources: Sequence[Source], at: Position, stop: Position) -> Position:
+    """Lets a window end where a wide bucket, of which more is known, begins to be of interest, if others are before.
+
+    A page mostly fills before that, and then the wide one is not asked at all.
+    """
+    ahead = min(
+        (lowest for place, lowest in sources if place.wide and at < lowest < stop and lowest[0] > place.start),
+        default=stop,
+    )
+    before = any(lowest < ahead and (place.end, LOW_MIN) > at for place, lowest in sources)
+    return ahead if before else stop
+
+
+def _window_start(places: Sequence[Bucket], at: Position, narrow: int) -> Position:
+    """The mirror image: where a window begins that ends below a position."""
+    starts = []
+    for wide, most in ((False, narrow), (True, MOST_WIDE)):
+        below = [place for place in places if place.wide == wide and (place.start, LOW_MIN) < at]
+        starts += [place.end for place in below[most:] if (place.end, LOW_MIN) < at][:1]
+    return (max(starts), LOW_MIN) if starts else ids.FIRST
+
+
+def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now: int) -> list[Message]:
+    """Returns the live messages of a round in ascending order, each once.
+
+    While a message is being written under an id that exists already, it may be in two buckets; what was put counts.
+    """
+    filled = [(probe, answer) for probe, answer in zip(probes, answers, strict=True) if answer]
+    if len(filled) == 1:
+        [(probe, answer)] = filled
+        found = message_codec.messages(answer, partition, now)
+        if probe.descending:
+            found.reverse()
+        return found
+    by_position: dict[Position, Message] = {}
+    for probe, answer in sorted(filled, key=lambda pair: not pair[0].place.minted):
+        for one in message_codec.messages(answer, partition, now):
+            if probe.place.minted and one.position in by_position:
+                continue
+            by_position[one.position] = one
+    return [by_position[position] for position in sorted(by_position)]
+
+
+def page_of(wanted: Slice, extent: Extent, gathered: Gathered, horizon: int) -> Page:
+    """Returns the page for what was gathered."""
+    more = gathered.more or not extent.complete
+    if wanted.descending:
+        further = more and gathered.end > ids.FIRST
+        return Page(gathered.messages, horizon, gathered.end if further else None, further)
+    return Page(gathered.messages, horizon, max(wanted.lower, gathered.end), more)
+
+
+def run(
+    driver: Driver,
+    readers: Sequence[Rounds],
+    keys: Sequence[tuple[int, int]],
+    consistency: str,
+    *,
+    only_ids: bool = False,
+    note: Callable[[tuple[int, int], Probe], None] | None = None,
+    room: float = math.inf,
+) -> list[Gathered]:
+    """Runs readers side by side, the probes of a round together as far as there is room for them.
+
+    Args:
+        driver: The way to Cassandra.
+        readers: One for each slice.
+        keys: qid and partition of each.
+        consistency: The queue's read level.
+        only_ids: Leave the bodies in Cassandra; the messages have empty ones.
+        note: Told of each probe that found no row at all, with its reader's key.
+        room: Rows that may be asked for at a time, unless one reader alone asks for more.
+
+    Raises:
+        StoreUnavailable: As the driver.
+    """
+    results: list[Gathered | None] = [None] * len(readers)
+    waiting = {number: _advance(results, number, reader) for number, reader in enumerate(readers)}
+    while pending := _fitting(waiting, room):
+        answers = _answers(driver, keys, pending, consistency, only_ids=only_ids)
+        for number in pending:
+            found = answers.pop(number)
+            if note is not None and found is not None:
+                for probe, answer in zip(pending[number], found, strict=True):
+                    if not answer:
+                        note(keys[number], probe)
+            waiting[number] = _advance(results, number, readers[number], found, sent=True)
+    return [result for result in results if result is not None]
+
+
+def room_for(slices: Sequence[Slice], longest: int) -> float:
+    """Returns how many rows may be on their way at a time for slices that are read together.
+
+    Args:
+        slices: They.
+        longest: Bytes that a body may have.
+    """
+    return TIMES * sum([part.max_bytes for part in slices]) / longest
+
+
+def _fitting(waiting: dict[int, list[Probe] | None], room: float) -> dict[int, list[Probe]]:
+    """Returns who asks now, and for what: at least one of those that are not done."""
+    fitting: dict[int, list[Probe]] = {}
+    for number, probes in waiting.items():
+        if probes is None:
+            continue
+        room -= sum([probe.limit for probe in probes])
+        if room < 0 and fitting:
+            break
+        fitting[number] = probes
+    return fitting
+
+
+class Going:
+    """One reader that runs by itself: whoever brings the answers of a round sends off the next.
+
+    Args:
+        driver: The way to Cassandra.
+        reader: What to run.
+        key: Its qid and partition.
+        consistency: The queue's read level.
+        note: Told of each probe that found no row at all, with the key.
+        done: Told of the end, once, in any thread.
+        deadline: All its rounds together have as long as a call.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_consistency",
+        "_deadline",
+        "_done",
+        "_driver",
+        "_ends",
+        "_key",
+        "_left",
+        "_lock",
+        "_note",
+        "_probes",
+        "_reader",
+    )
+
+    def __init__(
+        self,
+        driver: Driver,
+        reader: Rounds,
+        key: tuple[int, int],
+        consistency: str,
+        note: Callable[[tuple[int, int], Probe], None] | None,
+        done: Callable[[Gathered | None, Exception | None], None],
+        deadline: Deadline,
+    ) -> None:
+        self._driver = driver
+        self._reader = reader
+        self._key = key
+        self._consistency = consistency
+        self._note = note
+        self._done = done
+        self._deadline = deadline
+        self._ends = deadline.next_end()
+        self._lock = threading.Lock()
+        self._probes: list[Probe] = []
+        self._answers: list[Rows | StoreUnavailable | None] = []
+        self._left = 0
+
+    def start(self) -> None:
+        """Sends off the first round. Never raises and never blocks."""
+        self._go(lambda: next(self._reader))
+
+    def _go(self, step: Callable[[], list[Probe]]) -> None:
+        try:
+            self._probes = probes = step()
+            self._answers = [None] * len(probes)
+            self._left = len(probes)
+            with self._deadline.running(self._ends):
+                self._deadline.left()
+                for number, probe in enumerate(probes):
+                    call, decode = query(self._key, probe)
+                    self._driver.begin_encoded(
+                        call, decode, consistency=self._consistency, done=partial(self._took, number)
+                    )
+        except StopIteration as ended:
+            self._done(ended.value, None)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end is told of it
+            self._done(None, error)
+
+    def _took(self, number: int, found: Rows | None, error: StoreUnavailable | None) -> None:
+        with self._lock:
+            self._answers[number] = error if error is not None else found or []
+            self._left -= 1
+            if self._left:
+                return
+        errors = [answer for answer in self._answers if isinstance(answer, StoreUnavailable)]
+        if not errors:
+            answers = [answer for answer in self._answers if isinstance(answer, list)]
+            for probe, answer in zip(self._probes, answers, strict=True):
+                if not answer and self._note is not None:
+                    self._note(self._key, probe)
+            self._go(lambda: self._reader.send(answers))
+        elif isinstance(error := worst(errors), TooManyDead):
+            self._go(lambda: self._reader.send(None))
+        else:
+            self._done(None, error)
+
+
+def _answers(
+    driver: Driver, keys: Sequence[tuple[int, int]], asked: dict[int, list[Probe]], consistency: str, *, only_ids: bool
+) -> dict[int, list[Rows] | None]:
+    """Asks for everybody at once, or one after another if somebody asks for too much; None is who does."""
+    wanted = [(keys[number], probe) for number, probes in asked.items() for probe in probes]
+    try:
+        if only_ids:
+            answers = driver.run_all([_query_ids(*one) for one in wanted], consistency=consistency)
+            found = iter([[(data, b"", expires, None) for data, expires in answer] for answer in answers])
+        else:
+            found = iter(driver.run_encoded([query(*one) for one in wanted], consistency=consistency))
+        return {number: [next(found) for _ in probes] for number, probes in asked.items()}
+    except TooManyDead:
+        if len(asked) == 1:
+            return dict.fromkeys(asked)
+        return {
+            number: answer
+            for one in asked.items()
+            for number, answer in _answers(driver, keys, dict([one]), consistency, only_ids=only_ids).items()
+        }
+
+
+def _advance(
+    results: list[Gathered | None],
+    number: int,
+    reader: Rounds,
+    answers: list[Rows] | None = None,
+    *,
+    sent: bool = False,
+) -> list[Probe] | None:
+    """Lets a reader go on with its answers, or begin; returns what it asks for next, None at its end."""
+    try:
+        return reader.send(answers) if sent else next(reader)
+    except StopIteration as ended:
+        results[number] = ended.value
+        return None
+
+
+def query(key: tuple[int, int], probe: Probe) -> tuple[Encoded, Decode]:
+    """Returns the query for a probe, and what makes rows (id, body, expires, meta) of its answer."""
+    where = (*key, probe.place.bucket)
+    values = message_codec.encoded_range(
+        message_codec.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit
+    )
+    statement = (message_codec.DOWN if probe.descending else message_codec.UP)[probe.place.kind]
+    return Encoded(statement, message_codec.RANGED, values, message_codec.routing_of(*where)), message_codec.decode
+
+
+def _query_ids(key: tuple[int, int], probe: Probe) -> tuple[Statement, Sequence[Any]]:
+    bounds = message_codec.uuid_of(probe.lower), message_codec.uuid_of(ids.preceding(probe.upper))
+    statement = (message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP)[probe.place.kind]
+    return statement, (*key, probe.place.bucket, *bounds, probe.limit)

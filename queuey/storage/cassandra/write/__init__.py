@@ -1,0 +1,1 @@
+"""Writing messages: batches, the width of buckets, and undoing what failed."""

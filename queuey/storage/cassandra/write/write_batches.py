@@ -1,0 +1,354 @@
+"""What is on its way into Cassandra: operations, their parts, the partition buffers they wait in, and requests.
+
+An operation is what one call appends, perhaps to several partitions; a part is what of it goes to one. A partition
+buffer holds the parts that wait for one queue partition. A batch in flight is a request: rows of one Cassandra
+partition, perhaps of many operations.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from queuey.errors import Outcome
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import NewMessage, Queue
+from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.driver import InDoubt
+from queuey.storage.cassandra.ids.id_generator import stamp_of
+from queuey.storage.cassandra.write.bucket_width import BucketWidths
+
+FULL_ROWS = 50
+FULL_BYTES = 64 << 10
+"""A batch of so many rows or bytes leaves at once."""
+MOST_ROWS = 100
+MOST_BYTES = 256 << 10
+"""A request to Cassandra holds no more, unless a single body is larger."""
+TTL_MARGIN = 2
+"""Seconds that Cassandra keeps a row beyond its end: its clock ticks in seconds, and ours decides."""
+MOST_BUFFERS = 20_000
+FLUSH_ROWS = 2000
+FLUSH_BYTES = 4 << 20
+"""Rows and bytes after which one flush of a buffer takes no further part: the other buffers wait meanwhile."""
+
+Done = Callable[[list[Position] | None, Exception | None], None]
+
+
+class Written(NamedTuple):
+    """Messages that were given to Cassandra: where, and their ids, which follow each other tick by tick."""
+
+    kind: int
+    qid: int
+    partition: int
+    bucket: int
+    ticks: int
+    low: int
+    number: int
+
+    @property
+    def positions(self) -> list[Position]:
+        """The ids."""
+        return [(self.ticks + number, self.low) for number in range(self.number)]
+
+
+class Item:
+    """A message on its way: its serialized columns, and where in the answer its id goes."""
+
+    __slots__ = ("body", "delay", "index", "meta", "ttl")
+
+    def __init__(self, message: NewMessage, index: int) -> None:
+        self.body, self.meta = message_codec.encode(message.body, message.meta)
+        self.ttl = message.ttl
+        self.delay = message.delay
+        self.index = index
+
+    def kind(self, home: int) -> int:
+        """The class it is kept in: the queue's own unless it lives longer."""
+        return max(home, bucketing.class_of(self.ttl + self.delay))
+
+
+class Operation:
+    """What one call appends; see the module's states. Its positions are in the order of the call's messages."""
+
+    __slots__ = (
+        "_begun",
+        "_claim",
+        "after",
+        "done",
+        "doubt",
+        "error",
+        "left",
+        "level",
+        "lock",
+        "minted",
+        "positions",
+        "queue",
+        "written",
+    )
+
+    def __init__(self, queue: Queue, level: InForce, count: int, after: Position | None, done: Done) -> None:
+        self.queue = queue
+        self.level = level
+        self.after = after
+        self.done = done
+        self.positions: list[Any] = [None] * count
+        self.lock = threading.Lock()
+        self.left = 0
+        """Parts that are not sent yet, and requests on their way."""
+        self.error: Exception | None = None
+        self.doubt = False
+        """Some of it is or may be stored."""
+        self.minted = math.inf
+        """Boot time of its earliest id."""
+        self.written: list[Written] = []
+        """What was given to the driver."""
+        self._claim = threading.Lock()
+        self._begun = False
+
+    def withdraw(self) -> Outcome:
+        """Gives up; afterwards nobody is told of the end. Returns what may become of the messages."""
+        self.done = _nobody
+        return self.give_up()
+
+    def give_up(self) -> Outcome:
+        """Makes sure that nothing of it is sent unless some was. Returns what may become of the messages."""
+        return "none" if self._claim.acquire(blocking=False) else "unknown"
+
+    @property
+    def given_up(self) -> bool:
+        """Whether nothing of it will ever be sent."""
+        return self._claim.locked() and not self._begun
+
+    def begin(self) -> bool:
+        """Claims it for sending, at the last moment before; False if its caller has given up."""
+        if not self._begun:
+            self._begun = self._claim.acquire(blocking=False)
+        return self._begun
+
+    def count_down(self, error: Exception | None, *, stored: bool) -> bool:
+        """Notes the end of a part or request; returns whether it was the last."""
+        with self.lock:
+            if error is not None and (self.error is None or isinstance(error, InDoubt)):
+                self.error = error
+            self.doubt = self.doubt or stored
+            self.left -= 1
+            return not self.left
+
+
+class OperationPart:
+    """The messages of an operation that go to one partition."""
+
+    __slots__ = ("alike", "items", "operation", "size")
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.items: list[Item] = []
+        self.size = 0
+        self.alike = True
+        """All have one TTL and no delay, so they follow each other."""
+
+    def add(self, item: Item) -> None:
+        """Adds a message."""
+        if item.delay or (self.items and item.ttl != self.items[0].ttl):
+            self.alike = False
+        self.items.append(item)
+        self.size += len(item.body)
+
+
+class PartitionBuffer:
+    """What waits for one queue partition. ``flying`` counts its requests on the way and flushes under work."""
+
+    __slots__ = ("flying", "heat", "partition", "parts", "qid", "rows", "scheduled", "size")
+
+    def __init__(self, qid: int, partition: int) -> None:
+        self.qid = qid
+        self.partition = partition
+        self.parts: deque[OperationPart] = deque()
+        self.rows = 0
+        self.size = 0
+        self.flying = 0
+        self.scheduled = False
+        self.heat: BucketWidths | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether something should be sent now."""
+        return bool(self.parts) and (not self.flying or self.rows >= FULL_ROWS or self.size >= FULL_BYTES)
+
+    def put(self, parts: Iterable[OperationPart], *, first: bool = False) -> None:
+        """Lets parts wait; ``first``: before all others, in their order."""
+        given = list(parts)
+        if first:
+            self.parts.extendleft(reversed(given))
+        else:
+            self.parts.extend(given)
+        for part in given:
+            self.rows += len(part.items)
+            self.size += part.size
+
+    def take(self) -> list[OperationPart]:
+        """Takes what waits, up to two bounds: the last part that is taken may pass them."""
+        taken: list[OperationPart] = []
+        count = size = 0
+        while self.parts and count < FLUSH_ROWS and size < FLUSH_BYTES:
+            part = self.parts.popleft()
+            taken.append(part)
+            count += len(part.items)
+            size += part.size
+        self.rows -= count
+        self.size -= size
+        return taken
+
+
+class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
+    """Buffers by qid and partition. Empty ones are kept for their bucket widths, until there are too many.
+
+    Args:
+        most: Buffers at most, unless more of them hold something.
+    """
+
+    def __init__(self, most: int = MOST_BUFFERS) -> None:
+        super().__init__()
+        self._most = most
+        self._empty: OrderedDict[tuple[int, int], PartitionBuffer] = OrderedDict()
+        """In the order in which they were left, so that nobody has to look for one that can go."""
+
+    def take(self, qid: int, partition: int) -> PartitionBuffer:
+        """Returns a partition buffer into which something is about to be put."""
+        key = qid, partition
+        self._empty.pop(key, None)
+        buffer = self.get(key)
+        if buffer is None:
+            buffer = self[key] = PartitionBuffer(qid, partition)
+        return buffer
+
+    def leave(self, buffer: PartitionBuffer) -> None:
+        """Notes that nothing is in a partition buffer or on its way from it."""
+        self._empty[buffer.qid, buffer.partition] = buffer
+        while self._empty and len(self) > self._most:
+            key, _ = self._empty.popitem(last=False)
+            del self[key]
+
+
+class Run(NamedTuple):
+    """Messages of a part that go to one bucket under ids that follow each other tick by tick; one TTL, one delay."""
+
+    part: OperationPart
+    items: Sequence[Item]
+    place: Bucket
+    ticks: int
+    low: int
+
+    def encoded(self, key: bytes, now: int) -> list[bytes]:
+        """Returns the rows, as the encoded values of :data:`message_codec.INSERT`.
+
+        Args:
+            key: The encoded partition key.
+            now: Ticks; the write's timestamp where the id's time is still to come.
+        """
+        first = self.items[0]
+        lifetime = first.ttl * TICKS_PER_SECOND
+        ttl = min(first.ttl + math.ceil(first.delay) + TTL_MARGIN, bucketing.longest_ttl(now))
+        ticks, low, encoded = self.ticks, self.low, message_codec.encoded_insert
+        found = []
+        for item in self.items:
+            stamp = stamp_of(now if first.delay else ticks)
+            found.append(encoded(key, (ticks, low), item.body, ticks + lifetime, item.meta, stamp, ttl))
+            ticks += 1
+        return found
+
+
+class InFlightBatch:
+    """A request on its way: rows of one Cassandra partition, and whose they are."""
+
+    __slots__ = ("_taken", "buffer", "minted", "operations", "place", "rows", "size")
+
+    def __init__(self, buffer: PartitionBuffer, place: Bucket, minted: float) -> None:
+        self.buffer = buffer
+        self.place = place
+        self.minted = minted
+        self.rows: list[bytes] = []
+        self.size = 0
+        self.operations: list[Operation] = []
+        self._taken: list[tuple[Operation, Written]] = []
+
+    def depart(self) -> None:
+        """Lets its operations know that it is on its way."""
+        for operation, taken in self._taken:
+            operation.written.append(taken)
+        for operation in self.operations:
+            with operation.lock:
+                operation.left += 1
+                operation.minted = min(operation.minted, self.minted)
+
+    def take(self, run: Run, given: Sequence[bytes], at: int) -> int:
+        """Takes as many rows of a run as there is room for, from the ``at``-th on; returns how many."""
+        taken = given[at : at + MOST_ROWS - len(self.rows)]
+        size = sum(map(len, taken))
+        if self.size + size > MOST_BYTES:
+            taken, size = self._fitting(taken)
+        if not taken:
+            return 0
+        operation = run.part.operation
+        self.rows += taken
+        self.size += size
+        buffer, ticks = self.buffer, run.ticks + at
+        place = (self.place.kind, buffer.qid, buffer.partition, self.place.bucket)
+        self._taken.append((operation, Written(*place, ticks, run.low, len(taken))))
+        if not self.operations or self.operations[-1] is not operation:
+            self.operations.append(operation)
+        return len(taken)
+
+    def _fitting(self, given: Sequence[bytes]) -> tuple[Sequence[bytes], int]:
+        """Returns the first rows that fit in: at least one, however large, if there is none yet."""
+        size = 0
+        for number, row in enumerate(given):
+            if self.size + size + len(row) > MOST_BYTES and (number or self.rows):
+                return given[:number], size
+            size += len(row)
+        return given, size
+
+
+def batches_of(buffer: PartitionBuffer, runs: Iterable[Run], now: int, minted: float) -> list[InFlightBatch]:
+    """Serializes what is to be sent and divides it into requests.
+
+    Args:
+        buffer: Whose it is.
+        runs: In the order of their ids at each bucket.
+        now: Ticks.
+        minted: Boot time not after any of the ids.
+    """
+    open_flights: dict[Bucket, InFlightBatch] = {}
+    in_flights: list[InFlightBatch] = []
+    for run in runs:
+        given = run.encoded(message_codec.key_of(buffer.qid, buffer.partition, run.place.bucket), now)
+        at = 0
+        while at < len(given):
+            in_flight = open_flights.get(run.place)
+            taken = 0 if in_flight is None else in_flight.take(run, given, at)
+            if not taken:
+                in_flight = open_flights[run.place] = InFlightBatch(buffer, run.place, minted)
+                in_flights.append(in_flight)
+                taken = in_flight.take(run, given, at)
+            at += taken
+    return in_flights
+
+
+def slices_of(operation: Operation, items: Sequence[NewMessage]) -> dict[int, OperationPart]:
+    """Returns the parts of an operation by partition, the messages of each in the order given."""
+    parts: dict[int, OperationPart] = {}
+    for index, message in enumerate(items):
+        part = parts.get(message.partition)
+        if part is None:
+            part = parts[message.partition] = OperationPart(operation)
+        part.add(Item(message, index))
+    return parts
+
+
+def _nobody(_positions: list[Position] | None, _error: Exception | None) -> None:
+    """Takes the end of an operation whose caller has given up."""

@@ -1,0 +1,466 @@
+"""The coalescing writer: what waits for one queue partition goes out together, and ids are made when it does.
+
+Each partition has a buffer. A full batch is sent at once, a partial one when no batch of the same buffer is in flight:
+a single message never waits, and a busy buffer fills its batches by itself (Nagle's rule). One thread makes ids and
+sends; answers come in the driver's thread.
+
+An operation is what one call appends, perhaps to several partitions. States and what moves it::
+
+    waiting ──(flush: ids made, sent)──► sent ──(all written within W of their ids)──► acknowledged
+       │                                   └──(any late or failed)──► failing ──► undo writes ──► none | unknown
+       └──(caller gives up)──► withdrawn: none
+    any ──(store closed, and it took too long)──► refused: none if nothing of it was sent, else unknown
+
+Sending is put off, and the operation goes back to the front of its partition buffer, while the queue's row is older
+than C or a bucket it needs is not recorded yet; a pool's thread sees to that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from queue import SimpleQueue
+
+from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue
+from queuey.storage.cassandra import bucketing, message_codec
+from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
+from queuey.storage.cassandra.driver import Driver, InDoubt
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.ids.clock_check import Watch
+from queuey.storage.cassandra.ids.id_generator import Delayed, IdGenerator
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.read.bucket_index import BucketIndex
+from queuey.storage.cassandra.write.bucket_width import BucketWidths
+from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
+from queuey.storage.cassandra.write.write_batches import (
+    Done,
+    InFlightBatch,
+    Operation,
+    OperationPart,
+    PartitionBuffer,
+    PartitionBuffers,
+    Run,
+    batches_of,
+    slices_of,
+)
+from queuey.storage.deadlines import Deadline
+
+log = logging.getLogger(__name__)
+
+GIVEN_UP = "the caller has given up"
+
+
+class _NotYet(Exception):
+    """Something has to be done, in a thread that may wait, before ids can be made."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        super().__init__()
+        self.work = work
+
+
+class Writer:
+    """The writing side of one store in one process.
+
+    Args:
+        driver: The way to Cassandra.
+        options: Bounds.
+        clock: Of ids and deadlines.
+        generator: Of ids.
+        queue_rows: The rows of queues.
+        bucket index: The record of buckets.
+        watch: Whether the clock may be trusted.
+        levels: What a queue's consistency level means.
+        pool: Runs what has to wait.
+        deadline: What has to wait is bounded by.
+    """
+
+    def __init__(  # noqa: PLR0913 - the parts of a store, named
+        self,
+        driver: Driver,
+        options: CassandraOptions,
+        clock: Clock,
+        *,
+        generator: IdGenerator,
+        queue_rows: QueueCache,
+        bucket_index: BucketIndex,
+        watch: Watch,
+        levels: ConsistencyLevels,
+        pool: Executor,
+        deadline: Deadline,
+    ) -> None:
+        self._driver = driver
+        self._options = options
+        self._clock = clock
+        self._generator = generator
+        self._rows = queue_rows
+        self._bucket_index = bucket_index
+        self._watch = watch
+        self._levels = levels
+        self._pool = pool
+        self._deadline = deadline
+        self.undo_writer = UndoWriter(driver, clock)
+        self._buffers = PartitionBuffers()
+        self._lock = threading.Lock()
+        self._ready: SimpleQueue[PartitionBuffer | None] = SimpleQueue()
+        self._closed = False
+        self._idle = threading.Event()
+        self._operations: set[Operation] = set()
+        """Those that were not answered yet."""
+        self.pending = 0
+        """Messages that were accepted and not answered yet."""
+        self.appended = 0
+        self.batches = 0
+        self.late = 0
+        """Writes that came back after their deadline."""
+        self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
+        self._thread.start()
+
+    # In the caller's thread
+
+    def begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, after: Position | None) -> Operation:
+        """Starts an operation; see the storage contract's ``begin_append``. Never blocks.
+
+        Raises:
+            InvalidRequest: ``after`` lies too far ahead.
+            StoreUnavailable: Too many messages wait, the clock is off, Cassandra is not there (``StoreClosed``: the
+                store is shutting down).
+        """
+        self._check(len(items))
+        if after is not None:
+            self._generator.admit(after)
+        operation = Operation(queue, self._levels.of(queue), len(items), after, done)
+        parts = slices_of(operation, items)
+        operation.left = len(parts)
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            self.pending += len(items)
+            self._operations.add(operation)
+        row = self._rows.get(queue.application, queue.name)
+        ttls = {item.ttl for item in items}
+        if (
+            not parts
+            or row is None
+            or row.queue.version != queue.version
+            or beyond_reach(row, ttls)
+            or not self._watch.sound()
+        ):
+            if not self._submit(self._enter, operation, parts, ttls):
+                self._end(operation, StoreClosed("the store is closed"))
+        else:
+            self._enqueue(parts)
+        return operation
+
+    def _check(self, count: int) -> None:
+        """Refuses at once what would only wait in vain."""
+        if (problem := self._driver.problem()) is not None and not self._closed:
+            raise StoreUnavailable(problem)
+        if self._watch.refusing():
+            raise self._watch.refusal()
+        if self.pending and self.pending + count > self._options.most_pending:
+            raise StoreUnavailable("too many messages wait for Cassandra already")
+
+    def _submit(self, work: Callable[..., object], *arguments: object) -> bool:
+        """Has something done that may have to wait; returns False if the store was closed meanwhile."""
+        try:
+            self._pool.submit(self._deadline.run, work, *arguments)
+        except RuntimeError:
+            return False
+        return True
+
+    def _enter(self, operation: Operation, parts: dict[int, OperationPart], ttls: Iterable[int]) -> None:
+        """Makes sure of the clock and the queue's row before anything is queued, in a thread that may wait."""
+        try:
+            self._watch.require()
+            row = self._rows.current(operation.queue)
+            if longest := beyond_reach(row, ttls):
+                self._rows.raise_reach(row, longest)
+        except Exception as error:  # noqa: BLE001 - its caller gets it
+            self._end(operation, error)
+        else:
+            if parts:
+                self._enqueue(parts)
+            else:
+                self._answer(operation, [], None)
+
+    def _enqueue(self, parts: dict[int, OperationPart]) -> None:
+        with self._lock:
+            for partition, part in parts.items():
+                buffer = self._buffers.take(part.operation.queue.qid, partition)
+                buffer.put([part])
+                self._schedule(buffer)
+
+    def _schedule(self, buffer: PartitionBuffer) -> None:
+        if not buffer.scheduled and buffer.due:
+            buffer.scheduled = True
+            self._ready.put(buffer)
+
+    # In the writer's thread
+
+    def _run(self) -> None:
+        while (buffer := self._ready.get()) is not None:
+            with self._lock:
+                buffer.scheduled = False
+                parts = buffer.take()
+                buffer.flying += 1
+                self._schedule(buffer)
+            try:
+                self._flush(buffer, parts)
+            except _NotYet as later:
+                if self._submit(self._prepare, buffer, parts, later.work):
+                    continue
+                self._fail(parts, StoreClosed("the store is closed"))
+            except Exception as error:
+                log.exception("Messages could not be sent.")
+                self._fail(parts, StoreUnavailable(f"messages could not be sent: {error}"))
+            self._landed(buffer)
+
+    def _prepare(self, buffer: PartitionBuffer, parts: list[OperationPart], work: Callable[[], object]) -> None:
+        """Does what has to be done before parts can be sent, then lets them wait for their turn again."""
+        try:
+            work()
+        except QueueNotFound as error:
+            self._fail(parts, QueueChanged(str(error)))
+        except Exception as error:  # noqa: BLE001 - their callers get it
+            self._fail(parts, error)
+        else:
+            with self._lock:
+                buffer.put(parts, first=True)
+        self._landed(buffer)
+
+    def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
+        """Makes ids for parts and sends them.
+
+        Raises:
+            _NotYet: Something must be done before; nothing was sent.
+        """
+        row = self._fresh_row(parts[0].operation.queue)
+        ready = self._wanted(parts, row)
+        if not ready:
+            return
+        heat = buffer.heat
+        if heat is None:
+            heat = buffer.heat = BucketWidths(row.home)
+        level = heat.level_at(self._generator.next_time())
+        now, minted = self._clock.both()
+        runs = [run for part in ready for run in self._mint(part, row, level, now)]
+        self._check_places(buffer, row, {run.place for run in runs})
+        if self._clock.boottime() - row.read_at > self._options.row_age:
+            raise _NotYet(lambda: self._rows.young(row.queue.application, row.queue.name))
+        late = [part for part in ready if not part.operation.begin()]
+        if late:
+            ready = [part for part in ready if part not in late]
+            runs = [run for run in runs if run.part not in late]
+        for run in runs:
+            for number, item in enumerate(run.items):
+                run.part.operation.positions[item.index] = run.ticks + number, run.low
+        in_flights = batches_of(buffer, runs, now, minted)
+        heat.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
+        for in_flight in in_flights:
+            in_flight.depart()
+        for in_flight in in_flights:
+            self._send(in_flight, ready[0].operation.level)
+        for part in ready:
+            self._count_down(part.operation, None, stored=False)
+        self._fail(late, StoreUnavailable(GIVEN_UP))
+
+    def _fresh_row(self, queue: Queue) -> Row:
+        row = self._rows.get(queue.application, queue.name)
+        if row is None:
+            raise _NotYet(lambda: self._rows.young(queue.application, queue.name))
+        return row
+
+    def _wanted(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
+        """Returns the parts that may be sent; ends those that were withdrawn or whose queue has changed."""
+        ready = []
+        for part in parts:
+            operation = part.operation
+            if operation.queue.version != row.queue.version:
+                self._count_down(operation, QueueChanged(operation.queue.name), stored=False)
+            elif operation.given_up:
+                self._count_down(operation, StoreUnavailable(GIVEN_UP), stored=False)
+            else:
+                ready.append(part)
+        parts[:] = ready  # Should something have to be done first, these are the ones that wait on.
+        return ready
+
+    def _mint(self, part: OperationPart, row: Row, level: int, now: int) -> list[Run]:
+        """Makes the ids of a part and finds their buckets."""
+        items, low = part.items, self._generator.low
+        if part.alike:
+            ticks = self._generator.mint(len(items), part.operation.after)
+            place = bucketing.bucket_of(ticks, items[0].kind(row.home), level)
+            if ticks + len(items) <= place.end:
+                return [Run(part, items, place, ticks, low)]
+        else:
+            prompt = sum(not item.delay for item in items)
+            ticks = self._generator.mint(prompt, part.operation.after) if prompt else 0
+        late = Delayed(now, self._generator.next_time())
+        runs = []
+        for item in items:
+            position = late.mint(item.delay) if item.delay else (ticks, low)
+            ticks += not item.delay
+            place = bucketing.bucket_of(position[0], item.kind(row.home), level)
+            runs.append(Run(part, [item], place, *position))
+        return runs
+
+    def _check_places(self, buffer: PartitionBuffer, row: Row, places: Iterable[Bucket]) -> None:
+        """Makes sure that readers are told of every bucket before an id in it counts.
+
+        Raises:
+            _NotYet: Some must be recorded; the ids that were just made are not used.
+        """
+        missing = [
+            place
+            for place in places
+            if bucketing.is_recorded(place, row.home)
+            and not self._bucket_index.is_recorded(buffer.qid, buffer.partition, place)
+        ]
+        if missing:
+            consistency = self._levels.of(row.queue).writes
+            raise _NotYet(
+                lambda: self._bucket_index.record(buffer.qid, buffer.partition, missing, consistency=consistency)
+            )
+
+    def _send(self, in_flight: InFlightBatch, level: InForce) -> None:
+        with self._lock:
+            in_flight.buffer.flying += 1
+            self.batches += 1
+        buffer, place = in_flight.buffer, in_flight.place
+        try:
+            self._driver.begin_rows(
+                message_codec.INSERT[place.kind],
+                in_flight.rows,
+                message_codec.INSERTED,
+                routing_key=message_codec.routing_of(buffer.qid, buffer.partition, place.bucket),
+                consistency=level.writes,
+                timeout=level.deadline,
+                done=lambda _, error: self._arrived(in_flight, level, error),
+            )
+        except Exception as error:
+            log.exception("Messages could not be sent.")
+            self._arrived(in_flight, level, InDoubt(f"messages could not be sent: {error}"))
+
+    # In the driver's thread
+
+    def _arrived(self, in_flight: InFlightBatch, level: InForce, error: StoreUnavailable | None) -> None:
+        arrived = self._clock.boottime()
+        if error is not None or self._watch.confirmed(arrived):
+            self._judge(in_flight, level, error)
+        elif not self._submit(self._arrived_unsure, in_flight, level, arrived):
+            self._judge(in_flight, level, InDoubt("the store is closed"))
+
+    def _arrived_unsure(self, in_flight: InFlightBatch, level: InForce, arrived: float) -> None:
+        """Has the clock checked before anything is acknowledged by it."""
+        error: StoreUnavailable | None = None
+        try:
+            self._watch.confirm(arrived)
+        except StoreUnavailable as refused:
+            error = InDoubt(str(refused))
+        except Exception as failed:  # noqa: BLE001 - whatever it is, the writes must come to an end
+            error = InDoubt(f"the clock could not be checked: {failed}")
+        self._judge(in_flight, level, error)
+
+    def _judge(self, in_flight: InFlightBatch, level: InForce, error: StoreUnavailable | None) -> None:
+        """Decides what a request's answer means to its operations."""
+        if error is None and self._clock.boottime() - in_flight.minted > level.deadline:
+            self.late += 1
+            error = InDoubt("Cassandra took too long; the message is taken back")
+        if error is None and not self._watch.vouches(in_flight.minted):
+            error = InDoubt("the clock was wrong when the message was written; it is taken back")
+        stored = error is None or error.outcome == "unknown"
+        try:
+            for operation in in_flight.operations:
+                self._count_down(operation, error, stored=stored)
+        finally:
+            self._landed(in_flight.buffer)
+
+    def _landed(self, buffer: PartitionBuffer) -> None:
+        with self._lock:
+            buffer.flying -= 1
+            if buffer.parts:
+                self._schedule(buffer)
+            elif not buffer.flying:
+                self._buffers.leave(buffer)
+
+    # Ends
+
+    def _count_down(self, operation: Operation, error: Exception | None, *, stored: bool) -> None:
+        if not operation.count_down(error, stored=stored):
+            return
+        if operation.error is None:
+            self.appended += len(operation.positions)
+            self._answer(operation, operation.positions, None)
+        elif operation.doubt:
+            self._undo(operation, operation.error)
+        else:
+            self._answer(operation, None, operation.error)
+
+    def _fail(self, parts: Iterable[OperationPart], error: Exception) -> None:
+        for part in parts:
+            self._count_down(part.operation, error, stored=bool(part.operation.written))
+
+    def _end(self, operation: Operation, error: Exception) -> None:
+        """Ends an operation of which nothing was queued."""
+        operation.begin()
+        self._answer(operation, None, error)
+
+    def _undo(self, operation: Operation, error: Exception) -> None:
+        level = operation.level
+        deadline = operation.minted + level.delay - self._options.clock_difference
+
+        def settled(outcome: Outcome) -> None:
+            if outcome == "none" and not self._watch.vouches(operation.minted):
+                outcome = "unknown"  # Whether the undo write was in time cannot be told.
+            if outcome == "none" and isinstance(error, QueueChanged):
+                self._answer(operation, None, error)
+                return
+            failed = StoreUnavailable(str(error), outcome=outcome)
+            failed.__cause__ = error
+            self._answer(operation, None, failed)
+
+        self.undo_writer.undo(Undo(operation.written, level.writes, deadline, settled))
+
+    def _answer(self, operation: Operation, positions: list[Position] | None, error: Exception | None) -> None:
+        with self._lock:
+            if operation not in self._operations:
+                return
+            self._operations.remove(operation)
+            self.pending -= len(operation.positions)
+            if self._closed and not self._operations:
+                self._idle.set()
+        try:
+            operation.done(positions, error)
+        except Exception:
+            log.exception("Nobody could be told of the end of a write.")
+
+    def close(self, timeout: float) -> None:
+        """Finishes what was accepted, up to ``timeout`` seconds, then refuses the rest. Idempotent."""
+        with self._lock:
+            self._closed = True
+            if not self._operations:
+                self._idle.set()
+        until = self._clock.boottime() + timeout
+        self._idle.wait(timeout)
+        self._ready.put(None)
+        self._thread.join(1.0)
+        self.undo_writer.close(max(0.0, until - self._clock.boottime()))
+        with self._lock:
+            left = list(self._operations)
+        for operation in left:
+            refused = StoreClosed("the store was closed before the write ended", outcome=operation.give_up())
+            self._answer(operation, None, refused)
+
+
+def beyond_reach(row: Row, ttls: Iterable[int]) -> int:
+    """Returns the longest of the TTLs that readers do not look far enough back for, 0 if there is none.
+
+    Messages of longer classes than the queue's own are found by the record of their buckets.
+    """
+    return max((ttl for ttl in ttls if ttl > row.reach and bucketing.class_of(ttl) <= row.home), default=0)

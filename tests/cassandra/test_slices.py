@@ -1,0 +1,17 @@
+"""The store is put together of parts."""
+
+from __future__ import annotations
+
+from queuey.storage.cassandra import CassandraStore
+
+
+def test_no_part_overrides_another() -> None:
+    """No two parts of the store have a method or attribute of one name: one would silently take the other's bucket."""
+    parts = [part for part in CassandraStore.__mro__[1:] if part.__name__.startswith("Cassandra")]
+    seen: dict[str, str] = {}
+    for part in parts:
+        for name, value in vars(part).items():
+            if callable(value):
+                assert name not in seen, f"{name} of {part.__name__} and {seen[name]}"
+                seen[name] = part.__name__
+    assert len(parts) == 6

@@ -1,0 +1,184 @@
+"""What consistency levels mean on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.errors import StoreUnavailable
+from queuey.ids import LOW_MIN, TICKS_PER_SECOND
+from queuey.messages import Queue
+from queuey.storage.cassandra.admin.quorum_overlap import meeting
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, concludes
+from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
+
+ONE_CENTRE = {"a": 3}
+TWO_CENTRES = {"a": 3, "b": 3}
+
+
+def levels_on(copies: Mapping[str, int], **options: object) -> ConsistencyLevels:
+    """The levels in force where a keyspace has these copies."""
+    return ConsistencyLevels(CassandraOptions(**options), lambda: copies)  # type: ignore[arg-type]
+
+
+def queue_with(consistency: str, read_delay: float | None = None) -> Queue:
+    """A queue of a level."""
+    return Queue(application="acme", name="q", uid=1, qid=2, consistency=consistency, read_delay=read_delay)
+
+
+@pytest.mark.parametrize(
+    ("consistency", "copies", "writes", "reads"),
+    [
+        ("weak", ONE_CENTRE, "ONE", "ONE"),
+        ("weak", TWO_CENTRES, "ONE", "ONE"),
+        ("strong", ONE_CENTRE, "QUORUM", "QUORUM"),
+        ("strong", TWO_CENTRES, "LOCAL_QUORUM", "LOCAL_QUORUM"),
+        ("very_strong", ONE_CENTRE, "EACH_QUORUM", "QUORUM"),
+        ("very_strong", TWO_CENTRES, "EACH_QUORUM", "LOCAL_QUORUM"),
+    ],
+)
+def test_levels_follow_the_data_centres(consistency: str, copies: Mapping[str, int], writes: str, reads: str) -> None:
+    """With several data centres a quorum is one of the local centre, but for writes that are to reach each."""
+    found = levels_on(copies).of(queue_with(consistency))
+    assert (found.writes, found.reads) == (writes, reads)
+
+
+def test_a_deployment_decides_what_a_level_means() -> None:
+    """Levels that are given are taken as they are."""
+    own = Level("ALL", "ONE", delay=7.0, deadline=2.0)
+    levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"strong": own}))
+    found = levels.of(queue_with("strong"))
+    assert found == ("ALL", "ONE", 7.0, 2.0, True)
+
+
+def test_what_is_not_known_yet_is_asked_again() -> None:
+    """While the cluster is not reachable nothing is decided for good."""
+    known: list[Mapping[str, int]] = []
+
+    def replication() -> Mapping[str, int]:
+        if not known:
+            raise StoreUnavailable("not reached yet")
+        return known[0]
+
+    levels = ConsistencyLevels(CassandraOptions(), replication)
+    assert levels.of(queue_with("strong")).writes == "QUORUM"
+    known.append(TWO_CENTRES)
+    assert levels.of(queue_with("strong")).writes == "LOCAL_QUORUM"
+
+
+def test_a_queue_may_have_a_delay_of_its_own() -> None:
+    """The queue's read delay counts, also if it is 0; without one the level's does."""
+    levels = levels_on(ONE_CENTRE)
+    assert levels.delay(queue_with("strong")) == 5.0
+    assert levels.delay(queue_with("weak")) == 1.0
+    assert levels.delay(queue_with("strong", 0.0)) == 0.0
+    assert levels.delay(queue_with("strong", 60.0)) == 60.0
+
+
+@pytest.mark.parametrize(
+    ("consistency", "read_delay", "copies", "safe", "says"),
+    [
+        ("strong", None, ONE_CENTRE, True, "written at QUORUM"),
+        ("strong", 5.0, ONE_CENTRE, True, "5 s behind"),
+        ("strong", 60.0, ONE_CENTRE, True, "60 s behind"),
+        ("strong", 4.9, ONE_CENTRE, False, "4.9 s is shorter"),
+        ("strong", None, TWO_CENTRES, True, "within its data centre"),
+        ("very_strong", None, TWO_CENTRES, True, "written at EACH_QUORUM, read at LOCAL_QUORUM"),
+        ("weak", None, ONE_CENTRE, False, "one node can lose"),
+        ("weak", 60.0, ONE_CENTRE, False, "may miss"),
+    ],
+)
+def test_the_guarantee_is_said_as_it_is(
+    consistency: str,
+    read_delay: float | None,
+    copies: Mapping[str, int],
+    says: str,
+    *,
+    safe: bool,
+) -> None:
+    """No more is promised than what level, delay and data centres give."""
+    found = levels_on(copies).guarantee(queue_with(consistency, read_delay))
+    assert ("misses no acknowledged message" in found) == safe
+    assert says in found
+    assert ("within its data centre" in found) == (consistency == "strong" and copies is TWO_CENTRES)
+
+
+# What a reader may conclude from seeing nothing
+
+
+@pytest.mark.parametrize(
+    ("consistency", "copies", "may"),
+    [
+        ("strong", ONE_CENTRE, True),
+        ("very_strong", ONE_CENTRE, True),
+        ("weak", ONE_CENTRE, False),
+        ("strong", {"": 3}, True),
+        ("strong", TWO_CENTRES, False),
+        ("weak", TWO_CENTRES, False),
+        # Its own writes are met everywhere, but the queue may have been ``strong`` before.
+        ("very_strong", TWO_CENTRES, False),
+    ],
+)
+def test_nothing_is_concluded_where_another_centre_may_have_more(
+    consistency: str, copies: Mapping[str, int], *, may: bool
+) -> None:
+    """With LOCAL_QUORUM in several data centres emptiness proves nothing; with one it does, below the horizon."""
+    levels, queue, now = levels_on(copies), queue_with(consistency), 10**17
+    assert levels.concludes(queue) == may
+    assert levels.empty_below(queue, now) == ((now - 5 * TICKS_PER_SECOND, LOW_MIN) if may else None)
+
+
+def test_levels_that_meet_in_all_centres_let_conclude() -> None:
+    """A deployment whose reads meet all writes over several data centres loses nothing."""
+    strong, very_strong = Level("QUORUM", "QUORUM", delay=5.0), Level("EACH_QUORUM", "QUORUM", delay=5.0)
+    levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"strong": strong, "very_strong": very_strong}))
+    assert levels.concludes(queue_with("strong"))
+    assert levels.concludes(queue_with("very_strong"))
+
+
+def test_the_horizon_of_the_level_counts_not_that_of_the_queue() -> None:
+    """A queue's own, shorter read delay lets readers see more, but writes take as long as before."""
+    assert levels_on(ONE_CENTRE).empty_below(queue_with("strong", 0.0), 10**17) == (
+        10**17 - 5 * TICKS_PER_SECOND,
+        LOW_MIN,
+    )
+
+
+@given(
+    reads=st.sampled_from(READ_LEVELS),
+    writes=st.lists(st.sampled_from([None, *WRITE_LEVELS]), min_size=1, max_size=3),
+    copies=st.dictionaries(st.sampled_from("ab"), st.integers(1, 3), min_size=1),
+)
+def test_whoever_concludes_has_met_every_write(reads: str, writes: list[str | None], copies: dict[str, int]) -> None:
+    """Emptiness proves something only to a read that meets the writes of every level that promises anything."""
+    given_levels = {str(number): Level(write, reads, delay=5.0) for number, write in enumerate(writes)}
+    unsafe = {"weak": Level("ONE", "ONE", delay=1.0, safe=False)}
+    options = CassandraOptions(levels=MappingProxyType(given_levels | unsafe))
+    auto = "QUORUM" if len(copies) == 1 else "LOCAL_QUORUM"
+    met = [meeting(write or auto, reads, copies) == "everywhere" for write in writes]
+    assert concludes(reads, options, copies) == all(met)
+
+
+def test_a_data_centre_that_is_added_ends_all_conclusions() -> None:
+    """The copies are those of now: what was concluded with one data centre is not with two, and again with one."""
+    copies = [ONE_CENTRE]
+    levels, queue = ConsistencyLevels(CassandraOptions(), lambda: copies[-1]), queue_with("strong")
+    assert levels.empty_below(queue, 10**17) is not None
+    copies.append(TWO_CENTRES)
+    assert levels.of(queue).reads == "QUORUM"
+    assert levels.empty_below(queue, 10**17) is None
+    copies.append(ONE_CENTRE)
+    assert levels.empty_below(queue, 10**17) is not None
+
+
+def test_nothing_is_concluded_while_the_copies_are_not_known() -> None:
+    """Without a connection nobody knows who else may write."""
+
+    def replication() -> Mapping[str, int]:
+        raise StoreUnavailable("not reached yet")
+
+    assert not ConsistencyLevels(CassandraOptions(), replication).concludes(queue_with("strong"))

@@ -1,0 +1,189 @@
+"""Messages as Cassandra's columns, and ids as its bytes."""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.ids import Position
+from queuey.messages import Message, Meta
+from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.driver import UNSET, cql_frames
+from tests import strategies
+
+metas = st.builds(
+    Meta,
+    content_type=st.none() | st.text(max_size=20),
+    headers=st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=3).map(tuple),
+    json=st.booleans(),
+)
+
+
+def cassandra_order(data: bytes) -> tuple[int, list[int]]:
+    """What TimeUUIDType compares: the time, then the last 8 bytes as signed ones."""
+    return UUID(bytes=data).time, [byte - 256 if byte > 127 else byte for byte in data[8:]]
+
+
+@given(strategies.positions())
+def test_ids_read_back(position: Position) -> None:
+    """The bytes of an id give its position again, also at the edges of every field."""
+    data = message_codec.id_bytes(*position)
+    assert len(data) == 16
+    assert message_codec.position_of(data) == position
+    assert message_codec.uuid_of(position) == UUID(bytes=data) == UUID(hex=ids.to_hex(position))
+
+
+@given(strategies.positions())
+def test_every_bound_is_a_time_uuid(position: Position) -> None:
+    """Also positions that are no message's id are of version 1, which is all that Cassandra asks of a time UUID."""
+    assert message_codec.id_bytes(*position)[6] >> 4 == 1
+
+
+@given(strategies.neighbourhoods())
+def test_ids_have_cassandras_order(pair: tuple[Position, Position]) -> None:
+    """Positions compare as Cassandra compares their ids."""
+    left, right = pair
+    one, other = message_codec.id_bytes(*left), message_codec.id_bytes(*right)
+    assert (left < right) == (cassandra_order(one) < cassandra_order(other))
+
+
+@given(strategies.time_uuids())
+def test_positions_of_time_uuids(value: uuid.UUID) -> None:
+    """The bytes of any version 1 UUID are read as the id that its text is."""
+    assert message_codec.position_of(value.bytes) == ids.parse_id(value.hex)
+
+
+@given(strategies.positions(), strategies.bodies(), st.none() | metas, st.integers(1, 100), st.integers(0, 1 << 60))
+def test_messages_read_back(
+    position: Position, body: str | bytes, meta: Meta | None, partition: int, expires: int
+) -> None:
+    """A message's columns give it again; no metadata at all is the same as empty ones."""
+    data, column = message_codec.encode(body, meta)
+    row = message_codec.id_bytes(*position), data, expires, None if column is UNSET else column
+    found = message_codec.message(row, partition)
+    expected = None if meta == Meta() else meta
+    assert found == Message(*position, partition, expires, body, expected)
+    assert type(found.body) is type(body)
+
+
+@pytest.mark.parametrize("meta", [None, Meta()])
+def test_plain_text_needs_no_meta_column(meta: Meta | None) -> None:
+    """Text without metadata leaves the column alone, so most rows have none."""
+    assert message_codec.encode("text", meta) == (b"text", UNSET)
+
+
+def test_bytes_that_look_like_text_stay_bytes() -> None:
+    """What was posted as bytes comes back as bytes though it could be read as text."""
+    data, column = message_codec.encode(b"text", None)
+    assert message_codec.message((message_codec.id_bytes(1, 2), data, 5, column), 1).body == b"text"
+
+
+def test_an_empty_mark_reads_as_plain_text() -> None:
+    """Loads write a mark for plain text where metadata may have been; it reads as none."""
+    found = message_codec.message((message_codec.id_bytes(1, 2), b"text", 5, b"\0"), 1)
+    assert (found.body, found.meta) == ("text", None)
+
+
+# As bytes of the protocol
+
+longs = st.integers(0, (1 << 62) - 1)
+keys = st.tuples(longs, st.integers(1, 10_000), longs)
+
+
+def serialized(*values: int | bytes) -> list[bytes]:
+    """Values as the driver serializes them: bigints, but for the second, which is an int."""
+    return [value if isinstance(value, bytes) else value.to_bytes(8, "big", signed=True) for value in values]
+
+
+@given(keys)
+def test_keys_are_encoded_as_they_are_hashed(key: tuple[int, int, int]) -> None:
+    """The encoded key holds the same values as the routing key, whose parts end with a zero byte each."""
+    qid, part, bucket = (value.to_bytes(size, "big") for value, size in zip(key, (8, 4, 8), strict=True))
+    assert cql_frames.values_of(message_codec.key_of(*key)) == [qid, part, bucket]
+    parts = [len(value).to_bytes(2, "big") + value + b"\0" for value in (qid, part, bucket)]
+    assert message_codec.routing_of(*key) == b"".join(parts)
+
+
+@given(keys, strategies.positions(), strategies.bodies(), st.none() | metas, longs, longs, st.integers(1, 1 << 30))
+def test_an_encoded_insert_holds_the_columns(
+    key: tuple[int, int, int],
+    position: Position,
+    body: str | bytes,
+    meta: Meta | None,
+    expires: int,
+    stamp: int,
+    ttl: int,
+) -> None:
+    """What is sent for a new message are the values that its statement takes, in order."""
+    data, column = message_codec.encode(body, meta)
+    encoded = message_codec.key_of(*key)
+    found = cql_frames.values_of(message_codec.encoded_insert(encoded, position, data, expires, column, stamp, ttl))
+    assert len(found) == message_codec.INSERTED == message_codec.INSERT[0].cql.count("?")
+    assert found[:3] == cql_frames.values_of(encoded)
+    assert found[3:5] == [message_codec.id_bytes(*position), data]
+    assert found[6] is UNSET if column is UNSET else found[6] == column
+    assert [found[5], *found[7:]] == [*serialized(expires, stamp), ttl.to_bytes(4, "big")]
+
+
+@given(keys, strategies.positions(), longs)
+def test_an_encoded_delete_holds_stamp_and_id(key: tuple[int, int, int], position: Position, stamp: int) -> None:
+    """What is sent to delete a message are the values that its statement takes, in order."""
+    encoded = message_codec.key_of(*key)
+    found = cql_frames.values_of(message_codec.encoded_delete(encoded, position, stamp))
+    assert len(found) == message_codec.DELETED == message_codec.DELETE[0].cql.count("?")
+    assert found == [*serialized(stamp), *cql_frames.values_of(encoded), message_codec.id_bytes(*position)]
+
+
+@given(keys, strategies.positions(), strategies.positions(), st.integers(1, 1 << 20))
+def test_an_encoded_range_holds_its_bounds(
+    key: tuple[int, int, int], lower: Position, upper: Position, limit: int
+) -> None:
+    """What is sent to read a range are the values that its statements take, in order."""
+    encoded = message_codec.key_of(*key)
+    found = cql_frames.values_of(message_codec.encoded_range(encoded, lower, upper, limit))
+    assert (
+        len(found) == message_codec.RANGED == message_codec.UP[0].cql.count("?") == message_codec.DOWN[0].cql.count("?")
+    )
+    bounds = [message_codec.id_bytes(*lower), message_codec.id_bytes(*upper)]
+    assert found == [*cql_frames.values_of(encoded), *bounds, limit.to_bytes(4, "big")]
+
+
+def answer_of(found: list[tuple[bytes | None, ...]], columns: int = message_codec.COLUMNS) -> bytes:
+    """An answer with these serialized columns."""
+    cells = [
+        b"\xff\xff\xff\xff" if cell is None else len(cell).to_bytes(4, "big") + cell for row in found for cell in row
+    ]
+    return cql_frames.ROWS[0] + columns.to_bytes(4, "big") + len(found).to_bytes(4, "big") + b"".join(cells)
+
+
+@given(st.lists(st.tuples(strategies.positions(), strategies.bodies(), st.none() | metas, longs), max_size=8))
+def test_an_answer_gives_its_rows(found: list[tuple[Position, str | bytes, Meta | None, int]]) -> None:
+    """Rows are read out of an answer as they were written, however many, with metadata or without."""
+    expected = []
+    for position, body, meta, expires in found:
+        data, column = message_codec.encode(body, meta)
+        expected.append((message_codec.id_bytes(*position), data, expires, None if column is UNSET else column))
+    answer = answer_of([(key, data, *serialized(expires), meta) for key, data, expires, meta in expected])
+    assert message_codec.decode(answer) == expected
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+@pytest.mark.parametrize("followed", [False, True])
+def test_half_a_row_is_not_taken_for_a_whole_one(missing: int, *, followed: bool) -> None:
+    """A row without a body or an end is refused, so that the driver's own way of decoding is taken, wherever it is."""
+    whole: list[bytes | None] = [message_codec.id_bytes(1, 2), b"body", *serialized(5), None]
+    half = [None if at == missing else cell for at, cell in enumerate(whole)]
+    with pytest.raises((ValueError, struct.error)):
+        message_codec.decode(answer_of([tuple(half), *([tuple(whole)] * followed)]))
+
+
+def test_an_answer_with_other_columns_is_refused() -> None:
+    """An answer of another shape is not guessed at."""
+    with pytest.raises(ValueError, match="columns"):
+        message_codec.decode(answer_of([(b"a", b"b")], columns=2))

@@ -1,0 +1,66 @@
+"""Lanes: which are kept, and how much one flush takes out of one."""
+
+from __future__ import annotations
+
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.messages import NewMessage
+from queuey.storage.cassandra.write.write_batches import (
+    FLUSH_BYTES,
+    FLUSH_ROWS,
+    OperationPart,
+    PartitionBuffer,
+    PartitionBuffers,
+    slices_of,
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 8))))
+def test_lanes_with_something_in_them_are_kept(steps: list[tuple[bool, int]]) -> None:
+    """No partition buffer goes while it holds something; of the empty ones only as many stay as there is room for."""
+    buffers, busy = PartitionBuffers(most=3), set()
+    for taken, partition in steps:
+        if taken:
+            buffers.take(7, partition)
+            busy.add(partition)
+        elif partition in busy:
+            buffers.leave(buffers[7, partition])
+            busy.remove(partition)
+            assert len(buffers) <= max(3, len(busy))
+        assert {(7, partition) for partition in busy} <= buffers.keys()
+
+
+def test_the_lane_that_was_left_first_goes_first() -> None:
+    """An empty buffer that is used now and then keeps its widths; the one that has been empty for longest goes."""
+    buffers = PartitionBuffers(most=2)
+    first, second, third = (buffers.take(7, number) for number in (1, 2, 3))
+    buffers.leave(first)
+    assert buffers.keys() == {(7, 2), (7, 3)}
+    buffers.leave(second)
+    assert buffers.take(7, 2) is second
+    buffers.leave(third)
+    buffers.leave(second)
+    buffers.leave(buffers.take(7, 4))
+    assert buffers.keys() == {(7, 2), (7, 4)}
+
+
+def part(messages: int, size: int) -> OperationPart:
+    """A part with so many messages of a size."""
+    [made] = slices_of(Mock(), [NewMessage("x" * size, 1, 60)] * messages).values()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("messages", "size", "taken"), [(1, 1, 10), (FLUSH_ROWS // 2, 1, 2), (1, FLUSH_BYTES // 2, 2), (1, FLUSH_BYTES, 1)]
+)
+def test_a_flush_takes_so_many_rows_and_bytes(messages: int, size: int, taken: int) -> None:
+    """What waits goes out in flushes of a bounded size, and nothing of the rest is forgotten."""
+    buffer = PartitionBuffer(7, 1)
+    given_parts = [part(messages, size) for _ in range(10)]
+    buffer.put(given_parts)
+    assert buffer.take() == given_parts[:taken]
+    assert (buffer.rows, buffer.size) == (messages * (10 - taken), messages * size * (10 - taken))
