@@ -85,7 +85,7 @@ def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
     return passed(reader, messages) if promised else []
 
 
-def stopped_before_its_fence(scene: Scene) -> list[str]:
+def stopped_before_its_undo(scene: Scene) -> list[str]:
     """A process stops when it is about to send; another finds it too late for these ids and deletes them."""
     writing, other = scene.start(), scene.start()
     queue = scene.queue(writing)
@@ -152,7 +152,7 @@ LOADING = (
     Mechanism("end of a load", late_load, window_without_end),
     Mechanism("begin of a load", late_record, window_without_bounds),
     Mechanism("distrust of what a wrong clock timed", machine_stopped, all_timed_rightly_and_endless),
-    Mechanism("stamp of a load", stopped_before_its_fence, stamped_when_sent),
+    Mechanism("stamp of a load", stopped_before_its_undo, stamped_when_sent),
 )
 
 

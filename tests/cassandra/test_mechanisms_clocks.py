@@ -151,7 +151,7 @@ def machine_stopped_before_sending(scene: Scene) -> list[str]:
     return reader.missed([attempt])
 
 
-def fence_of_a_stopped_machine(scene: Scene) -> list[str]:
+def undo_of_a_stopped_machine(scene: Scene) -> list[str]:
     """A virtual machine stands still while it undoes a write, which is shown meanwhile."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
@@ -210,7 +210,7 @@ CLOCKS = (
     Mechanism("comparing after a jump", machine_stopped, jumps_unnoticed),
     Mechanism("comparing lately before an acknowledgement", machine_stopped_before_sending, checks_of_any_age),
     Mechanism("distrust of what a wrong clock timed", machine_stopped_and_compared, all_timed_rightly),
-    Mechanism("distrust of a fence that a wrong clock timed", fence_of_a_stopped_machine, all_timed_rightly),
+    Mechanism("distrust of an undo write that a wrong clock timed", undo_of_a_stopped_machine, all_timed_rightly),
 )
 
 

@@ -90,7 +90,7 @@ def late_but_undone(scene: Scene) -> list[str]:
     return undone(reader, attempt)
 
 
-def overtaken_by_its_fence(scene: Scene) -> list[str]:
+def overtaken_by_its_undo(scene: Scene) -> list[str]:
     """A write with an id ahead of the clock reaches Cassandra after the undo write that undoes it."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
@@ -106,7 +106,7 @@ def overtaken_by_its_fence(scene: Scene) -> list[str]:
     return undone(reader, attempt)
 
 
-def shown_before_its_fence(scene: Scene) -> list[str]:
+def shown_before_its_undo(scene: Scene) -> list[str]:
     """An undo write holds only when a reader has been shown the message already."""
     writing, reading = scene.start(), scene.start()
     queue = scene.queue(writing)
@@ -179,17 +179,17 @@ def no_deadline(removed: ExitStack) -> None:
     )
 
 
-def no_fence(removed: ExitStack) -> None:
+def no_undo(removed: ExitStack) -> None:
     """Says that writes are undone without doing it."""
     removed.enter_context(replace(UndoWriter.undo, lambda self, undo_write: undo_write.tell("none")))
 
 
-def fence_stamped_now(removed: ExitStack) -> None:
+def undo_stamped_now(removed: ExitStack) -> None:
     """Stamps undo writes with the time."""
     removed.enter_context(replace_in(undo_writes, undo_timestamp, lambda now, ticks: stamp_of(now)))
 
 
-def fence_without_deadline(removed: ExitStack) -> None:
+def undo_without_deadline(removed: ExitStack) -> None:
     """Says that nothing was written whenever the undo write holds at last."""
 
     def endless(*arguments: Any) -> Undo:  # noqa: ANN401 - the undo write's
@@ -232,10 +232,10 @@ def after_ignored(removed: ExitStack) -> None:
 
 WRITING = (
     Mechanism("write deadline", late_write, no_deadline),
-    Mechanism("fence", answer_lost, no_fence),
-    Mechanism("fence of late writes", late_but_undone, no_fence),
-    Mechanism("stamp of fences", overtaken_by_its_fence, fence_stamped_now),
-    Mechanism("deadline of fences", shown_before_its_fence, fence_without_deadline),
+    Mechanism("undo write", answer_lost, no_undo),
+    Mechanism("undo write of late writes", late_but_undone, no_undo),
+    Mechanism("stamp of undo writes", overtaken_by_its_undo, undo_stamped_now),
+    Mechanism("deadline of undo writes", shown_before_its_undo, undo_without_deadline),
     Mechanism("age after minting", stopped_before_minting, age_not_checked),
     Mechanism("places before ids", place_recorded_slowly, recorded_afterwards),
     Mechanism("ids after others", posted_after, after_ignored),

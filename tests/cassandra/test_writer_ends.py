@@ -173,7 +173,7 @@ def break_clock(process: Process) -> None:
     process.wire.fail(CLOCKS, ALWAYS)
 
 
-def break_fence(process: Process) -> None:
+def break_undo(process: Process) -> None:
     """What was written has to be undone, which takes three attempts."""
     process.wire.lose(INSERTS)
     process.wire.fail(DELETES)
@@ -182,7 +182,7 @@ def break_fence(process: Process) -> None:
 
 BREAK = pytest.mark.parametrize(
     "break_",
-    [break_request, break_answer, break_sending, break_row, break_place, break_record, break_clock, break_fence],
+    [break_request, break_answer, break_sending, break_row, break_place, break_record, break_clock, break_undo],
     ids=lambda break_: break_.__name__,
 )
 

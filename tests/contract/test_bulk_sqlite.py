@@ -153,7 +153,11 @@ class TestStatements:
                 (*BEGIN, 10, 256),
                 ["CO-ROUTINE", "SEARCH messages USING PRIMARY KEY ((qp,ticks,low)>", "SCAN"],
             ),
-            (measuring._HELD, ("[1]", 10), ["SCAN asked", "SEARCH expiry_windows USING PRIMARY KEY (qp>", "USE TEMP B-TREE"]),
+            (
+                measuring._HELD,
+                ("[1]", 10),
+                ["SCAN asked", "SEARCH expiry_windows USING PRIMARY KEY (qp>", "USE TEMP B-TREE"],
+            ),
         ],
     )
     def test_plan(self, opened: Opened, statement: str, parameters: tuple[object, ...], steps: list[str]) -> None:

@@ -37,7 +37,7 @@ MANY = 60
 FULL_READS = 3
 APART = 2.0
 """Seconds between full reads that must agree."""
-FENCE_SECONDS = 60.0
+UNDO_SECONDS = 60.0
 SHOWN = 12
 """Violations told when a run fails; the others are in the written history."""
 
@@ -114,7 +114,7 @@ class Experiment:
                 threading.Event().wait(limits.grace + limits.calm + 1)
             # From now on nothing is written, and what was delayed is due before these.
             threading.Event().wait(LONGEST_DELAY)
-            self._await_fences()
+            self._await_undo_writes()
             marks = self._mark()
             for reader in readers:
                 if reader.queue in QUEUES:
@@ -161,10 +161,10 @@ class Experiment:
     def _output(self) -> str:
         return "".join(f"--- {name} ---\n{process.output}" for name, process in self._processes.items())
 
-    def _await_fences(self) -> None:
+    def _await_undo_writes(self) -> None:
         """Waits until no web process has a write left to take back: from then on nothing vanishes any more."""
-        until = now() + FENCE_SECONDS
-        while pending := [web.name for web in self._webs if metric(web, "queuey_store_fences_pending") > 0]:
+        until = now() + UNDO_SECONDS
+        while pending := [web.name for web in self._webs if metric(web, "queuey_store_undo_writes_pending") > 0]:
             assert now() < until, f"{pending} still take writes back"
             threading.Event().wait(0.2)
 

@@ -156,7 +156,7 @@ def test_nobody_stamps_writes_far_ahead() -> None:
 
 
 @given(st.integers(0, ids.TICKS_MAX), st.integers(0, ids.TICKS_MAX))
-def test_a_fence_is_not_below_what_it_undoes(now: int, ticks: int) -> None:
+def test_an_undo_write_is_not_below_what_it_undoes(now: int, ticks: int) -> None:
     """An undo write has the timestamp of the write or one above; with equal ones the delete wins."""
     assert undo_timestamp(now, ticks) >= max(stamp_of(ticks), stamp_of(now))
 

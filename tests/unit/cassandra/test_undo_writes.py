@@ -1,4 +1,4 @@
-"""Fences: when each is tried, how many at a time, and what its operation is told."""
+"""Undo writes: when each is tried, how many at a time, and what its operation is told."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def deletes() -> Deletes:
 
 @pytest.fixture
 def undo_writer(deletes: Deletes) -> Iterator[UndoWriter]:
-    """A fencer that uses it."""
+    """An undo writer that uses it."""
     found = UndoWriter(cast("Driver", deletes), Clock())
     yield found
     found.close(0.0)
@@ -177,7 +177,7 @@ def test_oldest_are_given_up(deletes: Deletes) -> None:
 
 
 def test_closed(deletes: Deletes, undo_writer: UndoWriter) -> None:
-    """A fencer that is closed tells whoever still waits that it does not know."""
+    """An undo writer that is closed tells whoever still waits that it does not know."""
     answers = Answers(1)
     undo(undo_writer, answers, 600.0)
     deletes.wait_for(1)

@@ -63,8 +63,8 @@ def parse(file_name: str, text: str) -> Migration:
 
 def directory() -> Path:
     """Returns where the files are: beside this module once installed, at the top level of a checkout."""
-    installed = Path(__file__).parent / "cql"
-    return installed if installed.is_dir() else Path(__file__).parents[3] / "cql"
+    installed = Path(__file__).parents[1] / "cql"
+    return installed if installed.is_dir() else Path(__file__).parents[4] / "cql"
 
 
 @cache

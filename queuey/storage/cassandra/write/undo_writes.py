@@ -222,8 +222,8 @@ class UndoWriter:
                     done=done,
                 )
             except Exception as error:
-                log.exception("A fence could not be sent.")
-                done(None, InDoubt(f"a fence could not be sent: {error}"))
+                log.exception("An undo write could not be sent.")
+                done(None, InDoubt(f"an undo write could not be sent: {error}"))
 
     def _taker(self, undo_write: Undo, chunk: _Chunk) -> Callable[[Rows | None, StoreUnavailable | None], None]:
         return lambda _, error: self._inbox.put((undo_write, chunk, error is None))
