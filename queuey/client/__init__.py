@@ -46,6 +46,7 @@ from queuey.client.read_calls import Query, ReadOptions
 from queuey.client.results import (
     CreatedQueue,
     GroupOffset,
+    Hello,
     Message,
     NamePage,
     Offsets,
@@ -78,6 +79,7 @@ __all__ = [
     "CreatedQueue",
     "GroupNotFound",
     "GroupOffset",
+    "Hello",
     "InvalidAnswer",
     "InvalidArgument",
     "InvalidRequest",

@@ -20,6 +20,7 @@ from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
     GroupOffset,
+    Hello,
     Message,
     NamePage,
     Offsets,
@@ -337,6 +338,10 @@ class AsyncClient:
     async def heartbeat(self) -> None:
         """Returns if the service and its store work; see :meth:`Client.heartbeat`."""
         await self._run(service_calls.heartbeat())
+
+    async def hello(self) -> Hello:
+        """Returns what runs there, and the id of its store; see :meth:`Client.hello`."""
+        return await self._run(service_calls.hello())
 
     async def version(self) -> dict[str, Any]:
         """Returns what the service says about its version."""

@@ -198,6 +198,20 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     partition_info: dict[int, PartitionInfo]
 
 
+class Hello(msgspec.Struct, frozen=True):
+    """What runs at an address.
+
+    Attributes:
+        version: Of the service.
+        store: ``sqlite`` or ``cassandra``.
+        id: Tells the store from every other, under whatever address it is reached; 32 hex digits.
+    """
+
+    version: str
+    store: str
+    id: Id
+
+
 class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
     """How far a consumer group has processed one partition.
 

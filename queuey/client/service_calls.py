@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from queuey.client.results import Hello
 from queuey.client.wire import Answer, Call, decode, nothing
 
 
 def heartbeat() -> Call[None]:
     """Asks whether the service and its store work."""
     return Call("GET", "/__heartbeat__", nothing, repeatable=True)
+
+
+def hello() -> Call[Hello]:
+    """Asks what runs there, and which store it serves."""
+    return Call("GET", "/v1/", lambda answer: decode(answer, Hello), repeatable=True)
 
 
 def version() -> Call[dict[str, Any]]:

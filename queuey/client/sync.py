@@ -27,6 +27,7 @@ from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
     GroupOffset,
+    Hello,
     Message,
     NamePage,
     Offsets,
@@ -464,6 +465,10 @@ class Client:
             ServiceUnavailable: They do not.
         """
         self._run(service_calls.heartbeat())
+
+    def hello(self) -> Hello:
+        """Returns what runs there, and the id of its store. It needs no key."""
+        return self._run(service_calls.hello())
 
     def version(self) -> dict[str, Any]:
         """Returns what the service says about its version."""

@@ -303,9 +303,12 @@ def test_tail_sees_partitions_that_are_added(queuey: Queuey, queue: str) -> None
 
 
 def test_the_service_answers_about_itself(queuey: Queuey) -> None:
-    """Heartbeat and version need no queue."""
+    """Heartbeat, version and the store's id need no queue."""
     queuey.heartbeat()
     assert queuey.version()
+    hello = queuey.hello()
+    assert (hello.store, len(hello.id)) == ("sqlite", 32)
+    assert queuey.hello() == hello
 
 
 def test_a_wrong_key_and_no_key_differ(app: Application) -> None:

@@ -24,6 +24,7 @@ METHODS = [
     "get_raw",
     "groups",
     "heartbeat",
+    "hello",
     "info",
     "lag",
     "name_page",
