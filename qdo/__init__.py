@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         OffsetMoved,
         QdoError,
         SessionLost,
+        StoreChanged,
         TimeLimit,
     )
     from qdo.partitions import Partition, Queue
@@ -57,6 +58,7 @@ __all__ = [
     "Retry",
     "SessionLost",
     "StopWorker",
+    "StoreChanged",
     "TimeLimit",
     "Worker",
     "WorkerSettings",
@@ -64,28 +66,15 @@ __all__ = [
     "open_coordinator",
 ]
 
-_HOMES = {
-    "qdo.consumer": ("AsyncConsumer", "Batch", "Consumer", "ConsumerSettings"),
-    "qdo.coordination": ("Coordinator",),
-    "qdo.coordination.opening": ("open_coordinator",),
-    "qdo.partitions": ("Partition", "Queue"),
-    "qdo.worker": (
-        "Delivery",
-        "Failure",
-        "Middleware",
-        "Retry",
-        "StopWorker",
-        "Worker",
-        "WorkerSettings",
-        "delivery",
-    ),
-}
-"""Where names come from that are no errors."""
+_HOMES = ("errors", "partitions", "coordination", "coordination.opening", "consumer", "worker")
+"""Where names come from; what is quick to load comes first."""
 
 
 def __getattr__(name: str) -> object:
     """Loads a public name when it is used first."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = next((home for home, names in _HOMES.items() if name in names), "qdo.errors")
-    return getattr(import_module(home), name)
+    if name in __all__:
+        for home in _HOMES:
+            module = import_module(f"{__name__}.{home}")
+            if name in getattr(module, "__all__", vars(module)):
+                return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

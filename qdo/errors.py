@@ -13,6 +13,7 @@
     ├── NotOwner                the partition is no longer this member's; nothing was recorded
     ├── GroupActive             refused while the group has members
     ├── OffsetMoved             an offset is not what was expected; nothing was changed
+    ├── StoreChanged            the service has another store than the one that this member began with
     └── HandlerError            a handler that cannot be used
         └── TimeLimit           a handler that took too long
 
@@ -100,6 +101,12 @@ class OffsetMoved(QdoError):
     """An offset is not what the caller expected. Nothing was changed."""
 
     code = "OffsetMoved"
+
+
+class StoreChanged(QdoError):
+    """The service has another store than the one that this member began with. It has to be started again."""
+
+    code = "StoreChanged"
 
 
 class HandlerError(QdoError):

@@ -99,32 +99,32 @@ def newest(messages: Iterable[Message]) -> tuple[list[Status], list[str]]:
 
 
 def plan(
-    statuses: Mapping[Partition, Status],
+    reached: Mapping[Partition, str | None],
     queues: Mapping[Queue, int],
     recorded: Mapping[Partition, Offset],
     *,
     back: bool = False,
 ) -> tuple[list[Move], dict[Partition, Fate]]:
-    """Decides what becomes of each status.
+    """Decides what becomes of what was reached elsewhere.
 
     Args:
-        statuses: By the partition that they are about.
+        reached: For each partition the last message that was handled; None: none was.
         queues: The queues that there are, with their numbers of partitions.
         recorded: The group's offsets.
         back: Also take over what lies behind the group's own offset.
 
     Returns:
-        The moves to carry out, some of which may change nothing, and the fate of every status.
+        The moves to carry out, some of which may change nothing, and the fate of every partition.
     """
     wanted: dict[Partition, str | None] = {}
     fates: dict[Partition, Fate] = {}
-    for partition, status in statuses.items():
+    for partition, processed in reached.items():
         if partition.number > queues.get(partition.queue, 0):
             fates[partition] = "gone"
-        elif status.processed is None:
+        elif processed is None:
             fates[partition] = "untouched"
         else:
-            wanted[partition] = status.processed
+            wanted[partition] = processed
     planned = moves(wanted, recorded)
     for move in planned:
         fates[move.partition] = _fate(move, back=back)
@@ -138,32 +138,62 @@ def _fate(move: Move, *, back: bool) -> Fate:
 
 
 async def migrate(
-    client: AsyncClient, coordinator: Coordinator, host: str, *, back: bool = False, dry_run: bool = False
+    client: AsyncClient,
+    coordinator: Coordinator,
+    service: str,
+    *,
+    former: str | None = None,
+    back: bool = False,
+    dry_run: bool = False,
 ) -> Migration:
     """Takes the offsets over into a group that has no members. May be repeated at any time.
 
     Args:
         client: Speaks for the application whose workers they were.
         coordinator: Of the group.
-        host: What the group calls the service.
+        service: The id of the service's store.
+        former: Take over what the group itself recorded under this name of the service, or for this store that it had,
+            in place of what the original's workers did.
         back: See :func:`plan`.
         dry_run: Only tell.
 
     Raises:
-        InvalidArgument: There is no queue with status messages.
+        InvalidArgument: There is no queue with status messages, or nothing is recorded under the former name.
         GroupActive: The group has members.
         OffsetMoved, CoordinationLost: See :func:`qdo.moves.carry_out`.
     """
     await refuse_active(coordinator)
+    if former is None:
+        reached, unreadable = await _of_the_original(client, service)
+    else:
+        reached, unreadable = await _under_former_name(coordinator, service, former), []
+    queues = {Queue(service, client.application, queue.name): queue.partitions async for queue in client.queues()}
+    planned, fates = plan(reached, queues, await coordinator.offsets(reached), back=back)
+    if not dry_run:
+        await carry_out(coordinator, planned)
+    return Migration(planned, fates, unreadable)
+
+
+async def _of_the_original(client: AsyncClient, service: str) -> tuple[dict[Partition, str | None], list[str]]:
+    """Returns what the original's workers reached, and what could not be read, with the reason."""
     try:
         # Workers may have been stopped a moment ago, so the queue's read delay is passed over.
         messages = [message async for message in client.read_all(STATUS_QUEUE, delay=False, limit=1000)]
     except QueueNotFound as error:
         raise InvalidArgument(f"application {client.application} has no queue {STATUS_QUEUE}") from error
     found, unreadable = newest(messages)
-    statuses = {Partition(Queue(host, client.application, one.queue), one.number): one for one in found}
-    queues = {Queue(host, client.application, queue.name): queue.partitions async for queue in client.queues()}
-    planned, fates = plan(statuses, queues, await coordinator.offsets(statuses), back=back)
-    if not dry_run:
-        await carry_out(coordinator, planned)
-    return Migration(planned, fates, unreadable)
+    application = client.application
+    return {Partition(Queue(service, application, one.queue), one.number): one.processed for one in found}, unreadable
+
+
+async def _under_former_name(coordinator: Coordinator, service: str, former: str) -> dict[Partition, str | None]:
+    """Returns what the group recorded while the service had another name."""
+    found = {
+        each._replace(queue=each.queue._replace(service=service)): offset.id
+        for each, offset in (await coordinator.offsets()).items()
+        if each.queue.service == former
+    }
+    if not found:
+        names = ", ".join(sorted(await coordinator.services())) or "none"
+        raise InvalidArgument(f"group {coordinator.group} has recorded nothing for {former!r}, but for: {names}")
+    return dict(found)

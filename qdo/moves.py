@@ -1,11 +1,13 @@
 """Moving a group's offsets from outside: what would change, and the change.
 
-Offsets can be moved only while the group has no members: a running consumer goes on from what it knows.
+Offsets can be moved only while the group has no members: a running consumer goes on from what it knows. What was
+recorded under another name of the service is only copied to where nothing has begun yet, so that members may do it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -13,6 +15,8 @@ from qdo.coordination import Coordinator, Offset
 from qdo.errors import GroupActive
 from qdo.partitions import Partition
 from queuey.client import order_of
+
+log = logging.getLogger("qdo.consumer")
 
 _NAMED = 3
 """Members that an error names."""
@@ -86,3 +90,37 @@ async def carry_out(coordinator: Coordinator, planned: Iterable[Move]) -> list[M
             expected={move.partition: move.before for move in changing},
         )
     return changing
+
+
+async def take_over(coordinator: Coordinator, service: str, former: Collection[str]) -> None:
+    """Copies what the group recorded under other names of the service, and says in the log what it did.
+
+    Before services had an id, groups called them by host and port of an address, or as they were told to.
+
+    Args:
+        coordinator: Of the group.
+        service: The id of the service's store.
+        former: The names that certainly mean this service.
+
+    Raises:
+        CoordinationError
+    """
+    services = await coordinator.services()
+    for name in sorted(services.intersection(former) - {service}):
+        if copied := await coordinator.copy_offsets(name, service):
+            log.info(
+                "%d offsets that group %s had recorded under %s were copied to the id of its store, %s",
+                copied,
+                coordinator.group,
+                name,
+                service,
+            )
+    if services and not services & {service, *former}:
+        log.warning(
+            "group %s has recorded offsets for %s, and none for this service, whose store is %s: it begins anew. If "
+            "that is the same service by another name, or what was its store before, stop the group and run: "
+            "qdo offsets migrate --from NAME",
+            coordinator.group,
+            ", ".join(sorted(services)),
+            service,
+        )

@@ -12,12 +12,12 @@ class Queue(NamedTuple):
     """A queue.
 
     Attributes:
-        host: Names the service; the same for all members of a group, whatever address each uses.
+        service: The id of the service's store, which is the same under whatever address the service is reached.
         application: Whose queue it is.
         name: Its name.
     """
 
-    host: str
+    service: str
     application: str
     name: str
 
@@ -33,7 +33,7 @@ class Queue(NamedTuple):
         """
         parts = text.split("/")
         if len(parts) != len(cls._fields) or not all(parts):
-            raise InvalidArgument(f"{text!r} is not host/application/queue")
+            raise InvalidArgument(f"{text!r} is not service/application/queue")
         return cls(*(unquote(part) for part in parts))
 
 
@@ -60,5 +60,5 @@ class Partition(NamedTuple):
         """
         queue, _, number = text.rpartition("/")
         if not number.isascii() or not number.isdigit() or not int(number):
-            raise InvalidArgument(f"{text!r} is not host/application/queue/partition")
+            raise InvalidArgument(f"{text!r} is not service/application/queue/partition")
         return cls(Queue.parse(queue), int(number))

@@ -20,14 +20,18 @@ class Subscription(msgspec.Struct, frozen=True):
     Attributes:
         names: Queues; they need not exist yet.
         patterns: In the manner of shells, told apart by case: ``*``, ``?``, ``[a-z]``.
-        host: What the group calls the service.
+        service: The id of its store; see :class:`qdo.partitions.Queue`.
         application: Whose queues they are.
     """
 
     names: frozenset[str] = frozenset()
     patterns: tuple[str, ...] = ()
-    host: str = ""
+    service: str = ""
     application: str = ""
+
+    def __bool__(self) -> bool:
+        """Whether any queue is wanted."""
+        return bool(self.names or self.patterns)
 
     def wants(self, name: str) -> bool:
         """Tells whether a queue of this name is one of them.
@@ -41,7 +45,7 @@ class Subscription(msgspec.Struct, frozen=True):
 
     def takes(self, queue: Queue) -> bool:
         """Tells whether a queue is one of them, of this application and service."""
-        return (queue.host, queue.application) == (self.host, self.application) and self.wants(queue.name)
+        return queue[:2] == (self.service, self.application) and self.wants(queue.name)
 
     def stretches(self) -> list[str]:
         """Returns what the names of all matching queues begin with; none of these texts begins with another."""
@@ -53,23 +57,21 @@ class Subscription(msgspec.Struct, frozen=True):
 
     def with_all(self, others: Iterable[Subscription]) -> Subscription:
         """Returns what this one and others of the same application and service want together."""
-        same = [one for one in others if (one.host, one.application) == (self.host, self.application)]
+        same = [one for one in others if (one.service, one.application) == (self.service, self.application)]
         names = self.names.union(*(one.names for one in same))
         patterns = dict.fromkeys([*self.patterns, *sorted({each for one in same for each in one.patterns})])
         return msgspec.structs.replace(self, names=names, patterns=tuple(patterns))
 
 
-def subscribe(names: Iterable[str], patterns: Iterable[str], host: str = "", application: str = "") -> Subscription:
+def subscribe(names: Iterable[str], patterns: Iterable[str], service: str = "", application: str = "") -> Subscription:
     """Returns a subscription.
 
     Raises:
-        InvalidArgument: There is neither a name nor a pattern, or no queue can have such a name.
+        InvalidArgument: No queue can have such a name.
     """
     if isinstance(names, str) or isinstance(patterns, str):
         raise InvalidArgument("queues and patterns are lists of texts")
-    wanted = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), host, application)
-    if not wanted.names and not wanted.patterns:
-        raise InvalidArgument("a consumer needs the names of queues, or patterns")
+    wanted = Subscription(frozenset(names), tuple(dict.fromkeys(patterns)), service, application)
     for name in wanted.names:
         if name in {"", ".", ".."} or name.startswith("_") or "/" in name:
             raise InvalidArgument(f"no queue can be named {name!r}")

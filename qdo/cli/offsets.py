@@ -13,7 +13,7 @@ from qdo.cli import output
 from qdo.cli.opening import group_of, open_both, open_group
 from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
 from qdo.cli.output import DryRun, Json, Yes
-from qdo.cli.selection import chosen, ends, existing, id_of
+from qdo.cli.selection import chosen, deleted, ends, existing, id_of
 from qdo.cli.settings import Settings
 from queuey.client import EARLIEST
 
@@ -147,23 +147,60 @@ def forget(
     _tell(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
 
 
+@app.command("prune")
+@with_settings(*SERVICE, *GROUP)
+def prune(
+    settings: Settings,
+    former: Annotated[
+        str | None,
+        typer.Option("--service", help="Remove all that was recorded for this one instead: a former name, or a store."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Remove what the group recorded of queues that the service does not have any more."""
+    from qdo.moves import moves, refuse_active
+
+    async def run(*, change: bool) -> list[Move]:
+        async with open_both(settings) as opened:
+            await refuse_active(opened.coordinator)
+            recorded = await opened.coordinator.offsets()
+            gone = await deleted(opened, recorded, former)
+            if change and gone:
+                await opened.coordinator.forget(gone)
+            return moves(dict.fromkeys(each for each in recorded if each.queue in gone), recorded)
+
+    if not dry_run:
+        output.confirm(f"Remove these offsets of group {group_of(settings)}?", yes=yes)
+    _tell(asyncio.run(run(change=not dry_run)), dry_run=dry_run, json=json)
+
+
 @app.command("migrate")
 @with_settings(*SERVICE, *GROUP)
 def migrate(
     settings: Settings,
+    former: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="What the group called this service: host and port of an address, or the id of the store that it had.",
+        ),
+    ] = None,
     back: Annotated[bool, typer.Option("--back", help="Also where the group itself is further.")] = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
     """Take over how far the original Qdo's workers came, from the application's queue qdo_status.
 
-    May be repeated: what is there already stays, and no offset moves back without --back.
+    With --from: how far the group itself came while the service had another name. May be repeated: what is there
+    already stays, and no offset moves back without --back.
     """
     from qdo import migration
 
     async def run() -> migration.Migration:
         async with open_both(settings) as opened:
-            return await migration.migrate(opened.client, opened.coordinator, opened.host, back=back, dry_run=dry_run)
+            return await migration.migrate(*opened, former=former, back=back, dry_run=dry_run)
 
     done = asyncio.run(run())
     for reason in done.unreadable:
@@ -214,4 +251,4 @@ def _names(partition: Partition) -> tuple[str, int]:
 
 def _place(partition: Partition) -> dict[str, object]:
     queue = partition.queue
-    return {"host": queue.host, "app": queue.application, "queue": queue.name, "partition": partition.number}
+    return {"service": queue.service, "app": queue.application, "queue": queue.name, "partition": partition.number}

@@ -6,7 +6,6 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
 from qdo.cli.settings import Settings
 from qdo.errors import InvalidArgument
@@ -22,12 +21,12 @@ class Opened(NamedTuple):
     Attributes:
         client: Speaks for the application.
         coordinator: Of the group.
-        host: What the group calls the service.
+        service: The id of the service's store, by which partitions are called.
     """
 
     client: AsyncClient
     coordinator: Coordinator
-    host: str
+    service: str
 
 
 def open_client(settings: Settings) -> AsyncClient:
@@ -43,11 +42,6 @@ def open_client(settings: Settings) -> AsyncClient:
         os.environ["QUEUEY_PROFILE"] = str(settings.profile)
     verify = True if settings.ca is None else str(settings.ca)
     return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify)
-
-
-def host_of(client: AsyncClient, settings: Settings) -> str:
-    """Returns what the group calls the service."""
-    return settings.host or urlsplit(client.servers[0].root).netloc
 
 
 def group_of(settings: Settings) -> str:
@@ -95,5 +89,7 @@ async def open_group(settings: Settings, group: str | None = None) -> AsyncItera
 @asynccontextmanager
 async def open_both(settings: Settings) -> AsyncIterator[Opened]:
     """Opens a client and the group; see :func:`open_client` and :func:`open_group`."""
+    from qdo.consumer.discovery import identify
+
     async with open_client(settings) as client, open_group(settings) as coordinator:
-        yield Opened(client, coordinator, host_of(client, settings))
+        yield Opened(client, coordinator, await identify(client))

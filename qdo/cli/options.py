@@ -18,8 +18,8 @@ SERVICE = ("url", "app", "key", "profile", "ca")
 """Where the service is and who asks."""
 MEETING = ("coordination",)
 """Where groups meet."""
-GROUP = ("group", *MEETING, "host")
-"""Which group, and what it calls the service."""
+GROUP = ("group", *MEETING)
+"""Which group."""
 QUEUES = ("queue", "pattern")
 """Which queues."""
 

@@ -60,7 +60,7 @@ async def existing(opened: Opened, settings: Settings, numbers: Collection[int] 
         if missing:
             raise InvalidArgument(f"there is no queue {', '.join(sorted(missing))}")
         found = [
-            Partition(Queue(opened.host, opened.client.application, name), number)
+            Partition(Queue(opened.service, opened.client.application, name), number)
             for name, count in counts.items()
             for number in range(1, count + 1)
         ]
@@ -68,12 +68,29 @@ async def existing(opened: Opened, settings: Settings, numbers: Collection[int] 
         found = [
             partition
             for partition in await opened.coordinator.offsets()
-            if partition.queue[:2] == (opened.host, opened.client.application)
+            if partition.queue[:2] == (opened.service, opened.client.application)
         ]
     partitions = chosen(found, settings, numbers)
     if not partitions:
         raise InvalidArgument("no partition is chosen: name queues with --queue or --pattern")
     return partitions
+
+
+async def deleted(opened: Opened, partitions: Iterable[Partition], former: str | None = None) -> set[Queue]:
+    """Returns the queues of partitions that the service says do not exist; with a former name all that have it.
+
+    Raises:
+        InvalidArgument: It is not a former name, but the service's own.
+        ClientError: The service cannot say.
+    """
+    queues = {partition.queue for partition in partitions}
+    if former is not None:
+        if former == opened.service:
+            raise InvalidArgument(f"{former} is the store that the service has now")
+        return {queue for queue in queues if queue.service == former}
+    ours = {queue.name: queue for queue in queues if queue[:2] == (opened.service, opened.client.application)}
+    there = await discover(opened.client, subscribe(ours, []))
+    return {queue for name, queue in ours.items() if name not in there}
 
 
 def id_of(text: str, now: float) -> str:

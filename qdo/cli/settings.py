@@ -115,8 +115,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _meta(
             GROUP,
-            "What the group calls the service; the same for all members, whatever address each uses.",
-            default="host and port of the first address",
+            "What the group called the service before services had an id, if not host and port of an address: offsets "
+            "that it recorded under that name are copied.",
             min_length=1,
         ),
     ] = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from qdo.cli import output
-from qdo.cli.opening import host_of, open_client, open_group
+from qdo.cli.opening import open_client, open_group
 from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
 from qdo.cli.output import Json
 from qdo.cli.selection import chosen
@@ -20,6 +20,7 @@ from queuey.client import ClientError, GroupOffset, instants
 
 if TYPE_CHECKING:
     from qdo.coordination import Coordinator, Member, Offset
+    from queuey.client import AsyncClient
 
 app = typer.Typer(add_completion=False)
 
@@ -50,6 +51,7 @@ class Picture(NamedTuple):
     Attributes:
         unknown: Why the lag is not known, if it is not.
         known: The group is: it has, or had, a member or an offset.
+        service: The id of the store of the service that was asked for the lag; empty: none was.
     """
 
     group: str
@@ -57,6 +59,7 @@ class Picture(NamedTuple):
     lines: Mapping[Partition, Line]
     unknown: str = ""
     known: bool = True
+    service: str = ""
 
     @property
     def lag(self) -> int:
@@ -101,6 +104,8 @@ async def look(coordinator: Coordinator, settings: Settings, *, lag: bool) -> Pi
     Raises:
         CoordinationLost: Where its members meet does not answer.
     """
+    from qdo.consumer.discovery import identify
+
     members = await coordinator.members()
     target = await coordinator.target()
     # Whoever has left for good is to have nothing any more; the next member to come will say so.
@@ -117,37 +122,37 @@ async def look(coordinator: Coordinator, settings: Settings, *, lag: bool) -> Pi
     if not lag:
         return picture
     try:
-        return picture._replace(lines=await _measured(lines, settings))
+        async with open_client(settings) as client:
+            picture = picture._replace(service=await identify(client))
+            return picture._replace(lines=await _measured(lines, client, picture.service))
     except ClientError as error:
         return picture._replace(unknown=str(error))
 
 
-async def _measured(lines: Mapping[Partition, Line], settings: Settings) -> Mapping[Partition, Line]:
-    """Adds the lag to the partitions of the service that the settings name.
+async def _measured(lines: Mapping[Partition, Line], client: AsyncClient, service: str) -> Mapping[Partition, Line]:
+    """Adds the lag to the partitions of a service and the client's application.
 
     Raises:
         ClientError: The service cannot say.
     """
     from queuey.client import QueueNotFound
 
-    async with open_client(settings) as client:
-        ours = (host_of(client, settings), client.application)
-        slots = asyncio.Semaphore(AT_A_TIME)
+    slots = asyncio.Semaphore(AT_A_TIME)
 
-        async def measured(queue: Queue, mine: Mapping[Partition, Line]) -> dict[Partition, Line]:
-            offsets = {place.number: None if line.offset is None else line.offset.id for place, line in mine.items()}
-            try:
-                async with slots:
-                    behind = await client.lag(queue.name, offsets)
-            except QueueNotFound:
-                return {}
-            return {place: line._replace(behind=behind.get(place.number)) for place, line in mine.items()}
+    async def measured(queue: Queue, mine: Mapping[Partition, Line]) -> dict[Partition, Line]:
+        offsets = {place.number: None if line.offset is None else line.offset.id for place, line in mine.items()}
+        try:
+            async with slots:
+                behind = await client.lag(queue.name, offsets)
+        except QueueNotFound:
+            return {}
+        return {place: line._replace(behind=behind.get(place.number)) for place, line in mine.items()}
 
-        by_queue: dict[Queue, dict[Partition, Line]] = {}
-        for partition, line in lines.items():
-            if partition.queue[:2] == ours:
-                by_queue.setdefault(partition.queue, {})[partition] = line
-        parts = await asyncio.gather(*(measured(queue, mine) for queue, mine in by_queue.items()))
+    by_queue: dict[Queue, dict[Partition, Line]] = {}
+    for partition, line in lines.items():
+        if partition.queue[:2] == (service, client.application):
+            by_queue.setdefault(partition.queue, {})[partition] = line
+    parts = await asyncio.gather(*(measured(queue, mine) for queue, mine in by_queue.items()))
     return {**lines, **{place: line for part in parts for place, line in part.items()}}
 
 
@@ -156,12 +161,13 @@ def as_json(picture: Picture) -> dict[str, Any]:
     return {
         "group": picture.group,
         "known": picture.known,
+        "service": picture.service or None,
         "members": [
             {
                 "id": member.id,
                 "static": member.static,
                 "since": member.since,
-                "host": member.wants.host,
+                "service": member.wants.service,
                 "app": member.wants.application,
                 "queues": sorted(member.wants.names),
                 "patterns": list(member.wants.patterns),
@@ -179,7 +185,7 @@ def _line_json(partition: Partition, line: Line) -> dict[str, Any]:
     queue = partition.queue
     offset, behind = line.offset, line.behind
     return {
-        "host": queue.host,
+        "service": queue.service,
         "app": queue.application,
         "queue": queue.name,
         "partition": partition.number,
@@ -206,12 +212,25 @@ def _print(picture: Picture) -> None:
     )
     if picture.unknown:
         output.note(f"The lag is not known: {picture.unknown}")
+    services = {each.queue.service for each in picture.lines}
+    if picture.service:
+        output.say(f"The service asked has the store {picture.service}.")
+        if others := (services | {each.wants.service for each in picture.members.values()}) - {picture.service}:
+            output.note(
+                f"The group has to do with other stores, or names of services, too: {', '.join(sorted(others))}"
+            )
     if picture.members:
         print()
         output.table(["member", "owns", "since", "static", "service"], _member_rows(picture))
     if picture.lines:
         print()
-        output.table(_COLUMNS, (_row(partition, line) for partition, line in picture.lines.items()))
+        rows = ((*_service(each, services), *_row(each, line)) for each, line in picture.lines.items())
+        output.table([*(["service"] if len(services) > 1 else []), *_COLUMNS], rows)
+
+
+def _service(partition: Partition, services: Collection[str]) -> tuple[str, ...]:
+    """Returns what is said of a partition's service: nothing if there is only one."""
+    return (partition.queue.service,) if len(services) > 1 else ()
 
 
 _COLUMNS = ["queue", "partition", "owner", "moves to", "offset", "recorded", "behind", "oldest of them"]
@@ -220,7 +239,7 @@ _COLUMNS = ["queue", "partition", "owner", "moves to", "offset", "recorded", "be
 def _member_rows(picture: Picture) -> Iterable[tuple[object, ...]]:
     for name, member in sorted(picture.members.items()):
         owns = sum(line.owner == name for line in picture.lines.values())
-        static, service = "yes" if member.static else "", f"{member.wants.host}/{member.wants.application}"
+        static, service = "yes" if member.static else "", f"{member.wants.service}/{member.wants.application}"
         yield name, owns, output.instant(member.since), static, service
 
 

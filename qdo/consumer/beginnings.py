@@ -14,7 +14,7 @@ from random import uniform
 from qdo.consumer.commits import Record
 from qdo.consumer.fetching import QUEUES
 from qdo.consumer.tracks import Track
-from qdo.errors import CoordinationError
+from qdo.errors import QdoError
 from qdo.partitions import Partition
 from queuey.client import EARLIEST, ApiError, AsyncClient, ClientError, Query
 
@@ -63,7 +63,7 @@ async def begin_at_ends(
     while left := [track for track in left if track.since is None and not track.closed]:
         try:
             await _begin(client, left, record, begin_at)
-        except (ClientError, CoordinationError) as error:
+        except (ClientError, QdoError) as error:
             log.warning("cannot tell where to begin with %s partitions, trying on: %s", len(left), error)
         if any(track.since is None and not track.closed for track in left):
             await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - so that members come back apart

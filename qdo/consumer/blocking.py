@@ -39,7 +39,7 @@ class Consumer:
     def __init__(  # noqa: PLR0913 - all but two are options
         self,
         client: AsyncClient,
-        coordinator: Coordinator,
+        coordinator: Coordinator | None = None,
         *,
         queues: Iterable[str] = (),
         patterns: Iterable[str] = (),
@@ -63,8 +63,8 @@ class Consumer:
             on_lost=_threaded(on_lost),
         )
         self.settings = self._inner.settings
-        self.host = self._inner.host
         self.member = self._inner.member
+        self._coordinator = coordinator
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
@@ -78,6 +78,11 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def service(self) -> str:
+        """The id of the service's store, by which partitions are called; empty until it was started."""
+        return self._inner.service
 
     @property
     def closing(self) -> bool:
@@ -152,6 +157,17 @@ class Consumer:
         """Records how far partitions were processed; see :meth:`AsyncConsumer.commit`."""
         self._running().call(self._inner.commit(offsets, back=back))
 
+    def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
+        """Reads these partitions from now on, and no others; see :meth:`AsyncConsumer.assign`.
+
+        Example:
+            >>> with Consumer(AsyncClient()) as consumer:
+            ...     (first,) = consumer.assign({"reports": [1]})
+            ...     consumer.seek(first, "earliest")
+            ...     batches = consumer.poll()
+        """
+        return self._running().call(self._inner.assign(partitions))
+
     def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Goes on elsewhere in a partition; see :meth:`AsyncConsumer.seek`."""
         self._running().call(self._inner.seek(partition, to))
@@ -196,7 +212,8 @@ class Consumer:
         try:
             await self._inner.close(within)
         finally:
-            await self._inner.coordinator.close()
+            if self._coordinator is not None:
+                await self._coordinator.close()
             await self._inner.client.close()
 
     def _running(self) -> LoopThread:

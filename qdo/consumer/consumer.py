@@ -14,25 +14,27 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from qdo.consumer.assigned import Assigned
 from qdo.consumer.batches import Batch
 from qdo.consumer.beginnings import begin_at_ends
 from qdo.consumer.commits import Commits
-from qdo.consumer.discovery import ask
+from qdo.consumer.discovery import QueueFinder
 from qdo.consumer.fetcher import Fetcher
 from qdo.consumer.group import Group
-from qdo.consumer.lookout import Lookout
 from qdo.consumer.mirror import Mirror
 from qdo.consumer.ownership import Callback, Callbacks, Ownership
 from qdo.consumer.positions import point_of
 from qdo.consumer.settings import ConsumerSettings
 from qdo.consumer.shelf import Shelf, Taken
 from qdo.consumer.signals import Signal
+from qdo.consumer.terms import Terms
 from qdo.consumer.tracks import Track, is_behind
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner, QdoError
-from qdo.partitions import Partition
+from qdo.moves import take_over
+from qdo.partitions import Partition, Queue
 from qdo.subscriptions import subscribe
-from queuey.client import AsyncClient, ClientError, Message
+from queuey.client import AsyncClient, Message
 
 log = logging.getLogger("qdo.consumer")
 
@@ -49,13 +51,16 @@ class AsyncConsumer:
     Every message is handed out at least once to a member of the group, those of one partition in order. Use it in one
     event loop, as ``async with consumer:``. It closes neither the client nor the coordinator.
 
+    Without queues and patterns it is no member of any group: :meth:`assign` says which partitions it reads.
+
     Args:
         client: Speaks for the application whose queues they are.
-        coordinator: Of the group.
+        coordinator: Of the group; None: there is none, and nothing can be committed.
         queues: Names of queues, which need not exist yet.
         patterns: For names, in the manner of shells. A pattern takes queues for dead letters (``*.dead``) only if it
             ends with ``.dead`` itself.
-        host: What the group calls the service, the same for all members; None: host and port of the first server.
+        host: A name under which the group recorded offsets before services had an id, beside host and port of the
+            client's servers; what is recorded under these is copied when the group begins.
         member: A name that this member keeps over restarts, unique in the group; None: one is made up.
         settings: What can be chosen.
         on_assign: Told which partitions this member owns from now on, before anything of them is handed out.
@@ -67,13 +72,13 @@ class AsyncConsumer:
         closing: It has begun to close; poll returns nothing from then on.
 
     Raises:
-        InvalidArgument: No queue is named, or a name is none.
+        InvalidArgument: A name is none, or there is no group for what needs one.
     """
 
     def __init__(  # noqa: PLR0913 - all but two are options
         self,
         client: AsyncClient,
-        coordinator: Coordinator,
+        coordinator: Coordinator | None = None,
         *,
         queues: Iterable[str] = (),
         patterns: Iterable[str] = (),
@@ -85,9 +90,12 @@ class AsyncConsumer:
         on_lost: Callback | None = None,
     ) -> None:
         self.settings = settings or ConsumerSettings()
+        if coordinator is None and (self.settings.mirror or self.settings.commit_every is not None):
+            raise InvalidArgument("mirror and commit_every need a group: give the consumer a coordinator")
+        wants = subscribe(queues, patterns, application=client.application)
         self.client = client
-        self.coordinator = coordinator
-        self.host = host or urlsplit(client.servers[0].root).netloc
+        self._coordinator = coordinator
+        self._former = {urlsplit(server.root).netloc for server in client.servers} | ({host} if host else set())
         self.member = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.closing = False
         self._signal = Signal()
@@ -95,7 +103,7 @@ class AsyncConsumer:
         self._failure: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Task[None] | None = None
-        self._mirror = Mirror(client, coordinator.group)
+        self._mirror = Mirror(client, "" if coordinator is None else coordinator.group)
         self._shelf = Shelf()
         self._fetcher = Fetcher(
             client,
@@ -114,24 +122,22 @@ class AsyncConsumer:
             changed=self._changed,
             failed=self._fail,
         )
-        self._wants = subscribe(queues, patterns, self.host, client.application)
-        self._lookout = Lookout(
+        self._finder = QueueFinder(
             client,
-            self._wants,
+            wants,
             every=self.settings.discover,
+            prepare=self._take_over,
             changed=self._look_again,
             failed=self._fail,
         )
-        self._group = Group(
-            coordinator,
+        self._assigned = None if wants else Assigned(coordinator, self._ownership)
+        self._group = self._assigned or Group(
+            self.coordinator,
             self.member,
             self._ownership,
-            wants=self._wants,
-            queues=self._lookout,
+            queues=self._finder,
             static=member is not None,
-            settle=self.settings.settle,
-            grace=self.settings.grace,
-            revoke_timeout=self.settings.revoke_timeout,
+            terms=Terms(self.settings.settle, self.settings.grace, self.settings.revoke_timeout),
         )
         self._commits = Commits(self._track, self._group.commit, self._mirror if self.settings.mirror else None)
 
@@ -148,16 +154,22 @@ class AsyncConsumer:
         """Has somebody else told of what happens to partitions, before those who are told already.
 
         It is for what drives the consumer, such as a worker; call it before the start.
+
+        Raises:
+            InvalidArgument: It is no member of a group.
         """
+        if self._assigned is not None:
+            raise InvalidArgument("a member of a group is needed: name queues or patterns")
         self._ownership.attach(callbacks)
 
     async def start(self) -> None:
         """Joins the group; partitions come when the group has shared them out.
 
-        A service that is away does not keep it from joining.
+        While the service is away it waits: what partitions are called is for the service to say.
 
         Raises:
             ClientError: The service refuses to say which queues there are.
+            QdoError: The service does not say which store it has.
             CoordinationError: The group cannot be reached.
             MemberExists: Another member has this name.
             InvalidArgument: It was started before.
@@ -166,9 +178,12 @@ class AsyncConsumer:
             raise InvalidArgument("a consumer is started once")
         loop = asyncio.get_running_loop()
         try:
-            await self._reach()
-            self._tasks.append(loop.create_task(self._lookout.run()))
-            await self._group.start()
+            if self._coordinator is not None:
+                await self._coordinator.open()
+            await self._finder.begin()
+            if isinstance(self._group, Group):
+                self._tasks.append(loop.create_task(self._finder.run()))
+                await self._group.start()
         except BaseException:
             await self.close()
             raise
@@ -258,14 +273,59 @@ class AsyncConsumer:
 
         Raises:
             InvalidArgument: An id was not handed out, or lies before what was committed (without ``back``, and nobody
-                called :meth:`seek`). Nothing was recorded.
+                called :meth:`seek`); or there is no group. Nothing was recorded.
+            GroupActive: Its partitions were assigned, and a member of the group owns one of them.
             NotOwner: Some partitions are no longer this member's; for the others it was recorded.
             CoordinationLost: It was recorded or not; commit again.
             SessionLost: The partitions are no longer this member's.
         """
+        if self._coordinator is None:
+            raise InvalidArgument("without a group nothing can be committed: give the consumer a coordinator")
         if offsets is None:
             offsets = {track.partition: track.position for track in self._tracks() if track.position is not None}
         await self._commits.given(offsets, back=back)
+
+    async def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
+        """Reads these partitions from now on, and no others; for a consumer that was made without queues and patterns.
+
+        Nobody shares them out: others may read them too, members of the group among them. Those that were assigned
+        before go on where they are. The others begin where the group whose coordinator was given has recorded an
+        offset, otherwise as the setting ``start`` says. Commits count for that group, the last one wins; without a
+        coordinator they are refused. Callbacks are told of partitions that come, not of those that go.
+
+        Args:
+            partitions: For each queue the numbers of partitions.
+
+        Returns:
+            The partitions, as the other calls want them.
+
+        Raises:
+            InvalidArgument: A queue has no such partition; or the consumer was made with queues or patterns, was not
+                started, or is closed.
+            ClientError: There is no such queue, or the service does not answer.
+            CoordinationError: The offsets cannot be read.
+
+        Example:
+            >>> async with AsyncConsumer(client) as consumer:
+            ...     (first,) = await consumer.assign({"reports": [1]})
+            ...     await consumer.seek(first, "earliest")
+            ...     batches = await consumer.poll()
+        """
+        if self._assigned is None or not self._finder.own.service or self.closing:
+            raise InvalidArgument(
+                "partitions are assigned to a started consumer that was made without queues and patterns"
+            )
+        wanted = set()
+        for name, numbers in partitions.items():
+            queue = Queue(self._finder.own.service, self.client.application, name)
+            there = (await self.client.info(name)).partitions
+            for number in numbers:
+                if not 1 <= number <= there:
+                    raise InvalidArgument(f"queue {name!r} has partitions 1 to {there}, and not {number}")
+                wanted.add(Partition(queue, number))
+        await self._commit_settled()
+        await self._assigned.assign(wanted)
+        return frozenset(wanted)
 
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Goes on elsewhere in a partition. What was prefetched is dropped, and the next commit may go back.
@@ -287,6 +347,22 @@ class AsyncConsumer:
         self._shelf.clear(track)
         track.seek(position)
         self._ownership.moved(track)
+
+    @property
+    def coordinator(self) -> Coordinator:
+        """Of the group.
+
+        Raises:
+            InvalidArgument: There is none.
+        """
+        if self._coordinator is None:
+            raise InvalidArgument("this consumer has no group: give it a coordinator")
+        return self._coordinator
+
+    @property
+    def service(self) -> str:
+        """The id of the service's store, by which partitions are called; empty until it was started."""
+        return self._finder.own.service
 
     def pause(self, partitions: Iterable[Partition]) -> None:
         """Hands out nothing of these partitions until they are resumed; those that are not owned are passed over."""
@@ -325,11 +401,14 @@ class AsyncConsumer:
     async def lag(self) -> dict[Partition, int]:
         """Returns how many messages lie behind the committed offset of each partition, as the service counts them.
 
+        Without a group: behind the last message that was handed out.
+
         Raises:
             ClientError: The service cannot say.
         """
         queues: dict[str, dict[int, str | None]] = {}
-        owned = {track.partition: track.committed for track in self._owned()}
+        alone = self._coordinator is None
+        owned = {track.partition: track.position if alone else track.committed for track in self._owned()}
         for partition, committed in owned.items():
             queues.setdefault(partition.queue.name, {})[partition.number] = committed
         found = {name: await self.client.lag(name, cursors) for name, cursors in queues.items()}
@@ -360,15 +439,9 @@ class AsyncConsumer:
         """Takes back what the last poll handed out, as it did not reach whoever asked for it."""
         self._shelf.recall()
 
-    async def _reach(self) -> None:
-        """Opens the group and asks the service, side by side."""
-        asking = ask(self.client, self._wants)
-        both = await asyncio.gather(self.coordinator.open(), asking, return_exceptions=True)
-        for failure in both:
-            if isinstance(failure, ClientError) and failure.temporary:
-                log.warning("the service does not answer now: %s", failure)
-            elif failure is not None:
-                raise failure
+    async def _take_over(self, service: str) -> None:
+        """Goes on from what the group recorded under other names of the service."""
+        await take_over(self.coordinator, service, self._former)
 
     async def _close(self, within: float | None) -> None:
         for task in self._tasks:
@@ -376,7 +449,11 @@ class AsyncConsumer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fetcher.close()
         await self._ownership.close()
-        await self._group.stop(within)
+        if isinstance(self._group, Group):
+            await self._group.stop(within)
+        else:
+            await self._commit_settled()
+            self._group.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
                 await self._mirror.flush()
@@ -441,11 +518,12 @@ class AsyncConsumer:
 
     def _look_again(self) -> None:
         """Has the group look again, because other queues were found."""
-        self._group.look_again()
+        if isinstance(self._group, Group):
+            self._group.look_again()
 
     def _look_soon(self) -> None:
         """Looks which queues there are, because one was found to be gone."""
-        self._lookout.soon()
+        self._finder.soon()
 
     def _fail(self, error: Exception) -> None:
         self._failure = error

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from qdo.consumer.membership import Cause, State, after
 from qdo.consumer.partition_table import Owner, Row
 from qdo.consumer.stay import Queues, Stay
-from qdo.consumer.terms import Signals, Terms
+from qdo.consumer.terms import USUAL, Signals, Terms
 from qdo.coordination import Coordinator, Event, Held, Member, Session
 from qdo.errors import CoordinationError, CoordinationLost, MemberExists, SessionLost
 from qdo.partitions import Partition
-from qdo.subscriptions import Subscription
 
 __all__ = ["Group", "Owner"]
 
@@ -39,42 +36,26 @@ class Group:
         coordinator: The group.
         member: Its id, the same after a lost session.
         owner: Who works on the partitions.
-        wants: The queues that it subscribes to.
-        queues: Looks queues up while it leads, and calls :meth:`look_again`.
+        queues: Says what it subscribes to, looks queues up while it leads, and calls :meth:`look_again`.
         static: The id was chosen, and its partitions are kept for a while when it is gone.
-        settle: Seconds for which changes gather before it sets the target, when it leads.
-        grace: Seconds for which absent static members keep their partitions, when it leads.
-        revoke_timeout: Seconds after which a partition is released even if its owner is not done.
-        patience: Seconds for which a commit is tried again while the service does not answer, and for which the end
-            of what is under way is waited for when the group is left.
-        recheck: Seconds after which it looks again although no change was heard of.
-        now: The clock, seconds since 1970.
-        draw: Random numbers from 0 to 1.
+        terms: How it behaves.
     """
 
-    def __init__(  # noqa: PLR0913 - times and sources of chance, each with a default
+    def __init__(
         self,
         coordinator: Coordinator,
         member: str,
         owner: Owner,
         *,
-        wants: Subscription,
         queues: Queues,
         static: bool = False,
-        settle: float = 0.05,
-        grace: float = 0.0,
-        revoke_timeout: float = 30.0,
-        patience: float = 10.0,
-        recheck: float = 60.0,
-        now: Callable[[], float] = time.time,
-        draw: Callable[[], float] = random.random,
+        terms: Terms = USUAL,
     ) -> None:
         self._coordinator = coordinator
         self._member = member
         self._owner = owner
         self._static = static
-        self._terms = Terms(settle, grace, revoke_timeout, patience, recheck, now, draw)
-        self._wants = wants
+        self._terms = terms
         self._queues = queues
         self._state: State = "new"
         self._told_suspended = False
@@ -218,7 +199,7 @@ class Group:
     async def _join_once(self) -> Stay:
         """Joins under a new session."""
         signals = Signals(lambda event: self._told(signals, event))
-        member = Member(self._member, self._wants, self._static, self._terms.now())
+        member = Member(self._member, self._queues.own, self._static, self._terms.now())
         # Only at the first time: two that run under one name would put each other out for ever.
         replace = self._static and self._stay is None
         joining = asyncio.create_task(self._coordinator.join(member, signals, replace=replace))

@@ -24,6 +24,10 @@ class Queues(Protocol):
     """Looks queues up for a member that leads, and has it look again when it has found something else."""
 
     @property
+    def own(self) -> Subscription:
+        """What the member itself wants."""
+
+    @property
     def found(self) -> Mapping[Queue, int] | None:
         """The queues that are there, with their partitions; None: that is not known yet."""
 

@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from qdo.coordination import Event
 from qdo.errors import SessionLost
@@ -44,6 +44,9 @@ class Terms(NamedTuple):
     def pause(self, failures: int) -> float:
         """Returns the seconds to wait after so many failures in a row."""
         return _BACKOFF.pause(failures, self.draw())
+
+
+USUAL: Final = Terms()
 
 
 class Signals:

@@ -32,12 +32,12 @@ Every method is a coroutine of one event loop; an implementation does its waitin
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
 
-from qdo.partitions import Partition
+from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
 
 Event = Literal["changed", "suspended", "connected", "lost"]
@@ -297,12 +297,28 @@ class Coordinator(abc.ABC):
         """
 
     @abc.abstractmethod
+    async def services(self) -> set[str]:
+        """Returns under which names of services the group has recorded something. It need not read the offsets."""
+
+    @abc.abstractmethod
+    async def copy_offsets(self, former: str, service: str) -> int:
+        """Copies what is recorded for the queues of a service from one name of it to another; returns how many.
+
+        A partition is passed over that was taken or had an offset under the new name, if only once. So this may be
+        repeated, also by several at once, and nothing newer is written over. What is recorded under the former name
+        stays.
+
+        Raises:
+            CoordinationLost: Some were copied or not; copy them again.
+        """
+
+    @abc.abstractmethod
     async def groups(self) -> list[str]:
         """Returns the names of all groups that the service knows, sorted."""
 
     @abc.abstractmethod
-    async def forget(self) -> None:
-        """Removes the group with its offsets; does nothing when there is no such group.
+    async def forget(self, queues: Collection[Queue] | None = None) -> None:
+        """Removes the group with its offsets, or only what is kept of some queues; what is not there is passed over.
 
         Raises:
             GroupActive: It has members.

@@ -16,12 +16,13 @@ import msgspec
 from qdo.coordination import Member, Offset, Target
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
-from qdo.subscriptions import Subscription
 
 MARK = b"qdo"
 FORMAT = b"1"
-MEMBER_FORMAT = b"2"
-"""Since members say what they want, and no longer what they found."""
+MEMBER_FORMAT = b"3"
+"""1: members told what they found. 2: they named the service by its address."""
+TARGET_FORMAT = b"2"
+"""1: partitions named the service by its address."""
 PLAIN, PACKED = b"=", b"~"
 HEADER = len(MARK + FORMAT + PLAIN)
 
@@ -31,17 +32,6 @@ NAME_LIMIT = 1000
 """Characters that a group's or a member's name may have."""
 
 
-class _Member(msgspec.Struct, frozen=True):
-    id: str
-    names: list[str]
-    patterns: list[str]
-    host: str
-    application: str
-    static: bool
-    since: float
-    leaving: bool = False
-
-
 class Shares(msgspec.Struct, array_like=True, frozen=True):
     """Partitions of one queue.
 
@@ -49,30 +39,14 @@ class Shares(msgspec.Struct, array_like=True, frozen=True):
         steps: From each partition's number to the next, beginning at 0, because equal steps pack well.
     """
 
-    host: str
+    service: str
     application: str
     name: str
     steps: list[int]
-
-
-class _Shares(msgspec.Struct, array_like=True, frozen=True):
-    """Who owns the partitions of one queue.
-
-    Attributes:
-        steps: From each partition's number to the next, beginning at 0, because equal steps pack well.
-        members: For each of them its owner, as an index.
-    """
-
-    host: str
-    application: str
-    name: str
-    steps: list[int]
-    members: list[int]
 
 
 class _Target(msgspec.Struct, frozen=True):
-    members: list[str]
-    owners: list[_Shares]
+    owners: dict[str, list[Shares]]
     absent: dict[str, float]
     static: list[str]
 
@@ -107,29 +81,16 @@ def valid_name(what: str, name: str) -> str:
 
 def encode_member(member: Member) -> bytes:
     """Returns what is stored for a member."""
-    wants = member.wants
-    stored = _Member(
-        member.id,
-        sorted(wants.names),
-        list(wants.patterns),
-        wants.host,
-        wants.application,
-        member.static,
-        member.since,
-        member.leaving,
-    )
-    return pack(stored, MEMBER_FORMAT)
+    return pack(member, MEMBER_FORMAT)
 
 
 def decode_member(data: bytes) -> Member:
     """Returns the member.
 
     Raises:
-        CoordinationIncompatible: A newer program wrote it, or it is none.
+        CoordinationIncompatible: Another version wrote it, or it is none.
     """
-    stored = unpack("member", data, _Member, MEMBER_FORMAT)
-    wants = Subscription(frozenset(stored.names), tuple(stored.patterns), stored.host, stored.application)
-    return Member(stored.id, wants, stored.static, stored.since, stored.leaving)
+    return unpack("member", data, Member, MEMBER_FORMAT)
 
 
 def shares(partitions: Iterable[Partition]) -> Iterator[Shares]:
@@ -146,47 +107,35 @@ def _queue_of(partition: Partition) -> Queue:
 def unshare(stored: Iterable[Shares]) -> Iterator[Partition]:
     """Yields the partitions that :func:`shares` was given."""
     for each in stored:
-        queue = Queue(each.host, each.application, each.name)
+        queue = Queue(each.service, each.application, each.name)
         for number in accumulate(each.steps):
             yield Partition(queue, number)
 
 
+def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]]:
+    """Returns for each member the partitions that it is to own."""
+    found: dict[str, list[Partition]] = {}
+    for partition, member in owners.items():
+        found.setdefault(member, []).append(partition)
+    return {member: frozenset(partitions) for member, partitions in found.items()}
+
+
 def encode_target(target: Target) -> bytes:
     """Returns what is stored for a target."""
-    members = sorted(set(target.owners.values()))
-    index = {member: place for place, member in enumerate(members)}
-    return pack(
-        _Target(
-            members, list(_shares(target.owners, index)), dict(sorted(target.absent.items())), sorted(target.static)
-        )
-    )
-
-
-def _shares(owners: Mapping[Partition, str], index: Mapping[str, int]) -> Iterable[_Shares]:
-    queues: dict[Queue, list[int]] = {}
-    for partition in sorted(owners):
-        queues.setdefault(partition.queue, []).append(partition.number)
-    for queue, numbers in queues.items():
-        steps = [number - before for before, number in zip([0, *numbers], numbers, strict=False)]
-        yield _Shares(*queue, steps, [index[owners[Partition(queue, number)]] for number in numbers])
+    owners = {member: list(shares(mine)) for member, mine in by_member(target.owners).items()}
+    return pack(_Target(owners, dict(target.absent), sorted(target.static)), TARGET_FORMAT)
 
 
 def decode_target(data: bytes) -> Target:
-    """Returns the target.
+    """Returns the target. One of the first format names no partition that there still is: it is an empty one.
 
     Raises:
         CoordinationIncompatible: A newer program wrote it, or it is none.
     """
-    stored = unpack("target", data, _Target)
-    owners: dict[Partition, str] = {}
-    try:
-        for shares in stored.owners:
-            queue, number = Queue(shares.host, shares.application, shares.name), 0
-            for step, member in zip(shares.steps, shares.members, strict=True):
-                number += step
-                owners[Partition(queue, number)] = stored.members[member]
-    except (IndexError, ValueError) as error:
-        raise _damaged("target", data) from error
+    if data.startswith(MARK + FORMAT):
+        return Target()
+    stored = unpack("target", data, _Target, TARGET_FORMAT)
+    owners = {partition: member for member, mine in stored.owners.items() for partition in unshare(mine)}
     return Target(owners, stored.absent, frozenset(stored.static))
 
 
@@ -207,7 +156,7 @@ def decode_offset(data: bytes) -> Offset:
 
 def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:
     """Returns what is stored for a value, in a format."""
-    text = msgspec.json.encode(stored)
+    text = msgspec.json.encode(stored, order="deterministic")
     if len(text) <= READABLE:
         return MARK + form + PLAIN + text
     return MARK + form + PACKED + zlib.compress(text)

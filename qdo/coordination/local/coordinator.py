@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -19,7 +19,7 @@ from qdo.coordination.local.options import LocalOptions, parse_url
 from qdo.coordination.local.session import LocalSession
 from qdo.coordination.local.stay import Stay
 from qdo.errors import CoordinationError, CoordinationLost
-from qdo.partitions import Partition
+from qdo.partitions import Partition, Queue
 
 T = TypeVar("T")
 
@@ -111,14 +111,27 @@ class LocalCoordinator(Coordinator):
         """See the contract."""
         return await self._opened().ask(groups.names, write=False)
 
-    async def forget(self) -> None:
+    async def services(self) -> set[str]:
+        """See the contract."""
+        return await self._read(groups.services)
+
+    async def copy_offsets(self, former: str, service: str) -> int:
+        """See the contract; here all are copied or none."""
+
+        def work(tx: Transaction) -> int:
+            where = groups.find(tx, self.group)
+            return 0 if where is None else groups.copy_offsets(tx, where, former, service)
+
+        return await self._opened().ask(work)
+
+    async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """See the contract."""
 
         def work(tx: Transaction) -> None:
             where = groups.find(tx, self.group)
             if where is not None:
                 sessions.reap(tx, where)
-                groups.forget(tx, where)
+                groups.forget(tx, where, queues)
 
         await self._opened().ask(work)
 

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from qdo.coordination import Offset, Target, Versioned
 from qdo.coordination.encoding import decode_target, encode_target
@@ -138,16 +138,34 @@ def set_offsets(
         tx.execute(change, (where, key(partition.queue), partition.number, offset, instant))
 
 
-def forget(tx: Transaction, where: int) -> None:
-    """Removes a group. Sessions that have ended must have been removed before.
+def services(tx: Transaction, where: int | None) -> set[str]:
+    """Returns under which names of services something is recorded."""
+    query = "SELECT DISTINCT substr(queue, 1, instr(queue, '/') - 1) FROM partitions WHERE grp = ?"
+    return {unquote(name) for (name,) in tx.rows(query, where)}
+
+
+def copy_offsets(tx: Transaction, where: int, former: str, service: str) -> int:
+    """Copies offsets from one name of a service to another, where there is no row yet; returns how many."""
+    copy = """INSERT INTO partitions (grp, queue, number, version, offset, at, member)
+        SELECT grp, :new || substr(queue, length(:old) + 1), number, 0, offset, at, member FROM partitions
+        WHERE grp = :grp AND substr(queue, 1, length(:old)) = :old AND offset IS NOT NULL ON CONFLICT DO NOTHING"""
+    tx.named(copy, grp=where, old=f"{quote(former, safe='')}/", new=f"{quote(service, safe='')}/")
+    return tx.changes()
+
+
+def forget(tx: Transaction, where: int, queues: Iterable[Queue] | None) -> None:
+    """Removes a group, or what is kept of some queues. Sessions that have ended must have been removed before.
 
     Raises:
         GroupActive: It has members.
     """
     if tx.one("SELECT 1 FROM sessions WHERE grp = ?", where):
         raise GroupActive("the group has members")
-    tx.execute("DELETE FROM partitions WHERE grp = ?", (where,))
-    tx.execute("DELETE FROM groups WHERE id = ?", (where,))
+    for queue in queues or ():
+        tx.execute("DELETE FROM partitions WHERE grp = ? AND queue = ?", (where, key(queue)))
+    if queues is None:
+        tx.execute("DELETE FROM partitions WHERE grp = ?", (where,))
+        tx.execute("DELETE FROM groups WHERE id = ?", (where,))
 
 
 def _partition(queues: dict[str, Queue], queue: str, number: int) -> Partition:

@@ -30,7 +30,7 @@ CREATE INDEX sessions_by_process ON sessions (process);
 
 CREATE TABLE partitions (
     grp INTEGER NOT NULL,
-    queue TEXT NOT NULL,                   -- host/application/name, quoted
+    queue TEXT NOT NULL,                   -- service/application/name, quoted
     number INTEGER NOT NULL,
     session INTEGER,                       -- of the owner
     version INTEGER NOT NULL,              -- goes up with each taking and each commit

@@ -6,7 +6,7 @@ Other clients' changes may reach a server later than ours reach theirs, so the s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from qdo.coordination import Member, Offset, Target
 from qdo.coordination.encoding import decode_member, decode_offset, encode_offset
@@ -27,13 +27,13 @@ from qdo.coordination.zookeeper.changes import (
     size,
 )
 from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.tree import Tree, decode, parent, partition_of
-from qdo.coordination.zookeeper.writing import apply_each, make
+from qdo.coordination.zookeeper.tree import Tree, decode, encode, parent, partition_of
+from qdo.coordination.zookeeper.writing import apply_each, lacks_parent, make
 from qdo.errors import CoordinationIncompatible, GroupActive, InvalidArgument, OffsetMoved
 from qdo.partitions import Partition, Queue
 
 LEVELS = 4
-"""Of owners and offsets: host, application, queue, partition."""
+"""Of owners and offsets: service, application, queue, partition."""
 
 
 async def members(link: Link, tree: Tree) -> dict[str, Member]:
@@ -181,8 +181,41 @@ async def _find(
     return found
 
 
-async def forget(link: Link, tree: Tree) -> None:
-    """Removes the group.
+async def services(link: Link, tree: Tree) -> set[str]:
+    """Returns under which names of services there are nodes of offsets."""
+    await link.sync(tree.offsets)
+    (names,) = await link.children([tree.offsets])
+    return set(map(decode, names or ()))
+
+
+async def copy_offsets(link: Link, tree: Tree, former: str, service: str) -> int:
+    """Makes the nodes of offsets that there are under one name of a service under another, as they are.
+
+    Raises:
+        CoordinationLost
+    """
+    await link.sync(tree.offsets)
+    found = await _read_all(link, f"{tree.offsets}/{encode(former)}", LEVELS - 1)
+    wanted = {
+        partition._replace(queue=partition.queue._replace(service=service)): node.data
+        for partition, node in found.items()
+    }
+    copied = 0
+    rounds = Rounds("the offsets")
+    while rounds:
+        there = await _read_some(link, tree, wanted)
+        missing = {each: (Create(tree.offset(each), data),) for each, data in wanted.items() if each not in there}
+        outcomes = await apply_each(link, missing)
+        copied += sum(isinstance(outcome, Done) for outcome in outcomes.values())
+        orphans = {tree.offsets_of(each.queue) for each, outcome in outcomes.items() if lacks_parent(outcome)}
+        if not orphans:
+            return copied
+        await make(link, sorted(orphans))
+    raise AssertionError  # rounds end by an error
+
+
+async def forget(link: Link, tree: Tree, queues: Collection[Queue] | None) -> None:
+    """Removes the group, or what is kept of some queues.
 
     The node that holds the members goes first: it goes only when it is empty, and without it nobody is a member.
 
@@ -196,15 +229,24 @@ async def forget(link: Link, tree: Tree) -> None:
         (outcome,) = await link.apply([(Delete(tree.members),)])
         if isinstance(outcome, Refusal) and outcome.why is Refused.NOT_EMPTY:
             raise GroupActive(f"group {tree.group!r} has members")
-        paths = await _below(link, tree.top)
+        if queues is None:
+            tops = [tree.top]
+        else:
+            tops = [top for queue in sorted(queues) for top in (tree.owners_of(queue), tree.offsets_of(queue))]
+        paths = await _below(link, tops)
         outcomes = await apply_each(link, {path: (Delete(path),) for path in paths})
         if not any(isinstance(each, Refusal) and each.why is Refused.NOT_EMPTY for each in outcomes.values()):
-            return
+            break
+    if queues is not None:
+        # What held only these goes too: first the nodes of applications, then those of services.
+        holders = dict.fromkeys(map(parent, tops))
+        for level in (holders, dict.fromkeys(map(parent, holders))):
+            await apply_each(link, {path: (Delete(path),) for path in level})
 
 
-async def _below(link: Link, top: str) -> list[str]:
-    """Returns a node and all that are in it, the lowest first."""
-    levels, level = [], [top]
+async def _below(link: Link, tops: Iterable[str]) -> list[str]:
+    """Returns nodes and all that are in them, the lowest first."""
+    levels, level = [], list(tops)
     while level:
         levels.append(level)
         found = await link.children(level)
@@ -212,10 +254,10 @@ async def _below(link: Link, top: str) -> list[str]:
     return [path for level in reversed(levels) for path in level]
 
 
-async def _read_all(link: Link, top: str) -> dict[Partition, Node]:
-    """Returns the nodes of all partitions, sorted."""
+async def _read_all(link: Link, top: str, levels: int = LEVELS) -> dict[Partition, Node]:
+    """Returns the nodes of all partitions that lie so many levels below a node, sorted."""
     level = [top]
-    for _ in range(LEVELS):
+    for _ in range(levels):
         found = await link.children(level)
         level = [f"{path}/{name}" for path, names in zip(level, found, strict=True) for name in names or ()]
     partitions = {partition_of(tuple(path.split("/")[-LEVELS:])): path for path in level}

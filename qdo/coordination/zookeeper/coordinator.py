@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -22,7 +22,7 @@ from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.coordination.zookeeper.tree import Tree
 from qdo.errors import CoordinationLost, SessionLost
-from qdo.partitions import Partition
+from qdo.partitions import Partition, Queue
 
 
 class ZooKeeperCoordinator(Coordinator):
@@ -112,10 +112,20 @@ class ZooKeeperCoordinator(Coordinator):
         async with self._link() as link:
             return await administration.groups(link, self._tree)
 
-    async def forget(self) -> None:
+    async def services(self) -> set[str]:
         """See the contract."""
         async with self._link() as link:
-            await administration.forget(link, self._tree)
+            return await administration.services(link, self._tree)
+
+    async def copy_offsets(self, former: str, service: str) -> int:
+        """See the contract."""
+        async with self._link() as link:
+            return await administration.copy_offsets(link, self._tree, former, service)
+
+    async def forget(self, queues: Collection[Queue] | None = None) -> None:
+        """See the contract."""
+        async with self._link() as link:
+            await administration.forget(link, self._tree, queues)
 
     async def close(self) -> None:
         """See the contract."""

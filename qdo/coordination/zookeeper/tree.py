@@ -6,8 +6,8 @@
                            /leader                                               ephemeral: the leader's id
                            /target                                               which generation of it counts
                            /assignments/<id>                                     what a member is to own
-                           /owners/<host>/<application>/<queue>/<partition>      ephemeral: its owner's id
-                           /offsets/<host>/<application>/<queue>/<partition>     how far it was processed
+                           /owners/<service>/<application>/<queue>/<partition>   ephemeral: its owner's id
+                           /offsets/<service>/<application>/<queue>/<partition>  how far it was processed
 
 A node's name may hold neither a slash nor most control characters, may not be ``.`` or ``..`` or empty, and
 ``zookeeper`` is reserved. Names are therefore percent-encoded, and these few more than usual, so that every name has a
@@ -145,7 +145,7 @@ def partition_of(parts: tuple[str, ...]) -> Partition:
     Raises:
         CoordinationIncompatible: They name none, so somebody else made the node.
     """
-    host, application, name, number = parts
+    service, application, name, number = parts
     if not number.isascii() or not number.isdigit() or str(int(number)) != number or not int(number):
         raise CoordinationIncompatible(f"there is a node of somebody else: {number!r}")
-    return Partition(Queue(decode(host), decode(application), decode(name)), int(number))
+    return Partition(Queue(decode(service), decode(application), decode(name)), int(number))

@@ -47,16 +47,16 @@ class Place:
 
     Args:
         url: Of the coordination.
-        host: What the group calls the service.
+        store: The id of the service's store.
     """
 
-    def __init__(self, url: str, host: str) -> None:
+    def __init__(self, url: str, store: str) -> None:
         self.url = url
-        self.host = host
+        self.store = store
 
     def partition(self, queue: str, number: int) -> Partition:
         """A partition of the service's application."""
-        return Partition(Queue(self.host, "queuey", queue), number)
+        return Partition(Queue(self.store, "queuey", queue), number)
 
     def ask(self, question: Callable[[Coordinator], Awaitable[Answer]], group: str = GROUP) -> Answer:
         """Opens a coordinator for one question."""
@@ -82,9 +82,9 @@ class Place:
 
 
 @pytest.fixture
-def place(served: Served, tmp_path: Path) -> Place:
+def place(client: Client, tmp_path: Path) -> Place:
     """A file of the test's own."""
-    return Place(f"local://{tmp_path / 'qdo.sqlite3'}", f"127.0.0.1:{served.port}")
+    return Place(f"local://{tmp_path / 'qdo.sqlite3'}", client.hello().id)
 
 
 @pytest.fixture

@@ -118,8 +118,8 @@ def test_show(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
     other = Partition(Queue("elsewhere", "app", "other"), 2)
     place.record({place.partition(queue, 1): sent[0].id, other: EARLIEST})
     lines = run("offsets", "show", "--json").json_lines
-    assert {(line["host"], line["queue"], line["partition"]) for line in lines} == {
-        (place.host, queue, 1),
+    assert {(line["service"], line["queue"], line["partition"]) for line in lines} == {
+        (place.store, queue, 1),
         ("elsewhere", "other", 2),
     }
     shown = run("offsets", "show", "--queue", queue).text
@@ -233,3 +233,55 @@ def test_a_move_meanwhile_is_noticed(run: Run, place: Place, queue: str, sent: l
         ended = run("offsets", "seek", "--to", sent[1].id, "--queue", queue, "--partition", "1")
     assert (ended.code, ended.out) == (1, b"")
     assert place.offsets() == {(queue, 1): sent[3].id}
+
+
+def test_migrate_from_a_former_name(run: Run, place: Place, queue: str, sent: list[Receipt]) -> None:
+    """What the group recorded under another name, or for a store that was lost, is taken over; nothing goes back."""
+    here = [place.partition(queue, number) for number in (1, 2, 3)]
+    former = [each._replace(queue=each.queue._replace(service="10.0.0.5:5000")) for each in here]
+    place.record({former[0]: sent[1].id, former[1]: sent[0].id, here[1]: sent[2].id})
+    words = "offsets", "migrate", "--from", "10.0.0.5:5000"
+    assert run(*words, "--dry-run").code == 0
+    assert place.ask(lambda coordinator: coordinator.offsets(here)).keys() == {here[1]}
+    notes = {line["partition"]: (line["to"], line["note"]) for line in run(*words, "--json").json_lines}
+    assert notes == {1: (sent[1].id, ""), 2: (None, "the group is further; --back takes it over")}
+    found = place.ask(lambda coordinator: coordinator.offsets())
+    assert {each: offset.id for each, offset in found.items()} == {
+        here[0]: sent[1].id,
+        here[1]: sent[2].id,
+        former[0]: sent[1].id,
+        former[1]: sent[0].id,
+    }
+    unknown = run("offsets", "migrate", "--from", "nobody:1")
+    assert (unknown.code, "10.0.0.5:5000" in unknown.err) == (2, True)
+
+
+def test_prune(run: Run, place: Place, client: Client, queue: str, sent: list[Receipt]) -> None:
+    """Offsets of queues that were deleted go, after a confirmation; those of others stay, also under other names."""
+    deleted = client.create_queue(partitions=2).name
+    client.delete_queue(deleted)
+    gone = [place.partition(deleted, number) for number in (1, 2)]
+    former = gone[0]._replace(queue=gone[0].queue._replace(service="10.0.0.5:5000"))
+    stay = {place.partition(queue, 1), former}
+    place.record(dict.fromkeys([*stay, *gone], sent[0].id))
+    assert run("offsets", "prune").code == 2
+    dry = run("offsets", "prune", "--dry-run", "--json").json_lines
+    assert {(line["queue"], line["changed"]) for line in dry} == {(deleted, False)}
+    assert place.ask(lambda coordinator: coordinator.offsets()).keys() == {*stay, *gone}
+    with living(place.url, GROUP, Member("anna")):
+        assert (run("offsets", "prune", "--yes").code, len(place.offsets())) == (1, 3)
+    assert run("offsets", "prune", "--yes").code == 0
+    assert place.ask(lambda coordinator: coordinator.offsets()).keys() == stay
+    assert run("offsets", "prune", "--service", place.store, "--yes").code == 2
+    assert run("offsets", "prune", "--service", "10.0.0.5:5000", "--yes").code == 0
+    assert place.ask(lambda coordinator: coordinator.offsets()).keys() == stay - {former}
+
+
+def test_nothing_is_pruned_while_the_service_is_away(
+    run: Run, place: Place, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who does not answer has not said that a queue is gone."""
+    place.record({place.partition(queue, 1): EARLIEST})
+    monkeypatch.setenv("QUEUEY_URL", "http://127.0.0.1:9")
+    assert run("offsets", "prune", "--yes").code == 1
+    assert place.offsets() == {(queue, 1): EARLIEST}

@@ -25,7 +25,7 @@ def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, 
     client.send(queue, "alone", partition=2)
     one, three = place.partition(queue, 1), place.partition(queue, 3)
     place.record({one: sent[1].id})
-    wants = subscribe([queue], [], one.queue.host, one.queue.application)
+    wants = subscribe([queue], [], one.queue.service, one.queue.application)
     members = Member("anna", wants), Member("bert", wants, static=True)
     target = Target({one: "bert", place.partition(queue, 2): "bert", three: "bert"})
     with living(place.url, GROUP, *members, owns={"anna": [one], "bert": [three]}, target=target):
@@ -36,8 +36,8 @@ def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, 
         ("bert", True, 1),
     ]
     assert found["members"][0]["queues"] == [queue]
-    assert found["members"][0]["host"] == one.queue.host
-    assert f"{one.queue.host}/{one.queue.application}" in shown
+    assert found["members"][0]["service"] == one.queue.service
+    assert f"{one.queue.service}/{one.queue.application}" in shown
     lines = {line["partition"]: line for line in found["partitions"]}
     assert [(lines[number]["owner"], lines[number]["target"]) for number in (1, 2, 3)] == [
         ("anna", "bert"),
@@ -49,6 +49,8 @@ def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, 
     assert lines[1]["lag_seconds"] > 0
     assert (found["group"], found["lag"], found["lag_unknown"]) == (GROUP, 3, None)
     assert f"{GROUP}: 2 members own 2 of 3 partitions, 3 messages behind" in shown
+    assert found["service"] == place.store
+    assert f"The service asked has the store {place.store}." in shown
     assert sent[1].id in shown
 
 
@@ -63,7 +65,7 @@ def test_looking_on_leaves_no_trace(run: Run, place: Place, client: Client, queu
 def test_before_the_first_commit_everything_is_behind(run: Run, place: Place, client: Client, queue: str) -> None:
     """With the age of the oldest message, though nothing is recorded."""
     client.send(queue, "x", partition=2)
-    wants = subscribe([queue], [], place.partition(queue, 1).queue.host, client.application)
+    wants = subscribe([queue], [], place.partition(queue, 1).queue.service, client.application)
     target = Target({place.partition(queue, number): "anna" for number in (1, 2, 3)})
     with living(place.url, GROUP, Member("anna", wants), target=target):
         time.sleep(0.01)
@@ -93,6 +95,22 @@ def test_queues_that_are_gone_or_elsewhere_have_no_lag(run: Run, place: Place, q
     lines = {line["queue"]: line["lag"] for line in run("status", "--json").json["partitions"]}
     assert lines == {queue: 0, "gone": None}
     assert list(run("status", "--json", "--queue", "gone").json["partitions"][0].values())[2] == "gone"
+
+
+def test_what_belongs_to_another_store_is_told_apart(run: Run, place: Place, queue: str) -> None:
+    """Partitions of several stores are shown with theirs, and a note says that the group has to do with another one."""
+    offset = "00000000000010008080808080808080"
+    there = place.partition(queue, 1)
+    elsewhere = there._replace(queue=there.queue._replace(service="f" * 32))
+    place.record({there: offset})
+    alone = run("status")
+    assert ("service" in alone.text.splitlines()[3], alone.err) == (False, "")
+    place.record({elsewhere: offset})
+    lines = run("status", "--json").json["partitions"]
+    assert {(line["service"], line["lag"]) for line in lines} == {(place.store, 0), ("f" * 32, None)}
+    both = run("status")
+    assert both.text.count("f" * 32) == 1
+    assert "f" * 32 in both.err
 
 
 def test_watch_goes_on_until_interrupted(served: Served, place: Place) -> None:

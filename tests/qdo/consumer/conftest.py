@@ -19,8 +19,6 @@ from tests.qdo.consumer.gate import PATIENCE, Gate
 from tests.qdo.contract.local import LocalService
 from tests.served import Served
 
-HOST = "service"
-"""What the groups of these tests call the service."""
 WAIT = 2.0
 """Seconds that the service holds a poll: what a test leaves behind keeps one of few places for so long."""
 HASTY = RetryPolicy(rounds=1)
@@ -52,13 +50,17 @@ class Site:
 
     Attributes:
         client: To look and send behind the consumers' backs.
+        store: The id of the service's store.
         gate: The way on which consumers reach the service.
         service: The coordination.
         profile: How to reach the service.
     """
 
-    def __init__(self, client: AsyncClient, place: Path, profile: Profile, opened: contextlib.AsyncExitStack) -> None:
+    def __init__(
+        self, client: AsyncClient, store: str, place: Path, profile: Profile, opened: contextlib.AsyncExitStack
+    ) -> None:
         self.client = client
+        self.store = store
         self.profile = profile
         self.service = LocalService(place)
         self.gate = Gate()
@@ -71,7 +73,7 @@ class Site:
 
     def named(self, name: str) -> Queue:
         """Gives the queue of that name, as consumers call it."""
-        return Queue(HOST, self.client.application, name)
+        return Queue(self.store, self.client.application, name)
 
     async def send(self, queue: Queue, count: int, partition: int = 1, first: int = 1) -> list[str]:
         """Stores messages with the bodies "<partition>:<number>" and returns their ids."""
@@ -103,6 +105,8 @@ class Site:
         owns: Collection[Partition] | None = None,
         callbacks: dict[str, Any] | None = None,
         patterns: Collection[str] = (),
+        host: str | None = None,
+        member: str | None = None,
         **settings: Any,  # noqa: ANN401 - of ConsumerSettings
     ) -> AsyncConsumer:
         """Starts a consumer that is closed at the end; waits until it owns something, or what is said."""
@@ -111,7 +115,8 @@ class Site:
             await self.coordinator(group, session_timeout=session_timeout),
             queues=[queue.name for queue in queues],
             patterns=patterns,
-            host=HOST,
+            host=host,
+            member=member,
             settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **settings}),
             **(callbacks or {}),
         )
@@ -134,7 +139,7 @@ async def site(profile: Profile, tmp_path: Path) -> AsyncIterator[Site]:
     """A place with a service, coordination and a gate between."""
     async with contextlib.AsyncExitStack() as opened:
         client = await opened.enter_async_context(AsyncClient(profile.url, key=profile.key))
-        yield Site(client, tmp_path / "coordination.sqlite3", profile, opened)
+        yield Site(client, (await client.hello()).id, tmp_path / "coordination.sqlite3", profile, opened)
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -22,12 +22,14 @@ class Gate(httpx2.AsyncBaseTransport):
         reads: What the reads asked, in order.
         fail: Answers a read in the service's place, unless it gives None.
         mend: Looks at, and may change, the service's answer to a read.
+        store: The id of the store that the service is made to say; empty: it knows of none; None: its own.
     """
 
     def __init__(self) -> None:
         self.reads: list[dict[str, Any]] = []
         self.fail: Fail | None = None
         self.mend: Callable[[Any, Any], None] | None = None
+        self.store: str | None = None
         self.inner = httpx2.AsyncHTTPTransport()
         self._open = asyncio.Event()
         self._open.set()
@@ -36,6 +38,9 @@ class Gate(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Passes a request on, and a read's answer when the gate is open."""
+        if request.url.path == "/v1/" and self.store is not None:
+            found = {"version": "0", "store": "sqlite", "id": self.store}
+            return httpx2.Response(200 if self.store else 404, json=found)
         if not request.url.path.endswith("/_read"):
             return await self.inner.handle_async_request(request)
         asked = json.loads(await request.aread())

@@ -6,9 +6,7 @@ import uuid
 
 import pytest
 
-from qdo.consumer import AsyncConsumer
 from qdo.consumer.discovery import discover
-from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import subscribe
 from queuey.client import NotAllowed
@@ -127,30 +125,3 @@ async def test_whoever_may_read_but_not_list_names_his_queues(site: Site) -> Non
     assert consumer.assignment == {Partition(public, 1), Partition(public, 2)}
     with pytest.raises(NotAllowed):
         await site.consumer(client=stranger, patterns=["*"], group="another")
-
-
-async def test_who_wants_no_queue_is_refused(site: Site) -> None:
-    """Before anything is opened."""
-    with pytest.raises(InvalidArgument, match="needs the names"):
-        AsyncConsumer(site.client, await site.coordinator())
-
-
-async def test_members_that_call_the_service_otherwise_are_told_of(
-    site: Site, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They get nothing, so that nothing is handled twice, and the leader says why."""
-    queue = await site.queue(partitions=2)
-    first = await site.consumer(queue, discover=SOON)
-    other = AsyncConsumer(
-        site.reach(),
-        await site.coordinator(),
-        queues=[queue.name],
-        host="elsewhere",
-        settings=first.settings,
-        member="z",
-    )
-    async with other:
-        await until(lambda: "members work for elsewhere/" in caplog.text)
-        assert other.assignment == frozenset()
-        assert len(first.assignment) == 2
-    assert caplog.text.count("members work for elsewhere/") == 1

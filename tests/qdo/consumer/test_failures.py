@@ -44,7 +44,7 @@ async def test_a_service_that_was_away_is_read_on(site: Site, tmp_path: Path, ca
     with served(tmp_path) as own:
         profile = read_profile(own.profile)
         async with AsyncClient(profile.url, key=profile.key) as client:
-            site.client, site.profile = client, profile
+            site.client, site.profile, site.store = client, profile, (await client.hello()).id
             queue = await site.queue()
             consumer = await site.consumer(queue, client=site.reach(url=profile.url, key=profile.key), discover=0.1)
             await site.send(queue, 3)
@@ -96,17 +96,23 @@ async def test_a_refusal_ends_a_start(site: Site) -> None:
     assert await (await site.coordinator()).members() == {}
 
 
-async def test_a_service_that_is_away_at_the_start_is_waited_for(site: Site, tmp_path: Path) -> None:
-    """The group is joined, and the queues are found when it is there."""
+async def test_a_service_that_is_away_at_the_start_is_waited_for(
+    site: Site, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group is joined and the queues are found when it is there."""
     with served(tmp_path) as own:
         profile = read_profile(own.profile)
         async with AsyncClient(profile.url, key=profile.key) as client:
-            site.client, site.profile = client, profile
+            site.client, site.profile, site.store = client, profile, (await client.hello()).id
             queue = await site.queue()
             await site.send(queue, 2)
             own.stop()
-            consumer = await site.consumer(queue, client=site.reach(), owns=(), discover=0.05)
+            starting = asyncio.create_task(site.consumer(queue, client=site.reach(), discover=0.05))
+            await until(lambda: "does not answer now" in caplog.text)
+            assert not starting.done()
+            assert await (await site.coordinator()).members() == {}
             own.start()
+            consumer = await starting
             assert bodies(await collect(consumer, 2)) == [1, 2]
             await consumer.close()
 

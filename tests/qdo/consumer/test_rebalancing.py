@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from qdo.consumer import AsyncConsumer
+from qdo.consumer.group import Group
 from qdo.errors import CoordinationLost, NotOwner, SessionLost
 from qdo.partitions import Partition, Queue
 from queuey.client import Message
@@ -302,8 +303,10 @@ async def test_nothing_is_handed_out_once_the_session_is_lost(site: Site) -> Non
     await site.send(queue, 3)
     consumer = await site.consumer(queue)
     await until(lambda: consumer._shelf.count == 3)
-    assert consumer._group._signals is not None
-    consumer._group._signals("lost")
+    group = consumer._group
+    assert isinstance(group, Group)
+    assert group._signals is not None
+    group._signals("lost")
     assert await consumer.poll(timeout=0) == []
     assert bodies(await collect(consumer, 3)) == [1, 2, 3]
 
@@ -331,8 +334,10 @@ async def test_a_poll_that_is_handing_out_stops_too(site: Site, how: str) -> Non
 
 
 async def _commit_impatiently(consumer: AsyncConsumer) -> None:
-    assert consumer._group._stay is not None
-    consumer._group._stay._terms = consumer._group._terms._replace(patience=0.2)
+    group = consumer._group
+    assert isinstance(group, Group)
+    assert group._stay is not None
+    group._stay._terms = group._terms._replace(patience=0.2)
     await consumer.commit()
 
 

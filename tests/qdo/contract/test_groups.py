@@ -6,9 +6,10 @@ import pytest
 
 from qdo.coordination import Target
 from qdo.errors import GroupActive
+from qdo.partitions import Queue
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import Join, Open
-from tests.qdo.contract.samples import NAMES, ONE
+from tests.qdo.contract.samples import NAMES, ONE, OTHER, QUEUE, some
 
 
 async def test_looking_makes_no_group(open_one: Open) -> None:
@@ -79,3 +80,22 @@ async def test_a_forgotten_group_may_begin_again(join: Join, open_one: Open) -> 
     taken = await again.take([ONE])
     assert taken[ONE].offset.id is None
     assert (await again.commit([(taken[ONE], "2")]))[ONE]
+
+
+async def test_what_is_kept_of_some_queues_is_forgotten(join: Join, open_one: Open) -> None:
+    """The rest of the group stays, and the names of services of which nothing is left are gone."""
+    elsewhere = Queue("elsewhere", "acme", "orders")
+    looking = await open_one()
+    await looking.set_offsets(dict.fromkeys([*some(3), *some(2, OTHER), *some(2, elsewhere)], "1"))
+    await looking.forget([QUEUE, elsewhere, Queue("nowhere", "acme", "orders")])
+    assert await looking.offsets() == await looking.offsets(some(2, OTHER))
+    assert await looking.services() == {OTHER.service}
+    session, _ = await join("a")
+    assert (await session.take([ONE]))[ONE].offset.id is None
+    with pytest.raises(GroupActive):
+        await looking.forget([OTHER])
+    assert set(await looking.offsets()) == set(some(2, OTHER))
+    await session.leave()
+    await looking.forget([OTHER])
+    assert await looking.offsets() == {}
+    assert await looking.groups() == ["group"]

@@ -72,7 +72,7 @@ class ZooKeeperService:
         await asyncio.to_thread(self.proxy.close)
         link = Link(Access(self._direct))
         await link.open()
-        await apply_each(link, {path: (Delete(path),) for path in await administration._below(link, self.root)})
+        await apply_each(link, {path: (Delete(path),) for path in await administration._below(link, [self.root])})
         await link.close()
 
     def _write(self, path: str, data: bytes) -> None:

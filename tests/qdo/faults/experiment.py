@@ -27,7 +27,6 @@ from tests.served import Served
 
 T = TypeVar("T")
 
-HOST = "service"
 GROUP = "crew"
 QUEUES = {"crew-a": 5, "crew-b": 4, "crew-c": 1}
 PATIENCE = 28.0
@@ -231,7 +230,6 @@ class Experiment:
             "service": self._profile.url,
             "application": self._profile.application,
             "key": self._profile.key,
-            "host": HOST,
             "patterns": ("crew-*",),
             "journal": "",
         }

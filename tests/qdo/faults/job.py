@@ -22,7 +22,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         group: The group.
         session_timeout: In seconds.
         service, application, key: Where the queues are.
-        host: What the group calls the service.
         patterns: Of the queues' names.
         journal: The file to write records to.
         runs: Where its handlers run.
@@ -40,7 +39,6 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     service: str
     application: str
     key: str
-    host: str
     patterns: tuple[str, ...]
     journal: str
     member: str | None = None

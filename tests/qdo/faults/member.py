@@ -71,7 +71,6 @@ def make(job: Job, client: AsyncClient, coordinator: Recording, journal: Journal
         client,
         coordinator,
         patterns=job.patterns,
-        host=job.host,
         member=job.member,
         settings=ConsumerSettings(
             page=100,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Literal, TypeVar
 
 from qdo.coordination import Coordinator, Event, Held, Listen, Member, Offset, Session, Target, Versioned
 from qdo.errors import QdoError
-from qdo.partitions import Partition
+from qdo.partitions import Partition, Queue
 from tests.faults.history import now
 from tests.qdo.faults.records import Answered, Asked, Heard, Joined, Journal, What, place_of
 
@@ -89,9 +89,17 @@ class Recording(Coordinator):
         """See the contract."""
         return await self._inner.groups()
 
-    async def forget(self) -> None:
+    async def services(self) -> set[str]:
         """See the contract."""
-        await self._inner.forget()
+        return await self._inner.services()
+
+    async def copy_offsets(self, former: str, service: str) -> int:
+        """See the contract."""
+        return await self._inner.copy_offsets(former, service)
+
+    async def forget(self, queues: Collection[Queue] | None = None) -> None:
+        """See the contract."""
+        await self._inner.forget(queues)
 
     async def close(self) -> None:
         """See the contract."""

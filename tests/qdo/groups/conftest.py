@@ -10,6 +10,7 @@ import pytest
 
 from qdo.consumer.group import Group
 from qdo.consumer.partition_table import Row
+from qdo.consumer.terms import Terms
 from qdo.coordination import Coordinator
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition, Queue
@@ -53,6 +54,7 @@ class Count:
         told: All that it was told, in order.
         slow: Partitions that it does not give up before the event.
         found: The queues that there are.
+        own: What it wants.
         counted: How often it recorded a number, for each partition.
         unknown: How often it does not know whether it did.
     """
@@ -67,7 +69,8 @@ class Count:
         self._news = news
         self._counting = asyncio.Lock()
         self.found: Mapping[Queue, int] | None = {}
-        self.group = Group(coordinator, name, self, wants=WANTS, queues=self, static=static, grace=grace, settle=0.02)
+        self.own = WANTS
+        self.group = Group(coordinator, name, self, queues=self, static=static, terms=Terms(0.02, grace))
 
     def look_up(self, wanted: Collection[Subscription]) -> None:
         """See the protocol of what looks queues up: here everybody says what there is."""

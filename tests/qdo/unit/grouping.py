@@ -240,7 +240,7 @@ class Play:
         """Returns all queues, or for some numbers a part of them."""
         left_out = number % 7 - 1
         names = frozenset(queue.name for at, queue in enumerate(self._queues) if at != left_out)
-        return Subscription(names, (), self._queues[0].host, self._queues[0].application)
+        return Subscription(names, (), self._queues[0].service, self._queues[0].application)
 
     def _revoke(self, player: Player, partitions: frozenset[Partition]) -> None:
         """Checks that what is revoked was given to somebody else, or to nobody, since it was taken."""

@@ -291,7 +291,7 @@ def test_a_thousand_members_share_ten_thousand_partitions() -> None:
 
 def member(name: str, *, static: bool = False) -> Member:
     """Returns a member that wants every queue."""
-    return Member(name, Subscription(frozenset(), ("*",), QUEUES[0].host, QUEUES[0].application), static=static)
+    return Member(name, Subscription(frozenset(), ("*",), QUEUES[0].service, QUEUES[0].application), static=static)
 
 
 def group(*members: Member) -> dict[str, Member]:

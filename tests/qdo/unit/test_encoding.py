@@ -99,7 +99,7 @@ def test_what_is_not_understood_is_refused(decode: Callable[[bytes], object], da
         decode(data)
 
 
-@pytest.mark.parametrize(("decode", "form"), [(decode_member, b"2"), (decode_target, b"1"), (decode_offset, b"1")])
+@pytest.mark.parametrize(("decode", "form"), [(decode_member, b"3"), (decode_target, b"2"), (decode_offset, b"1")])
 @pytest.mark.parametrize("rest", [b"", b"={}", b"=[", b"~[", b"?{}"])
 def test_what_is_damaged_is_refused(decode: Callable[[bytes], object], form: bytes, rest: bytes) -> None:
     """Each kind has a format of its own."""
@@ -113,12 +113,12 @@ def test_shares_come_back(share: frozenset[Partition]) -> None:
     assert list(unshare(shares(share))) == sorted(share)
 
 
-def test_a_target_that_contradicts_itself_is_refused() -> None:
-    """Members that are not there, or not as many as partitions."""
-    for owners in (b'[["h","a","q",[1],[1]]]', b'[["h","a","q",[1,1],[0]]]'):
-        data = b'qdo1={"members":["m"],"owners":' + owners + b',"absent":{},"static":[]}'
-        with pytest.raises(CoordinationIncompatible):
-            decode_target(data)
+def test_a_target_of_the_first_format_is_empty() -> None:
+    """Its partitions name the service by an address, and there are none with such names any more."""
+    assert (
+        decode_target(b'qdo1={"members":["m"],"owners":[["h:5000","a","q",[1],[0]]],"absent":{},"static":[]}')
+        == Target()
+    )
 
 
 def test_names() -> None:

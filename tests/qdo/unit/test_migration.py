@@ -61,9 +61,9 @@ def test_newest_status_counts(entries: list[tuple[str, int, str]]) -> None:
     assert [(status.message, status.processed) for status in found] == [(THIRD, SECOND)]
 
 
-def status(number: int, processed: str | None, queue: Queue = ORDERS) -> dict[Partition, Status]:
-    """A status by its partition."""
-    return {Partition(queue, number): Status(queue.name, number, processed, "host-1", FIRST)}
+def status(number: int, processed: str | None, queue: Queue = ORDERS) -> dict[Partition, str | None]:
+    """What was reached, by partition."""
+    return {Partition(queue, number): processed}
 
 
 def test_fates() -> None:

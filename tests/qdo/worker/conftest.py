@@ -13,7 +13,7 @@ from qdo.consumer import AsyncConsumer, ConsumerSettings
 from qdo.partitions import Partition, Queue
 from qdo.worker import Retry, Worker, WorkerSettings
 from queuey.client import AsyncClient, Message
-from tests.qdo.consumer.conftest import HOST, WAIT, Site, _own_environment, profile, running, site, until
+from tests.qdo.consumer.conftest import WAIT, Site, _own_environment, profile, running, site, until
 
 __all__ = ["HASTY", "Floor", "_own_environment", "profile", "running", "site", "until"]
 
@@ -50,7 +50,6 @@ class Floor:
             client or self.site.reach(),
             await self.site.coordinator(group, session_timeout=session_timeout),
             queues=[queue.name for queue in queues],
-            host=HOST,
             settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **(consuming or {})}),
         )
         return Worker(handler, consumer, settings=settings or quick(), **options)

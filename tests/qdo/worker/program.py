@@ -15,7 +15,6 @@ from qdo.coordination.opening import open_coordinator
 from qdo.worker import Worker, WorkerSettings
 from queuey.client import AsyncClient, Message
 from queuey.client.profile import read_profile
-from tests.qdo.consumer.conftest import HOST
 
 
 def handle(message: Message, context: object) -> None:
@@ -50,7 +49,7 @@ async def main(profile: str, coordination: str, queue: str, options: dict[str, A
     async with AsyncClient(where.url, key=where.key) as client:
         coordinator = open_coordinator(coordination, "group", session_timeout=20.0)
         try:
-            consumer = AsyncConsumer(client, coordinator, queues=[queue], host=HOST)
+            consumer = AsyncConsumer(client, coordinator, queues=[queue])
             return await Worker(handler, consumer, settings=WorkerSettings(**options)).serve(signals=True)
         finally:
             await coordinator.close()

@@ -225,10 +225,10 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
         await floor.site.send(queue, 1, partition.number)
     await until(lambda: len(floor.seen) == 2)
     await floor.site.client.update_queue(queue.name, partitions=8)
-    new.consumer._lookout.soon()
+    new.consumer._finder.soon()
     await until(lambda: len(new.consumer.assignment) == 7)
     assert not leaving.done()
-    assert old.consumer._group.held.keys() == {busy}
+    assert old.consumer._group.rows.keys() == {busy}
     go_on.set()
     assert await leaving == exits.ENDED
     await until(lambda: len(new.consumer.assignment) == 8)

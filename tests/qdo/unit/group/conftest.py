@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from qdo.consumer.group import Group
+from qdo.consumer.terms import Terms
 from tests.qdo.unit.group.scene import PARTITIONS, SEEN, WANTS, Make
 from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 
@@ -22,7 +24,7 @@ def service() -> Scripted:
 @pytest.fixture
 def catalogue(service: Scripted) -> Catalogue:
     """What looks queues up."""
-    return Catalogue(service)
+    return Catalogue(service, WANTS)
 
 
 @pytest.fixture
@@ -36,9 +38,9 @@ async def make(service: Scripted, owner: Diary, catalogue: Catalogue) -> AsyncIt
     """Makes groups that lose no time, and stops them."""
     made = []
 
-    def make(**changes: object) -> Group:
-        terms = {"settle": 0.0, "revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0} | changes
-        group = Group(service, "a", owner, wants=WANTS, queues=catalogue, **terms)  # type: ignore[arg-type] # any of its terms
+    def make(*, static: bool = False, **changes: Any) -> Group:  # noqa: ANN401 - any of its terms
+        terms = Terms(settle=0.0, revoke_timeout=20.0, patience=20.0, draw=lambda: 0.0)._replace(**changes)
+        group = Group(service, "a", owner, queues=catalogue, static=static, terms=terms)
         made.append(group)
         return group
 

@@ -60,7 +60,15 @@ class Stub:
         """Not asked for."""
         raise NotImplementedError
 
-    async def forget(self) -> None:
+    async def services(self) -> set[str]:
+        """Not asked for."""
+        raise NotImplementedError
+
+    async def copy_offsets(self, former: str, service: str) -> int:
+        """Not asked for."""
+        raise NotImplementedError
+
+    async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """Not asked for."""
         raise NotImplementedError
 
@@ -325,11 +333,13 @@ class Catalogue:
     """Looks queues up, which are there as soon as somebody says so.
 
     Attributes:
+        own: What the member itself wants.
         away: The service cannot say.
         wanted: What is to be looked up.
     """
 
-    def __init__(self, service: Scripted) -> None:
+    def __init__(self, service: Scripted, own: Subscription) -> None:
+        self.own = own
         self._service = service
         self.away = False
         self.wanted: Collection[Subscription] = ()

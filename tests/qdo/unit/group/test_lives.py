@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 
 from qdo.consumer.group import Group
+from qdo.consumer.terms import Terms
 from qdo.errors import CoordinationRefused, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.unit.group.scene import (
@@ -29,7 +30,7 @@ from tests.qdo.unit.group.scripted import Catalogue, Diary, Fault, Scripted, unt
 
 def group_of(service: Scripted, owner: Diary, **terms: Any) -> Group:  # noqa: ANN401 - any of its terms
     """Makes a group that loses no time."""
-    return Group(service, "a", owner, wants=WANTS, queues=Catalogue(service), settle=0.0, **terms)
+    return Group(service, "a", owner, queues=Catalogue(service, WANTS), terms=Terms(settle=0.0, **terms))
 
 
 async def live(group: Group, service: Scripted, owner: Diary) -> None:
@@ -76,11 +77,8 @@ async def test_a_fault_at_any_call_is_lived_through(fault: Fault) -> None:
             service,
             "a",
             owner,
-            wants=WANTS,
-            queues=Catalogue(service),
-            settle=0.0,
-            draw=lambda: 0.0,
-            recheck=0.01 if "in" in fault else 60.0,
+            queues=Catalogue(service, WANTS),
+            terms=Terms(settle=0.0, draw=lambda: 0.0, recheck=0.01 if "in" in fault else 60.0),
         )
         service.faults[place] = fault
         await live(group, service, owner)
@@ -134,11 +132,8 @@ async def test_whatever_comes_together_it_ends_well(seed: int) -> None:
         service,
         "a",
         owner,
-        wants=WANTS,
-        queues=Catalogue(service),
-        settle=0.0,
-        draw=lambda: 0.0,
-        revoke_timeout=chance.choice([0.0, 5.0]),
+        queues=Catalogue(service, WANTS),
+        terms=Terms(settle=0.0, draw=lambda: 0.0, revoke_timeout=chance.choice([0.0, 5.0])),
     )
     await group.start()
     await storm(chance, group, service, owner)

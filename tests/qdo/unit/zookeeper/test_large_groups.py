@@ -10,6 +10,7 @@ import pytest
 
 from qdo.consumer.group import Group
 from qdo.consumer.partition_table import Row
+from qdo.consumer.terms import Terms
 from qdo.coordination import Coordinator, Member, Target
 from qdo.coordination.zookeeper.changes import NODE_LIMIT
 from qdo.coordination.zookeeper.session import ZooKeeperSession
@@ -30,8 +31,9 @@ class Found:
 
     def __init__(self, coordinator: Coordinator, name: str, partitions: int = len(ALL)) -> None:
         self.found: Mapping[Queue, int] = {QUEUE: partitions}
+        self.own = WANTS
         self.coordinator = coordinator
-        self.group = Group(coordinator, name, self, wants=WANTS, queues=self, settle=0.0)
+        self.group = Group(coordinator, name, self, queues=self, terms=Terms(settle=0.0))
 
     def look_up(self, wanted: Collection[Subscription]) -> None:
         """See the protocol."""

@@ -1,0 +1,73 @@
+"""Partitions that a consumer was assigned by its user, in the place of a share of what a group owns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+
+from qdo.consumer.membership import State
+from qdo.consumer.partition_table import Owner, Row
+from qdo.coordination import Coordinator, Held, Offset
+from qdo.partitions import Partition
+
+
+class Assigned:
+    """What a consumer works on that is no member of a group: what :class:`~qdo.consumer.group.Group` is to a member.
+
+    Nobody else knows of it, so nothing is ever lost. Others may work on the same partitions.
+
+    Args:
+        coordinator: Of the group whose offsets are used; None: none are, and nothing is recorded.
+        owner: Who works on the partitions.
+
+    Attributes:
+        rows: The partitions.
+        state: Of a member that nothing happens to.
+    """
+
+    def __init__(self, coordinator: Coordinator | None, owner: Owner) -> None:
+        self.rows: Mapping[Partition, Row] = {}
+        self.state: State = "active"
+        self._coordinator = coordinator
+        self._owner = owner
+
+    def row(self, partition: Partition) -> Row | None:
+        """Returns the row of a partition that is assigned."""
+        return self.rows.get(partition)
+
+    async def assign(self, partitions: Collection[Partition]) -> None:
+        """Works on these partitions from now on and on no others; those that it works on already go on where they are.
+
+        Raises:
+            CoordinationError: The offsets cannot be read; everything stays as it is.
+        """
+        new = [each for each in partitions if each not in self.rows]
+        recorded = {} if self._coordinator is None else await self._coordinator.offsets(new)
+        self._close([row for partition, row in self.rows.items() if partition not in partitions])
+        rows = [Row(each, Held(each, recorded.get(each, Offset()), 0)) for each in new]
+        self.rows = {row.partition: row for row in (*self.rows.values(), *rows) if row.partition in partitions}
+        await self._owner.assigned(rows)
+
+    async def commit(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+        """Records ids as the group's, the last that comes; returns none, as there are none that are not ours.
+
+        Raises:
+            GroupActive: A member of the group owns one of the partitions.
+            CoordinationError
+        """
+        if self._coordinator is not None:
+            await self._coordinator.set_offsets(offsets)
+            for partition, identifier in offsets.items():
+                if (row := self.rows.get(partition)) is not None:
+                    row.held = Held(partition, Offset(identifier, time.time()), 0)
+        return frozenset()
+
+    def stop(self) -> None:
+        """Works on nothing any more."""
+        self._close(list(self.rows.values()))
+        self.rows = {}
+
+    def _close(self, rows: list[Row]) -> None:
+        for row in rows:
+            row.state = "lost"
+        self._owner.stop(rows)

@@ -1,0 +1,237 @@
+"""Partitions that a consumer was assigned, without being a member of a group."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from qdo.consumer import AsyncConsumer, Consumer, ConsumerSettings
+from qdo.coordination import Coordinator
+from qdo.errors import GroupActive, InvalidArgument
+from qdo.partitions import Partition, Queue
+from qdo.worker import Worker
+from queuey.client import AsyncClient, QueueNotFound
+from tests.qdo.consumer.conftest import WAIT, Site, bodies, collect, flat
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import backend, service
+
+__all__ = ["backend", "service"]
+
+READS = ConsumerSettings(wait=WAIT)
+
+
+@pytest.fixture
+async def group(service: Service) -> AsyncIterator[Coordinator]:
+    """A group whose offsets are used."""
+    coordinator = service.coordinator()
+    await coordinator.open()
+    yield coordinator
+    await coordinator.close()
+
+
+async def ids(group: Coordinator, queue: Queue) -> dict[int, str | None]:
+    """Gives what is recorded of a queue, by partition."""
+    return {each.number: offset.id for each, offset in (await group.offsets()).items() if each.queue == queue}
+
+
+async def test_assigned_partitions_are_read_alone(site: Site) -> None:
+    """Those and no others, from the beginning, by everybody who was assigned them; nobody needs a group for it."""
+    queue = await site.queue(partitions=3)
+    for partition in (1, 2, 3):
+        await site.send(queue, 3, partition)
+    async with AsyncConsumer(site.reach(), settings=READS) as one, AsyncConsumer(site.reach(), settings=READS) as other:
+        assert await one.assign({queue.name: [1, 3]}) == one.assignment == {Partition(queue, 1), Partition(queue, 3)}
+        await other.assign({queue.name: [3]})
+        found = await collect(one, 6)
+        assert (bodies(found, 1), bodies(found, 2), bodies(found, 3)) == ([1, 2, 3], [], [1, 2, 3])
+        assert bodies(await collect(other, 3), 3) == [1, 2, 3]
+        assert flat(await one.poll(timeout=0)) == []
+    assert await one.poll() == []
+
+
+async def test_a_later_assignment_replaces_the_earlier(site: Site) -> None:
+    """What stays goes on where it is, what comes begins, what goes is read no more."""
+    queue, other = await site.queue(partitions=2), await site.queue()
+    for place in ((queue, 1), (queue, 2), (other, 1)):
+        await site.send(place[0], 2, place[1])
+    async with AsyncConsumer(site.reach(), settings=READS) as consumer:
+        await consumer.assign({queue.name: [1, 2]})
+        await collect(consumer, 4)
+        await consumer.assign({queue.name: [2], other.name: [1]})
+        assert [message.body for message in await collect(consumer, 2)] == ["1:1", "1:2"]
+        for number in (1, 2):
+            await site.send(queue, 1, number, first=3)
+        assert [(message.partition, message.body) for message in await collect(consumer, 1)] == [(2, "2:3")]
+        assert await consumer.assign({}) == consumer.assignment == frozenset()
+        assert flat(await consumer.poll(timeout=0)) == []
+
+
+async def test_positions_are_chosen_as_anywhere(site: Site) -> None:
+    """By seek, pause and resume, and by where to start."""
+    queue = await site.queue()
+    sent = await site.send(queue, 4)
+    async with AsyncConsumer(site.reach(), settings=READS) as consumer:
+        (one,) = await consumer.assign({queue.name: [1]})
+        await consumer.seek(one, sent[1])
+        assert bodies(await collect(consumer, 2)) == [3, 4]
+        assert consumer.position(one) == sent[3]
+        await consumer.seek(one, sent[2])
+        assert await consumer.lag() == {one: 1}
+        consumer.pause([one])
+        assert flat(await consumer.poll(timeout=0.05)) == []
+        consumer.resume([one])
+        assert bodies(await collect(consumer, 1)) == [4]
+    async with AsyncConsumer(site.reach(), settings=ConsumerSettings(start="latest", wait=WAIT)) as late:
+        await late.assign({queue.name: [1]})
+        while late.position(one) is None:
+            assert flat(await late.poll(timeout=0.01)) == []
+        await site.send(queue, 1, first=5)
+        assert bodies(await collect(late, 1)) == [5]
+
+
+async def test_without_a_group_nothing_is_committed(site: Site) -> None:
+    """A commit is refused with the reason, and so is what would commit by itself."""
+    queue = await site.queue()
+    await site.send(queue, 1)
+    async with AsyncConsumer(site.reach(), settings=READS) as consumer:
+        await consumer.assign({queue.name: [1]})
+        await collect(consumer, 1)
+        with pytest.raises(InvalidArgument, match="give the consumer a coordinator"):
+            await consumer.commit()
+    for settings in (ConsumerSettings(commit_every=1.0), ConsumerSettings(mirror=True)):
+        with pytest.raises(InvalidArgument, match="need a group"):
+            AsyncConsumer(site.reach(), settings=settings)
+
+
+async def test_commits_count_for_the_group_that_is_given(site: Site, group: Coordinator) -> None:
+    """The next consumer of that group begins there, assigned or as a member; nobody joins the group for it."""
+    queue = await site.queue(partitions=2)
+    sent = await site.send(queue, 3)
+    async with AsyncConsumer(site.reach(), group, settings=READS) as consumer:
+        (one,) = await consumer.assign({queue.name: [1]})
+        await collect(consumer, 2, most=2)
+        await consumer.commit()
+        assert (await ids(group, queue), consumer.committed(one)) == ({1: sent[1]}, sent[1])
+        assert await group.members() == {}
+        with pytest.raises(InvalidArgument, match="was not handed out"):
+            await consumer.commit({one: sent[2]})
+        await consumer.commit({one: sent[0]}, back=True)
+    async with AsyncConsumer(site.reach(), group, settings=READS) as again:
+        await again.assign({queue.name: [1]})
+        assert bodies(await collect(again, 2)) == [2, 3]
+        await again.commit()
+    await site.send(queue, 1, first=4)
+    async with AsyncConsumer(site.reach(), group, queues=[queue.name], settings=READS) as member:
+        assert bodies(await collect(member, 1)) == [4]
+
+
+async def test_what_counts_as_processed_is_committed_by_itself(site: Site, group: Coordinator) -> None:
+    """With the setting, when a partition goes and at the end: all but what was handed out last."""
+    queue, other = await site.queue(), await site.queue()
+    sent, last = await site.send(queue, 2), await site.send(other, 1)
+    settings = ConsumerSettings(commit_every=3600.0, wait=WAIT)
+    async with AsyncConsumer(site.reach(), group, settings=settings) as consumer:
+        await consumer.assign({queue.name: [1]})
+        await collect(consumer, 2, most=1)
+        await consumer.assign({other.name: [1]})
+        assert await ids(group, queue) == {1: sent[0]}
+        await collect(consumer, 1)
+        await consumer.poll(timeout=0)
+    assert await ids(group, other) == {1: last[0]}
+
+
+async def test_a_commit_of_what_a_member_owns_is_refused(site: Site, group: Coordinator) -> None:
+    """Only the owner says how far the group is; reading goes on."""
+    queue = await site.queue()
+    await site.send(queue, 2)
+    async with AsyncConsumer(site.reach(), group, queues=[queue.name], settings=READS) as member:
+        await collect(member, 2)
+        await member.commit()
+        before = await ids(group, queue)
+        async with AsyncConsumer(site.reach(), group, settings=READS) as consumer:
+            (one,) = await consumer.assign({queue.name: [1]})
+            await consumer.seek(one, "earliest")
+            assert bodies(await collect(consumer, 1, most=1)) == [1]
+            with pytest.raises(GroupActive):
+                await consumer.commit()
+            assert bodies(await collect(consumer, 1)) == [2]
+        assert await ids(group, queue) == before
+
+
+async def test_only_what_exists_is_assigned(site: Site) -> None:
+    """To a consumer that is running and does not subscribe; what was assigned before stays."""
+    queue = await site.queue(partitions=2)
+    idle = AsyncConsumer(site.reach(), settings=READS)
+    with pytest.raises(InvalidArgument, match="started"):
+        await idle.assign({queue.name: [1]})
+    async with idle:
+        await idle.assign({queue.name: [1]})
+        for number in (0, 3):
+            with pytest.raises(InvalidArgument, match=f"partitions 1 to 2, and not {number}"):
+                await idle.assign({queue.name: [2, number]})
+        with pytest.raises(QueueNotFound):
+            await idle.assign({"no-such-queue": [1]})
+        assert idle.assignment == {Partition(queue, 1)}
+    with pytest.raises(InvalidArgument, match="started"):
+        await idle.assign({})
+    member = await site.consumer(queue)
+    with pytest.raises(InvalidArgument, match="without queues and patterns"):
+        await member.assign({queue.name: [1]})
+
+
+async def test_a_worker_wants_a_member(site: Site) -> None:
+    """It is told of partitions that come and go, which only a group does."""
+    with pytest.raises(InvalidArgument, match="name queues or patterns"):
+        Worker(print, AsyncConsumer(site.reach()))
+
+
+async def test_ordinary_code_assigns_as_well(site: Site, service: Service) -> None:
+    """With and without a group; the consumer closes what it was given."""
+    queue = await site.queue()
+    sent = await site.send(queue, 2)
+
+    def use() -> None:
+        with Consumer(_client(site), service.coordinator(), settings=READS) as consumer:
+            consumer.assign({queue.name: [1]})
+            assert consumer.poll(1, 60.0)[0].messages[0].id == sent[0]
+            consumer.commit()
+        with Consumer(_client(site), settings=READS) as consumer:
+            (one,) = consumer.assign({queue.name: [1]})
+            assert consumer.poll(1, 60.0)[0].messages[0].id == sent[0]
+            assert (one, consumer.service) == (Partition(queue, 1), site.store)
+
+    await asyncio.to_thread(use)
+    group = service.coordinator()
+    await group.open()
+    assert await ids(group, queue) == {1: sent[0]}
+    await group.close()
+
+
+@pytest.mark.parametrize("method", [AsyncConsumer.assign, Consumer.assign], ids=["async", "plain"])
+async def test_the_examples_run(site: Site, method: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the docstrings show is what one writes."""
+    monkeypatch.setenv("QUEUEY_URL", site.profile.url)
+    monkeypatch.setenv("QUEUEY_KEY", site.profile.key)
+    name = (await site.queue()).name
+    await site.client.send(name, "x")
+    example = (inspect.getdoc(method) or "").partition("Example:\n")[2]
+    lines = [line[4:] for line in textwrap.dedent(example).splitlines() if line.startswith((">>> ", "... "))]
+    names: dict[str, Any] = {"AsyncConsumer": AsyncConsumer, "Consumer": Consumer, "AsyncClient": AsyncClient}
+    program = compile("\n".join(lines).replace("reports", name), "<example>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    names["client"] = site.reach()
+    if inspect.iscoroutinefunction(method):
+        await eval(program, names)
+    else:
+        await asyncio.to_thread(eval, program, names)
+    assert [message.body for message in flat(names["batches"])] == ["x"]
+
+
+def _client(site: Site) -> AsyncClient:
+    """A client of its own, for a consumer that closes it."""
+    return AsyncClient(site.profile.url, key=site.profile.key)
