@@ -20,7 +20,7 @@ from typing import NamedTuple
 import msgspec
 
 from qdo.coordination import Target, Versioned
-from qdo.coordination.encoding import Shares, pack, shares, unpack, unshare
+from qdo.coordination.encoding import Shares, by_member, pack, shares, unpack, unshare
 from qdo.coordination.zookeeper.changes import (
     MOST_OPERATIONS,
     NODE_LIMIT,
@@ -36,8 +36,8 @@ from qdo.coordination.zookeeper.changes import (
     join,
 )
 from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.roster import Watched
 from qdo.coordination.zookeeper.tree import Tree, decode
+from qdo.coordination.zookeeper.watching import Watching
 from qdo.coordination.zookeeper.writing import lacks_parent, make
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
@@ -174,18 +174,15 @@ class Own:
         link: The session.
         tree: The group's paths.
         member: Its id.
-
-    Attributes:
-        watched: The nodes that it looks at.
+        watching: What the session hears of.
     """
 
-    def __init__(self, link: Link, tree: Tree, member: str) -> None:
+    def __init__(self, link: Link, tree: Tree, member: str, watching: Watching) -> None:
         self._link = link
         self._tree = tree
-        self._node = Watched(link, tree.assignment(member))
-        self._generation = Watched(link, tree.target)
+        self._watching = watching
+        self._path = tree.assignment(member)
         self._known = Generation()
-        self.watched = (self._node, self._generation)
 
     async def read(self) -> frozenset[Partition]:
         """Returns what the member is to own.
@@ -193,7 +190,7 @@ class Own:
         Raises:
             CoordinationLost, SessionLost, CoordinationRefused, CoordinationIncompatible
         """
-        node = await self._node.read()
+        node = await self._watching.node(self._path)
         if node is None:
             return frozenset()
         assigned = decode_assigned(node)
@@ -202,7 +199,7 @@ class Own:
             (target,) = await self._link.read([self._tree.target])
             self._known = decode_generation(target)
         if assigned.pending(self._known):
-            self._known = decode_generation(await self._generation.read())
+            self._known = decode_generation(await self._watching.node(self._tree.target))
         return assigned.counted(self._known)
 
 
@@ -212,16 +209,14 @@ class Setting:
     Args:
         link: The session.
         tree: The group's paths.
-
-    Attributes:
-        watched: The node that it looks at.
+        watching: What the session hears of.
     """
 
-    def __init__(self, link: Link, tree: Tree) -> None:
+    def __init__(self, link: Link, tree: Tree, watching: Watching) -> None:
         self._link = link
         self._tree = tree
+        self._watching = watching
         self._present: Present | None = None
-        self.watched = Watched(link, tree.target)
 
     async def read(self) -> Versioned:
         """Returns the target, and has the next change told.
@@ -244,7 +239,7 @@ class Setting:
         if present.version is None:
             await make(self._link, [self._tree.assignments])
             await self._link.apply([(Create(self._tree.target, pack(Generation(), FORMAT)),)])
-            self.watched.forget()
+            self._watching.hear([self._tree.target])
             present = await self._read()
         if present.version is None or present.target.version != version:
             return False
@@ -256,7 +251,7 @@ class Setting:
         # Whatever comes of it, what was read is not what there is.
         self._present = None
         done = await self._apply(earlier) and await self._apply([last])
-        self.watched.forget()
+        self._watching.hear([self._tree.target])
         if not done:
             return False
         written = {
@@ -270,12 +265,12 @@ class Setting:
     async def _read(self) -> Present:
         rounds = Rounds("the target")
         while rounds:
-            node = await self.watched.read()
+            node = await self._watching.node(self._tree.target)
             version = None if node is None else node.version
             if self._present is not None and self._present.version == version:
                 return self._present
             present = await read(self._link, self._tree, node)
-            if await self.watched.read() == node:
+            if await self._watching.node(self._tree.target) == node:
                 self._present = present
         raise AssertionError  # rounds end by an error
 
@@ -320,13 +315,11 @@ def _fitting(data: bytes, otherwise: str) -> bytes:
 
 def _planned(present: Present, target: Target, generation: Generation) -> dict[str, Assigned | None]:
     """Returns the nodes that are another, None for those that are to go."""
-    wanted: dict[str, list[Partition]] = {}
-    for partition, member in target.owners.items():
-        wanted.setdefault(member, []).append(partition)
+    wanted = by_member(target.owners)
     nodes: dict[str, Assigned | None] = {}
     for member in present.nodes.keys() | wanted.keys():
         stored = present.nodes.get(member)
-        following = frozenset(wanted.get(member, ()))
+        following = wanted.get(member, frozenset())
         now = frozenset[Partition]() if stored is None else stored.assigned.counted(present.generation)
         if not now and not following:
             nodes[member] = None

@@ -8,13 +8,13 @@ from typing import Literal
 import msgspec
 
 from qdo.coordination import Event, Held, Listen, Member, Session, Target, Versioned
-from qdo.coordination.encoding import encode_member
+from qdo.coordination.encoding import decode_member, encode_member
 from qdo.coordination.zookeeper.assignments import Own, Setting
 from qdo.coordination.zookeeper.changes import ANY, Change, Create, Delete, Done, Refused, Rounds, Set
 from qdo.coordination.zookeeper.driver import Link, State
 from qdo.coordination.zookeeper.ownership import Ownership
-from qdo.coordination.zookeeper.roster import Roster, Watched
-from qdo.coordination.zookeeper.tree import Tree
+from qdo.coordination.zookeeper.tree import Tree, decode
+from qdo.coordination.zookeeper.watching import Watching
 from qdo.coordination.zookeeper.writing import lacks_parent, make
 from qdo.errors import CoordinationLost, MemberExists, SessionLost
 from qdo.partitions import Partition
@@ -37,20 +37,10 @@ class ZooKeeperSession(Session):
         self._tree = tree
         self._member = member
         self._listen = listen
-        self._roster = Roster(link, tree)
-        self._presence = Watched(link, tree.member(member.id))
-        self._leader = Watched(link, tree.leader)
-        self._own = Own(link, tree, member.id)
-        self._setting = Setting(link, tree)
+        self._watching = Watching(link)
+        self._own = Own(link, tree, member.id, self._watching)
+        self._setting = Setting(link, tree, self._watching)
         self._ownership = Ownership(link, tree, member.id)
-        self._watching = (
-            self._roster,
-            self._presence,
-            self._leader,
-            *self._own.watched,
-            self._setting.watched,
-            self._ownership,
-        )
         self._over = False
 
     async def join(self, *, replace: bool = False) -> None:
@@ -88,7 +78,7 @@ class ZooKeeperSession(Session):
 
     async def assignment(self) -> frozenset[Partition]:
         """See the contract."""
-        mine = await self._presence.read()
+        mine = await self._watching.node(self._tree.member(self._member.id))
         if mine is None or mine.session != self.link.session:
             raise self._removed()
         return await self._own.read()
@@ -97,13 +87,13 @@ class ZooKeeperSession(Session):
         """See the contract. The first to come leads, until its session ends."""
         rounds = Rounds("the leader")
         while rounds:
-            node = await self._leader.read()
+            node = await self._watching.node(self._tree.leader)
             if node is not None:
                 return node.session == self.link.session
             if self._member.leaving:
                 return False
             await self.link.apply([(Create(self._tree.leader, self._member.id.encode(), ephemeral=True),)])
-            self._leader.forget()
+            self._watching.hear([self._tree.leader])
         raise AssertionError  # rounds end by an error
 
     async def retire(self) -> None:
@@ -116,7 +106,12 @@ class ZooKeeperSession(Session):
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""
-        return await self._roster.members()
+        nodes = {
+            decode(node): f"{self._tree.members}/{node}" for node in await self._watching.children(self._tree.members)
+        }
+        found = await self._watching.nodes(path for _, path in sorted(nodes.items()))
+        members = [decode_member(node.data) for node in found.values() if node is not None]
+        return {member.id: member for member in sorted(members, key=lambda member: member.id)}
 
     async def target(self) -> Versioned:
         """See the contract."""
@@ -153,12 +148,12 @@ class ZooKeeperSession(Session):
         self._tell(EVENTS[state])
         if state == "connected":
             # What was watched is watched no more.
-            for each in self._watching:
+            for each in (self._watching, self._ownership):
                 each.forget()
             self._tell("changed")
 
     def _on_watch(self, paths: list[str]) -> None:
-        for each in self._watching:
+        for each in (self._watching, self._ownership):
             each.hear(paths)
         self._tell("changed")
 
