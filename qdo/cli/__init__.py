@@ -9,14 +9,13 @@ docs/qdo-cli.md). Results go to standard output, notes and errors to standard er
 
 from __future__ import annotations
 
-import importlib
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 from qdo import __version__, errors
 from queuey import client, terminal
+from queuey.terminal.commands import LazyGroup
 
 __all__ = ["main"]
 
@@ -32,25 +31,14 @@ COMMANDS = {
 _WRONG_USAGE = (errors.InvalidArgument, errors.HandlerError, client.InvalidArgument)
 
 
-class Commands(TyperGroup):
-    """Lists commands by their lines alone, and imports the one that is run."""
+class Commands(LazyGroup):
+    """The commands of ``qdo``."""
 
-    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever typer hands on
-        super().__init__(**options)
-        self.commands = {name: TyperCommand(name=name, help=line) for name, line in COMMANDS.items()}
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:  # noqa: ANN401 - typer's
-        """Finds the command that the arguments name."""
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, name and load(name), rest
+    LISTED = COMMANDS
+    PLACES = {name: f"qdo.cli.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
 
 
-def load(name: str) -> Any:  # noqa: ANN401 - a command of typer's
-    """Imports a command."""
-    command = typer.main.get_command(importlib.import_module(f"qdo.cli.{name}").app)
-    command.name = name
-    return command
-
+load = Commands.load
 
 app = typer.Typer(
     name="qdo",

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 
 from queuey import __version__, terminal
-from queuey.cli.lazy import LazyGroup
 from queuey.errors import QueueyError
+from queuey.terminal.commands import LazyGroup
 
 __all__ = ["main"]
 

@@ -1,4 +1,4 @@
-"""What both command lines print, and how they end.
+"""What both command lines have in common: what they print, how they end; here, and in the modules beside.
 
 Results go to standard output, everything else to standard error. What others wrote (names, bodies, errors) is escaped,
 so that it can neither steer a reader's terminal nor turn the order of its characters around.
@@ -48,7 +48,7 @@ def note(text: str) -> None:
 
 def emit(value: object) -> None:
     """Prints one JSON document on a line."""
-    import msgspec  # noqa: PLC0415 - not for --help
+    import msgspec
 
     write(msgspec.json.encode(value) + b"\n", json=True)
 
@@ -88,7 +88,7 @@ def confirm(question: str, *, yes: bool) -> None:
     Raises:
         typer.Exit: The answer is no (code 1), or there is nobody to ask (2).
     """
-    import typer  # noqa: PLC0415 - what does not ask does without it
+    import typer
 
     if yes:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from queuey.cli.lazy import LazyGroup
+from queuey.terminal.commands import LazyGroup
 
 COMMANDS = {
     "archive": "Keep messages as Parquet before their TTL takes them.",

@@ -7,7 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
-from qdo.cli.logs import LineFormatter
+from queuey.terminal.logs import LineFormatter
 
 
 def record(message: str, *arguments: object, error: BaseException | None = None, **extra: object) -> logging.LogRecord:

@@ -1,0 +1,54 @@
+"""Log records as lines for people, or as one JSON object a line for programs."""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+_STANDARD = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
+
+
+class LineFormatter(logging.Formatter):
+    """``2026-02-03T04:05:06.789Z INFO qdo.worker: message``, a traceback on the lines below.
+
+    What is about a message of a queue ends with its place: ``(queue/partition id)``.
+
+    As JSON ``{"time", "level", "logger", "process", "message"}``, then what the record has beside that, and
+    ``exception`` when there is one.
+
+    Args:
+        form: ``text`` or ``json``.
+    """
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self._json = form == "json"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Formats one record."""
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        trace = self.formatException(record.exc_info) if record.exc_info else record.exc_text
+        if not self._json:
+            text = f"{moment} {record.levelname} {record.name}: {record.getMessage()}{_place(record)}"
+            return text if trace is None else f"{text}\n{trace}"
+        fields: dict[str, Any] = {
+            "time": moment,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+            **{name: value for name, value in vars(record).items() if name not in _STANDARD},
+        }
+        if trace is not None:
+            fields["exception"] = trace
+        return msgspec.json.encode(fields, enc_hook=str).decode()
+
+
+def _place(record: logging.LogRecord) -> str:
+    fields = vars(record)
+    if "message_id" not in fields:
+        return ""
+    return f" ({fields.get('queue')}/{fields.get('partition')} {fields['message_id']})"
