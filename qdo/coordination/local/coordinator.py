@@ -141,6 +141,7 @@ class LocalCoordinator(Coordinator):
         if keeper is not None:
             keeper.shut()
             await asyncio.shield(asyncio.wrap_future(keeper.ended))
+            keeper.join()  # it has nothing left to do but to end
 
     def _opened(self) -> Keeper:
         if self._keeper is None:
