@@ -5,8 +5,9 @@ Everything that is meant for use stands here and is loaded when it is used first
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from qdo.lazy_names import lazily
 
 __version__ = "0.1.0"
 
@@ -66,15 +67,6 @@ __all__ = [
     "open_coordinator",
 ]
 
-_HOMES = ("errors", "partitions", "coordination", "coordination.opening", "consumer", "worker")
-"""Where names come from; what is quick to load comes first."""
-
-
-def __getattr__(name: str) -> object:
-    """Loads a public name when it is used first."""
-    if name in __all__:
-        for home in _HOMES:
-            module = import_module(f"{__name__}.{home}")
-            if name in getattr(module, "__all__", vars(module)):
-                return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazily(
+    __name__, __all__, ("errors", "partitions", "coordination", "coordination.opening", "consumer", "worker")
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from qdo.lazy_names import lazily
 
 if TYPE_CHECKING:
     from qdo.consumer.batches import Batch
@@ -13,16 +14,4 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncConsumer", "Batch", "Consumer", "ConsumerSettings"]
 
-_HOMES = {
-    "AsyncConsumer": "consumer",
-    "Batch": "batches",
-    "Consumer": "blocking",
-    "ConsumerSettings": "settings",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Loads a public name when it is used first, so that the pure parts come without the others."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = lazily(__name__, __all__, ("batches", "settings", "consumer", "blocking"))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from qdo.lazy_names import lazily
 
 if TYPE_CHECKING:
     from qdo.worker.failure import Delivery, Failure, StopWorker
@@ -27,22 +28,5 @@ __all__ = [
     "load_handler",
 ]
 
-_HOMES = {
-    "Delivery": "failure",
-    "Failure": "failure",
-    "Middleware": "hooks",
-    "Retry": "retry",
-    "StopWorker": "failure",
-    "Worker": "worker",
-    "WorkerSettings": "settings",
-    "delivery": "loops",
-    "load_context": "handlers",
-    "load_handler": "handlers",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Loads a public name when it is used first: a handler's process needs few of them, and starts sooner so."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+# A handler's process needs few of them, and starts sooner so.
+__getattr__ = lazily(__name__, __all__, ("failure", "retry", "settings", "hooks", "loops", "handlers", "worker"))
