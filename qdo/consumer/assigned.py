@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from qdo.consumer.membership import State
 from qdo.consumer.partition_table import Owner, Row
@@ -18,18 +20,26 @@ class Assigned:
 
     Args:
         coordinator: Of the group whose offsets are used; None: none are, and nothing is recorded.
-        owner: Who works on the partitions.
+        owner: Who works on the partitions; told of each that comes or goes, as by a group.
+        revoke_timeout: Seconds that it has to give partitions up.
 
     Attributes:
         rows: The partitions.
         state: Of a member that nothing happens to.
     """
 
-    def __init__(self, coordinator: Coordinator | None, owner: Owner) -> None:
+    def __init__(self, coordinator: Coordinator | None, owner: Owner, revoke_timeout: float) -> None:
         self.rows: Mapping[Partition, Row] = {}
         self.state: State = "active"
         self._coordinator = coordinator
         self._owner = owner
+        self._revoke_timeout = revoke_timeout
+
+    async def start(self) -> None:
+        """There is nothing to join."""
+
+    def look_again(self) -> None:
+        """There is nothing to share out."""
 
     def row(self, partition: Partition) -> Row | None:
         """Returns the row of a partition that is assigned."""
@@ -43,7 +53,7 @@ class Assigned:
         """
         new = [each for each in partitions if each not in self.rows]
         recorded = {} if self._coordinator is None else await self._coordinator.offsets(new)
-        self._close([row for partition, row in self.rows.items() if partition not in partitions])
+        await self._give_up([row for partition, row in self.rows.items() if partition not in partitions])
         rows = [Row(each, Held(each, recorded.get(each, Offset()), 0)) for each in new]
         self.rows = {row.partition: row for row in (*self.rows.values(), *rows) if row.partition in partitions}
         await self._owner.assigned(rows)
@@ -62,12 +72,18 @@ class Assigned:
                     row.held = Held(partition, Offset(identifier, time.time()), 0)
         return frozenset()
 
-    def stop(self) -> None:
-        """Works on nothing any more."""
-        self._close(list(self.rows.values()))
+    async def stop(self, within: float | None = None) -> None:
+        """Works on nothing any more; see :meth:`qdo.consumer.group.Group.stop`."""
+        await self._give_up(list(self.rows.values()), within)
         self.rows = {}
 
-    def _close(self, rows: list[Row]) -> None:
+    async def _give_up(self, rows: list[Row], within: float | None = None) -> None:
+        """Has the owner stop, and commit what it still wants to."""
+        for row in rows:
+            row.state = "revoking"
+        self._owner.stop(rows)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._revoke_timeout if within is None else within):
+                await asyncio.gather(*map(self._owner.revoke, rows))
         for row in rows:
             row.state = "lost"
-        self._owner.stop(rows)

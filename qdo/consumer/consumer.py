@@ -130,7 +130,7 @@ class AsyncConsumer:
             changed=self._look_again,
             failed=self._fail,
         )
-        self._assigned = None if wants else Assigned(coordinator, self._ownership)
+        self._assigned = None if wants else Assigned(coordinator, self._ownership, self.settings.revoke_timeout)
         self._group = self._assigned or Group(
             self.coordinator,
             self.member,
@@ -181,9 +181,8 @@ class AsyncConsumer:
             if self._coordinator is not None:
                 await self._coordinator.open()
             await self._finder.begin()
-            if isinstance(self._group, Group):
-                self._tasks.append(loop.create_task(self._finder.run()))
-                await self._group.start()
+            self._tasks.append(loop.create_task(self._finder.run()))
+            await self._group.start()
         except BaseException:
             await self.close()
             raise
@@ -291,7 +290,7 @@ class AsyncConsumer:
         Nobody shares them out: others may read them too, members of the group among them. Those that were assigned
         before go on where they are. The others begin where the group whose coordinator was given has recorded an
         offset, otherwise as the setting ``start`` says. Commits count for that group, the last one wins; without a
-        coordinator they are refused. Callbacks are told of partitions that come, not of those that go.
+        coordinator they are refused. Callbacks are told of partitions that come and go.
 
         Args:
             partitions: For each queue the numbers of partitions.
@@ -323,7 +322,6 @@ class AsyncConsumer:
                 if not 1 <= number <= there:
                     raise InvalidArgument(f"queue {name!r} has partitions 1 to {there}, and not {number}")
                 wanted.add(Partition(queue, number))
-        await self._commit_settled()
         await self._assigned.assign(wanted)
         return frozenset(wanted)
 
@@ -449,11 +447,7 @@ class AsyncConsumer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._fetcher.close()
         await self._ownership.close()
-        if isinstance(self._group, Group):
-            await self._group.stop(within)
-        else:
-            await self._commit_settled()
-            self._group.stop()
+        await self._group.stop(within)
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH):
                 await self._mirror.flush()
@@ -518,8 +512,7 @@ class AsyncConsumer:
 
     def _look_again(self) -> None:
         """Has the group look again, because other queues were found."""
-        if isinstance(self._group, Group):
-            self._group.look_again()
+        self._group.look_again()
 
     def _look_soon(self) -> None:
         """Looks which queues there are, because one was found to be gone."""

@@ -146,6 +146,29 @@ async def test_what_counts_as_processed_is_committed_by_itself(site: Site, group
     assert await ids(group, other) == {1: last[0]}
 
 
+async def test_callbacks_are_told(site: Site, group: Coordinator) -> None:
+    """Of what comes and of what goes, which can still be committed then; nothing is ever lost."""
+    queue = await site.queue(partitions=2)
+    sent = await site.send(queue, 1)
+    told: list[tuple[str, int]] = []
+
+    async def revoked(partitions: frozenset[Partition]) -> None:
+        told.extend(("revoked", partition.number) for partition in partitions)
+        if Partition(queue, 1) in partitions:
+            await consumer.commit()
+
+    def assigned(partitions: frozenset[Partition]) -> None:
+        told.extend(("assigned", partition.number) for partition in sorted(partitions))
+
+    consumer = AsyncConsumer(site.reach(), group, settings=READS, on_assign=assigned, on_revoke=revoked)
+    async with consumer:
+        await consumer.assign({queue.name: [1, 2]})
+        await collect(consumer, 1)
+        await consumer.assign({queue.name: [2]})
+        assert await ids(group, queue) == {1: sent[0]}
+    assert told == [("assigned", 1), ("assigned", 2), ("revoked", 1), ("revoked", 2)]
+
+
 async def test_a_commit_of_what_a_member_owns_is_refused(site: Site, group: Coordinator) -> None:
     """Only the owner says how far the group is; reading goes on."""
     queue = await site.queue()
