@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -64,13 +66,15 @@ class LocalService:
 
     async def cut(self) -> None:
         """Puts the file away, and what is none in its place."""
-        self.path.rename(self._away)
-        self.path.mkdir()
+        with self._alone():
+            self.path.rename(self._away)
+            self.path.mkdir()
 
     async def mend(self) -> None:
         """Puts the file back."""
-        self.path.rmdir()
-        self._away.rename(self.path)
+        with self._alone():
+            self.path.rmdir()
+            self._away.rename(self.path)
 
     def unfenced(self, coordinator: Coordinator) -> contextlib.AbstractContextManager[None]:
         """Leaves out what commits ask."""
@@ -91,6 +95,16 @@ class LocalService:
 
     async def close(self) -> None:
         """Nothing is running."""
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keeps members that join just now from making a new file, for which they would remove the log of this one."""
+        directory = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(directory)
 
     def writing(self) -> contextlib.AbstractContextManager[Transaction]:
         """A transaction of the test's own."""
