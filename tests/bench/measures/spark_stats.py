@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 
 import apsw
-from queuey.storage.sqlite.runs import run_end
 
 from queuey import ids
 from queuey.messages import Message, QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite.connection import FILE
+from queuey.storage.sqlite.expiry_windows import window_end
 from tests.bench import nodes, on_cassandra, service
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.measures.scale import FLAT
@@ -114,8 +114,8 @@ def _fill(directory: Path, count: int) -> None:
             ((qid << 8 | 1, now + n, LOW, now + n + LIFE, BODY) for n, qid in enumerate(qids)),
         )
         connection.executemany(
-            "INSERT INTO runs (qp, until, n, first, last, span) VALUES (?, ?, 1, ?, ?, ?)",
-            ((qid << 8 | 1, run_end(LIFE, now + n + LIFE), now + n, now + n, LIFE) for n, qid in enumerate(qids)),
+            "INSERT INTO expiry_windows (qp, until, n, first, last, span) VALUES (?, ?, 1, ?, ?, ?)",
+            ((qid << 8 | 1, window_end(LIFE, now + n + LIFE), now + n, now + n, LIFE) for n, qid in enumerate(qids)),
         )
         connection.execute("UPDATE clock SET last = ?", (now + count,))
     connection.close()
