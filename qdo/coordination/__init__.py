@@ -87,6 +87,22 @@ class Versioned(NamedTuple):
     version: int
 
 
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Messages that an owner began although a session had been lost before, perhaps because of one of them.
+
+    Attributes:
+        until: The last of them; the first one follows the recorded offset.
+        lost: How many sessions had been lost before, with nothing recorded in between.
+        alone: It is one message, and the owner had nothing else in hand beside it that is suspected.
+        last: It had nothing else in hand at all.
+    """
+
+    until: str
+    lost: int = 1
+    alone: bool = False
+    last: bool = False
+
+
 class Offset(msgspec.Struct, frozen=True):
     """How far a partition was processed.
 
@@ -95,11 +111,15 @@ class Offset(msgspec.Struct, frozen=True):
             nothing was recorded yet.
         at: When it was recorded, seconds since 1970.
         member: Who recorded it; empty: somebody from outside the group.
+        held: An owner has it. When it is taken: the owner before lost it, and did not release it.
+        note: What that owner had begun; it means nothing once ``id`` has come as far.
     """
 
     id: str | None = None
     at: float = 0.0
     member: str = ""
+    held: bool = False
+    note: Note | None = None
 
 
 class Held(NamedTuple):
@@ -107,7 +127,7 @@ class Held(NamedTuple):
 
     Attributes:
         partition: The partition.
-        offset: As it is recorded now.
+        offset: As it is recorded now; of a partition that was just taken: as it was before.
         version: Of the offset; it changes with each taking and each commit.
     """
 
@@ -194,8 +214,8 @@ class Session(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
-        """Records the last processed id of partitions, each for itself.
+    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
+        """Records the last processed id of partitions, each for itself, and the note that ``offset`` of each carries.
 
         Returns:
             For each what is held now, or None: it is no longer this session's, or the version is not the latest, and
@@ -231,10 +251,14 @@ class Coordinator(abc.ABC):
     Attributes:
         group: Its name.
         session_timeout: Seconds after which the service takes a member that it did not hear of for gone.
+        outlast: Seconds for which members that join from now on stay members while nothing of this program runs,
+            because something holds the interpreter: a process of its own gives the signs of life then. A program that
+            has ended, or is stopped by a signal, is not kept. 0: there is no such process.
     """
 
     group: str
     session_timeout: float
+    outlast: float = 0.0
 
     @abc.abstractmethod
     async def open(self) -> None:

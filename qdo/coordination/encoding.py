@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from qdo.coordination import Member, Offset, Target
+from qdo.coordination import Member, Note, Offset, Target
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 
@@ -55,6 +55,8 @@ class _Offset(msgspec.Struct, frozen=True):
     id: str | None
     at: float
     member: str
+    held: bool = False
+    note: Note | None = None
 
 
 Stored = TypeVar("Stored", bound=msgspec.Struct)
@@ -141,7 +143,7 @@ def decode_target(data: bytes) -> Target:
 
 def encode_offset(offset: Offset) -> bytes:
     """Returns what is stored for an offset."""
-    return pack(_Offset(offset.id, offset.at, offset.member))
+    return pack(_Offset(offset.id, offset.at, offset.member, offset.held, offset.note))
 
 
 def decode_offset(data: bytes) -> Offset:
@@ -151,7 +153,7 @@ def decode_offset(data: bytes) -> Offset:
         CoordinationIncompatible: A newer program wrote it, or it is none.
     """
     stored = unpack("offset", data, _Offset)
-    return Offset(stored.id, stored.at, stored.member)
+    return Offset(stored.id, stored.at, stored.member, stored.held, stored.note)
 
 
 def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:

@@ -67,7 +67,8 @@ class LocalCoordinator(Coordinator):
         keeper, loop = self._opened(), asyncio.get_running_loop()
         valid_name("member", member.id)
         joining = msgspec.structs.replace(member, since=time.time())
-        future = keeper.submit(lambda: keeper.join_group(joining, loop, listen, replace=replace))
+        outlast = self.outlast
+        future = keeper.submit(lambda: keeper.join_group(joining, loop, listen, replace=replace, outlast=outlast))
         try:
             return LocalSession(keeper, await asyncio.wrap_future(future))
         except asyncio.CancelledError:

@@ -21,21 +21,14 @@ from typing import Any
 
 import apsw
 
-from qdo.coordination.local.schema import APPLICATION_ID, FORMAT, TABLES
+from qdo.coordination.local.schema import ADDED, APPLICATION_ID, FORMAT, TABLES
 from qdo.errors import CoordinationError, CoordinationIncompatible, CoordinationLost
-
-CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Counts while the machine sleeps too, is the same in all processes, and cannot be set."""
+from qdo.keepalive.vitals import now
 
 SHORT_WAIT, LONG_WAIT = 0.0005, 0.002
 """Seconds between two looks whether the file is still locked: at first, and after some."""
 LOOKS_SOON = 20
 LEFT_BEHIND = ("-wal", "-shm")
-
-
-def now() -> float:
-    """Returns seconds since the machine was started."""
-    return time.clock_gettime(CLOCK)
 
 
 class Transaction:
@@ -217,7 +210,7 @@ class Database:
                 return
 
     def _fill(self, connection: apsw.Connection) -> None:
-        if self._check(connection):
+        if self._check(connection) and not _missing(connection):
             return
         with contextlib.ExitStack() as undo:
             connection.execute("BEGIN IMMEDIATE")
@@ -226,6 +219,8 @@ class Database:
                 connection.execute(TABLES)
                 connection.pragma("application_id", APPLICATION_ID)
                 connection.pragma("user_version", FORMAT)
+            for column in _missing(connection):
+                connection.execute(f"ALTER TABLE partitions ADD COLUMN {column} {ADDED[column]}")
             connection.execute("COMMIT")
 
     def _wait(self, looks: int) -> bool:
@@ -254,6 +249,12 @@ class Database:
                 return CoordinationLost(f"the coordination file {self.path} is locked by another process: {text}")
             case _:
                 return CoordinationLost(f"the coordination file {self.path} cannot be used: {text}")
+
+
+def _missing(connection: apsw.Connection) -> list[str]:
+    """Returns the columns that a file from before has not."""
+    there = {name for (name,) in connection.execute("SELECT name FROM pragma_table_info('partitions')")}
+    return [name for name in ADDED if name not in there]
 
 
 @contextlib.contextmanager

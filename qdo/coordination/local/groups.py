@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote
 
-from qdo.coordination import Offset, Target, Versioned
+import msgspec
+
+from qdo.coordination import Note, Offset, Target, Versioned
 from qdo.coordination.encoding import decode_target, encode_target
 from qdo.coordination.local.database import Transaction
 from qdo.errors import GroupActive, OffsetMoved
@@ -97,16 +99,22 @@ def owners(tx: Transaction, where: int | None, live: str) -> dict[Partition, str
 
 def offsets(tx: Transaction, where: int | None, partitions: Iterable[Partition] | None) -> dict[Partition, Offset]:
     """Returns what is recorded: for some partitions, or (None) for all."""
-    query = "SELECT queue, number, offset, at, member FROM partitions WHERE grp = ? AND offset IS NOT NULL"
+    known = "offset, at, member, held OR session IS NOT NULL, note"
+    query = f"SELECT queue, number, {known} FROM partitions WHERE grp = ? AND offset IS NOT NULL"  # noqa: S608 - constants
     if partitions is None:
         queues: dict[str, Queue] = {}
         rows = tx.rows(f"{query} ORDER BY queue, number", where)
-        return {_partition(queues, queue, number): Offset(*rest) for queue, number, *rest in rows}
+        return {_partition(queues, queue, number): offset(*rest) for queue, number, *rest in rows}
     found = {}
     for partition in partitions:
         if row := tx.one(f"{query} AND queue = ? AND number = ?", where, key(partition.queue), partition.number):
-            found[partition] = Offset(*row[2:])
+            found[partition] = offset(*row[2:])
     return found
+
+
+def offset(identifier: str | None, at: float, member: str, held: int, note: bytes | None) -> Offset:
+    """Returns an offset as it is stored."""
+    return Offset(identifier, at, member, bool(held), None if note is None else msgspec.json.decode(note, type=Note))
 
 
 def set_offsets(
@@ -126,16 +134,17 @@ def set_offsets(
     row = "SELECT session, offset FROM partitions WHERE grp = ? AND queue = ? AND number = ?"
     for partition in ids.keys() | expected.keys():
         place = where, key(partition.queue), partition.number
-        session, offset = tx.one(row, *place) or (None, None)
+        session, recorded = tx.one(row, *place) or (None, None)
         if session is not None and partition in ids:
             raise GroupActive(f"{partition} has an owner")
-        if offset != expected.get(partition, offset):
-            raise OffsetMoved(f"{partition} is at {offset}, not at {expected[partition]}")
+        if recorded != expected.get(partition, recorded):
+            raise OffsetMoved(f"{partition} is at {recorded}, not at {expected[partition]}")
     change = """INSERT INTO partitions (grp, queue, number, version, offset, at) VALUES (?, ?, ?, 0, ?, ?)
-        ON CONFLICT DO UPDATE SET version = version + 1, offset = excluded.offset, at = excluded.at, member = ''"""
+        ON CONFLICT DO UPDATE SET version = version + 1, offset = excluded.offset, at = excluded.at, member = '',
+        held = 0, note = NULL"""
     instant = time.time()
-    for partition, offset in ids.items():
-        tx.execute(change, (where, key(partition.queue), partition.number, offset, instant))
+    for partition, identifier in ids.items():
+        tx.execute(change, (where, key(partition.queue), partition.number, identifier, instant))
 
 
 def services(tx: Transaction, where: int | None) -> set[str]:

@@ -24,10 +24,11 @@ from typing import Any, TypeVar
 from qdo.coordination import Listen, Member
 from qdo.coordination.local import groups, sessions
 from qdo.coordination.local.bell import Bell
-from qdo.coordination.local.database import Database, Transaction, now
+from qdo.coordination.local.database import Database, Transaction
 from qdo.coordination.local.options import LocalOptions
 from qdo.coordination.local.stay import Stay
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
+from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ SOONEST = 0.02
 """Seconds between two signs of life at least, whenever others' sessions end."""
 LOOK_EVERY = 0.05
 """Seconds between two looks at the file where nobody can ring."""
+PULSE = "qdo.coordination.local.pulse"
+"""The program that gives the signs of life while this one cannot."""
 PROBES = 8
 """Other processes that a process looks after; each has as many that look after it."""
 
@@ -71,6 +74,7 @@ class Keeper(threading.Thread):
         self._stirred = False
         self._due = 0.0
         self._pages = 0
+        self._kept: tuple[Vitals, socket.socket] | None = None
         self._waker, self._woken = socket.socketpair()
         self._waker.settimeout(0.0)
         self._woken.settimeout(0.0)
@@ -125,18 +129,52 @@ class Keeper(threading.Thread):
             self._selector.register(self._bell.socket, selectors.EVENT_READ)
 
     def join_group(
-        self, member: Member, loop: asyncio.AbstractEventLoop, listen: Listen, *, replace: bool = False
+        self,
+        member: Member,
+        loop: asyncio.AbstractEventLoop,
+        listen: Listen,
+        *,
+        replace: bool = False,
+        outlast: float = 0.0,
     ) -> Stay:
         """Adds a session. A file that is gone is made anew, if nobody's session was in it.
+
+        Args:
+            member: Who joins.
+            loop: Where it is told of events.
+            listen: Whom to tell.
+            replace: See the contract.
+            outlast: Seconds for which a process of its own keeps all sessions while this one is held up.
 
         Raises:
             MemberExists, CoordinationLost, CoordinationIncompatible
         """
+        if outlast and self._kept is None:
+            self._keep(Vitals.begin(outlast))
         session, where, until = self.run_in(self._added(member, replace=replace), create=not self._stays)
         stay = Stay(session, where, member, loop, listen, until)
         self._stays[session] = stay
         self._due = min(self._due, now() + self._interval)
         return stay
+
+    def _keep(self, vitals: Vitals) -> None:
+        """Starts the process that gives the signs of life while this one cannot, and waits until it can.
+
+        Raises:
+            CoordinationLost: It does not begin.
+        """
+        ours, theirs = socket.socketpair()
+        ours.settimeout(BEGINNING)
+        try:
+            with theirs:
+                path = str(self._database.path.absolute())
+                vitals.start(PULSE, theirs, path, self._bell.name, str(self._timeout))
+            begun = ours.recv(1)
+        except OSError as error:
+            raise CoordinationLost(f"a process that keeps the session alive cannot be started: {error}") from error
+        if begun != READY:
+            raise CoordinationLost("the process that keeps the session alive ended at once")
+        self._kept = vitals, ours
 
     def _added(self, member: Member, *, replace: bool) -> Callable[[Transaction], tuple[int, int, float]]:
         def work(tx: Transaction) -> tuple[int, int, float]:
@@ -249,7 +287,11 @@ class Keeper(threading.Thread):
         self._due = now() + self._interval
         if beat.earliest is not None:
             self._due = min(self._due, max(beat.earliest + 0.001, now() + SOONEST))
+        if self._kept is not None:
+            self._kept[0].heard(now())
         for stay in list(self._stays.values()):
+            if self._kept is not None:
+                stay.call(self._kept[0].ran)
             self._renew(stay, beat.until.get(stay.session))
         self._tell_outdated(beat.seen)
 
@@ -315,6 +357,9 @@ class Keeper(threading.Thread):
         for future, _ in left:
             if future.set_running_or_notify_cancel():
                 future.set_exception(CoordinationLost("coordination is closed"))
+        if self._kept is not None:
+            self._kept[0].close()
+            self._kept[1].close()
         self._database.close()
         self._bell.close()
         self._waker.close()

@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+import msgspec
+
 from qdo.coordination import Held, Offset
 from qdo.coordination.local import groups, sessions
 from qdo.coordination.local.database import Transaction
@@ -16,12 +18,13 @@ from qdo.partitions import Partition
 
 TAKE = """INSERT INTO partitions (grp, queue, number, session, version) VALUES (:grp, :queue, :number, :session, 1)
     ON CONFLICT DO UPDATE SET session = :session, version = version + 1 WHERE session IS NULL OR session = :session
-    RETURNING version, offset, at, member"""
+    RETURNING version, offset, at, member, held, note"""
 
-RELEASE = """UPDATE partitions SET session = NULL
+RELEASE = """UPDATE partitions SET session = NULL, held = 0
     WHERE grp = :grp AND queue = :queue AND number = :number AND session = :session"""
 
-COMMIT = """UPDATE partitions SET offset = :offset, at = :at, member = :member, version = version + 1
+COMMIT = """UPDATE partitions
+    SET offset = :offset, at = :at, member = :member, note = :note, version = version + 1
     WHERE grp = :grp AND queue = :queue AND number = :number AND session = :session AND version = :version
     RETURNING version"""
 
@@ -38,7 +41,7 @@ def take(tx: Transaction, session: int, where: int, partitions: Iterable[Partiti
     for partition in partitions:
         taken = tx.named(TAKE, grp=where, queue=groups.key(partition.queue), number=partition.number, session=session)
         for version, *offset in taken:
-            held[partition] = Held(partition, Offset(*offset), version)
+            held[partition] = Held(partition, groups.offset(*offset), version)
     return held
 
 
@@ -58,7 +61,7 @@ def release(tx: Transaction, session: int, where: int, partitions: Iterable[Part
 
 
 def commit(
-    tx: Transaction, session: int, where: int, member: str, offsets: Iterable[tuple[Held, str]]
+    tx: Transaction, session: int, where: int, member: str, offsets: Iterable[tuple[Held, str | None]]
 ) -> dict[Partition, Held | None]:
     """Records ids for what the session still holds.
 
@@ -68,7 +71,7 @@ def commit(
     sessions.alive(tx, session)
     instant = time.time()
     held: dict[Partition, Held | None] = {}
-    for (partition, _, version), identifier in offsets:
+    for (partition, before, version), identifier in offsets:
         raised = tx.named(
             COMMIT,
             grp=where,
@@ -79,7 +82,8 @@ def commit(
             offset=identifier,
             at=instant,
             member=member,
+            note=before.note and msgspec.json.encode(before.note),
         )
-        offset = Offset(identifier, instant, member)
+        offset = Offset(identifier, instant, member, held=True, note=before.note)
         held[partition] = Held(partition, offset, raised[0][0]) if raised else None
     return held

@@ -6,6 +6,12 @@ APPLICATION_ID = 0x51646F43
 """``QdoC``: tells our files from other SQLite databases."""
 FORMAT = 1
 
+ADDED = {
+    "held": "INTEGER NOT NULL DEFAULT 0",  # the owner before has lost it, and did not release it
+    "note": "BLOB",  # what an owner had begun of it, as JSON
+}
+"""Columns of ``partitions`` that files from before have not; programs from before pass over them."""
+
 TABLES = """
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again after the group was forgotten

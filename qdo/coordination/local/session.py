@@ -11,10 +11,11 @@ import msgspec
 
 from qdo.coordination import Held, Member, Session, Target, Versioned
 from qdo.coordination.local import groups, owners, sessions
-from qdo.coordination.local.database import Transaction, now
+from qdo.coordination.local.database import Transaction
 from qdo.coordination.local.keeper import Keeper
 from qdo.coordination.local.stay import State, Stay
 from qdo.errors import CoordinationLost, SessionLost
+from qdo.keepalive.vitals import now
 from qdo.partitions import Partition
 
 T = TypeVar("T")
@@ -95,7 +96,7 @@ class LocalSession(Session):
         given = list(partitions)
         await self._ask(lambda tx: owners.release(tx, self._stay.session, self._stay.where, given))
 
-    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
         """See the contract."""
         stay, given = self._stay, list(offsets)
         return await self._ask(lambda tx: owners.commit(tx, stay.session, stay.where, stay.member.id, given))

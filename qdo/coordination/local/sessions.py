@@ -73,14 +73,19 @@ def alive(tx: Transaction, session: int) -> None:
 
 def beat(tx: Transaction, where: int, process: str) -> Beat:
     """Gives a process's sign of life, and removes the sessions that have ended."""
-    renew = f"UPDATE sessions SET expires = :now + timeout WHERE process = :process AND {LIVE} RETURNING id, expires"  # noqa: S608 - a constant
-    until = dict(tx.named(renew, process=process, now=tx.now))
+    until = renew(tx, process)
     reap(tx, where)
     rows = tx.rows(
         "SELECT process, min(expires) FROM sessions WHERE grp = ? AND process != ? GROUP BY 1", where, process
     )
     earliest = min((expires for _, expires in rows), default=None)
     return Beat(until, [other for other, _ in rows], earliest, groups.look(tx, where))
+
+
+def renew(tx: Transaction, process: str) -> dict[int, float]:
+    """Gives a process's sign of life; returns its sessions that are alive, with the instants of their ends."""
+    change = f"UPDATE sessions SET expires = :now + timeout WHERE process = :process AND {LIVE} RETURNING id, expires"  # noqa: S608 - a constant
+    return dict(tx.named(change, process=process, now=tx.now))
 
 
 def reap(tx: Transaction, where: int) -> None:
@@ -98,7 +103,7 @@ def remove(tx: Transaction, where: int, sessions: list[int]) -> None:
     """Removes sessions of a group, with all that they held."""
     freed = 0
     for session in sessions:
-        tx.execute("UPDATE partitions SET session = NULL WHERE session = ?", (session,))
+        tx.execute("UPDATE partitions SET session = NULL, held = 1 WHERE session = ?", (session,))
         freed += tx.changes()
         tx.execute("DELETE FROM sessions WHERE id = ?", (session,))
     if sessions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -51,5 +52,9 @@ class Stay:
 
     def tell(self, event: Event) -> None:
         """Tells the member of an event; a loop that has ended has nobody to tell."""
+        self.call(self.listen, event)
+
+    def call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Has the member's loop call something."""
         with contextlib.suppress(RuntimeError):
-            self.loop.call_soon_threadsafe(self.listen, event)
+            self.loop.call_soon_threadsafe(function, *arguments)

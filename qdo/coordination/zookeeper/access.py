@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from qdo.errors import InvalidArgument
+from qdo.keepalive.relay import Encryption
 
 PORT = 2181
 SESSION_TIMEOUT = 10.0
@@ -69,15 +70,16 @@ class Tls:
             InvalidArgument: A file is not there or not what it should be.
         """
         try:
-            context = ssl.create_default_context(cafile=self.ca)
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            context.check_hostname = self.check_hostname
-            if self.cert is not None:
-                context.load_cert_chain(self.cert, self.key, self.password or "")
+            return self.encryption.context()
         except (OSError, ValueError) as error:
             names = ", ".join(str(name) for name in (self.ca, self.cert, self.key) if name)
             raise InvalidArgument(f"TLS cannot be set up with {names}: {error}") from error
-        return context
+
+    @property
+    def encryption(self) -> Encryption:
+        """The same, as another process is told."""
+        ca, cert, key = (None if path is None else str(path.absolute()) for path in (self.ca, self.cert, self.key))
+        return Encryption(ca, cert, key, self.password, self.check_hostname)
 
 
 @dataclass(frozen=True)

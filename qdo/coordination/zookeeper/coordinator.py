@@ -179,10 +179,10 @@ class ZooKeeperCoordinator(Coordinator):
             self._opening = None
 
     async def _own(self) -> Link:
-        """Returns a link for a member: the spare one, or a new one."""
-        link, self._spare = self._spare, None
-        if link is None or link.state == "lost":
+        """Returns a link for a member: the spare one if it will do, or a new one."""
+        if self._spare is None or self._spare.state == "lost" or self._spare.outlast != self.outlast:
             return await self._new()
+        link, self._spare = self._spare, None
         try:
             return await self._back(link)
         except CoordinationLost:
@@ -203,7 +203,7 @@ class ZooKeeperCoordinator(Coordinator):
     async def _new(self) -> Link:
         self._links = {link for link in self._links if not link.finished}
         self._sessions = {session for session in self._sessions if session.state != "lost"}
-        link = Link(self._access, self._context)
+        link = Link(self._access, self._context, self.outlast)
         self._links.add(link)
         await link.open()
         self.session_timeout = link.timeout

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Counts while the machine sleeps too, and cannot be set."""
+from qdo.keepalive.vitals import Vitals, now
+
 BROKEN = 2 / 3
 """Of the timeout: after so long without an answer a connection counts as broken, which leaves a third for another."""
-
-
-def now() -> float:
-    """Returns seconds since the machine was started."""
-    return time.clock_gettime(CLOCK)
 
 
 class Lease:
@@ -26,33 +20,44 @@ class Lease:
     Args:
         timeout: Seconds that were asked for.
         clock: Returns the time in seconds.
+        vitals: Another process hears the servers, and writes it there; None: this one does.
     """
 
-    def __init__(self, timeout: float, clock: Callable[[], float] = now) -> None:
+    def __init__(self, timeout: float, clock: Callable[[], float] = now, vitals: Vitals | None = None) -> None:
         self.timeout = timeout
         self._clock = clock
-        self._heard: float | None = None
-        self._lapsed = False
+        self._vitals = vitals
+        self._last: float | None = None
+        self._late = False
 
     def grant(self, timeout: float) -> None:
         """Takes down what the servers agreed to; the first time the lease begins."""
         self.timeout = timeout
         if self._heard is None:
-            self._heard = self._clock()
+            self._last = self._clock()
 
     def hear(self) -> None:
-        """Takes down that the servers answered."""
-        if self._heard is None:
+        """Takes down that the servers answered, unless another process does."""
+        if self._heard is None or self._vitals is not None:
             return
         instant = self._clock()
         if instant - self._heard > self.timeout:
-            self._lapsed = True
-        self._heard = instant
+            self._late = True
+        self._last = instant
+
+    @property
+    def _heard(self) -> float | None:
+        return self._last if self._vitals is None else self._vitals.last_heard
+
+    @property
+    def _lapsed(self) -> bool:
+        return self._late if self._vitals is None else self._vitals.lapsed
 
     @property
     def silence(self) -> float:
         """Seconds since the servers were last heard; 0 before the session began."""
-        return 0.0 if self._heard is None else self._clock() - self._heard
+        heard = self._heard
+        return 0.0 if heard is None else self._clock() - heard
 
     @property
     def left(self) -> float:

@@ -24,6 +24,8 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from qdo.coordination import Held, Offset
 from qdo.coordination.encoding import decode_offset, encode_offset
 from qdo.coordination.zookeeper.changes import Change, Check, Create, Delete, Done, Node, Refusal, Refused, Rounds, Set
@@ -70,7 +72,7 @@ class Ownership:
         self._member = member
         self._maker = Maker(link)
         self._owner = member.encode()
-        self._held: set[Partition] = set()
+        self._held: dict[Partition, Held] = {}
         self._refused: set[Partition] = set()
         self._strange: set[Partition] = set()
         self._watched: set[str] = set()
@@ -101,7 +103,7 @@ class Ownership:
 
     async def _sort(self, wanted: set[Partition]) -> Sorted:
         """Asks for the owners of queues of which several partitions are wanted."""
-        mine = (wanted & self._held) - self._refused
+        mine = (wanted & self._held.keys()) - self._refused
         queues: dict[Queue, set[Partition]] = {}
         for partition in wanted - mine:
             queues.setdefault(partition.queue, set()).add(partition)
@@ -145,13 +147,12 @@ class Ownership:
         await self._maker.make(path for queue in new for path in self._holders(queue))
         # Before anything is taken: what cannot be understood must not be owned.
         recorded = {each: offset for each, node in offsets.items() if (offset := self._understood(each, node))}
-        wishes = {each: self._taking(each, offsets[each], todo) for each in recorded}
+        wishes = {each: self._taking(each, offsets[each], recorded[each], todo) for each in recorded}
         again = Sorted(set(), set(), set(), set())
         missing: set[str] = set()
         for partition, outcome in (await apply_each(self._link, wishes)).items():
             if isinstance(outcome, Done):
-                held[partition] = Held(partition, recorded[partition], outcome.versions[-1])
-                self._held.add(partition)
+                held[partition] = self._held[partition] = Held(partition, recorded[partition], outcome.versions[-1])
                 self._refused.discard(partition)
                 continue
             self._place(partition, outcome, again, mine=partition in todo.mine)
@@ -180,19 +181,20 @@ class Ownership:
         if at_owner and refusal.why is Refused.NODE_EXISTS:
             again.owned.add(partition)
         elif at_owner:
-            self._held.discard(partition)
+            self._held.pop(partition, None)
             again.free.add(partition)
         else:
             (again.mine if mine else again.free).add(partition)
 
-    def _taking(self, partition: Partition, offset: Node | None, todo: Sorted) -> Change:
+    def _taking(self, partition: Partition, offset: Node | None, recorded: Offset, todo: Sorted) -> Change:
         path, there = self._tree.owner(partition), self._tree.offset(partition)
         owner: Change = (Check(path) if partition in todo.mine else Create(path, self._owner, ephemeral=True),)
         if partition in todo.former:
             owner = (Delete(path), *owner)
+        taken = encode_offset(replace(recorded, held=True))
         if offset is None:
-            return *owner, Create(there, encode_offset(Offset()))
-        return *owner, Set(there, offset.data, offset.version)
+            return *owner, Create(there, taken)
+        return *owner, Set(there, taken, offset.version)
 
     def _holders(self, queue: Queue) -> tuple[str, str]:
         return self._tree.owners_of(queue), self._tree.offsets_of(queue)
@@ -205,7 +207,7 @@ class Ownership:
             SessionLost, CoordinationRefused
         """
         wanted = set(partitions)
-        known = (wanted & self._held) - self._refused
+        known = (wanted & self._held.keys()) - self._refused
         doubtful = sorted(wanted - known)
         nodes = await self._link.look(map(self._tree.owner, doubtful))
         ours = {
@@ -213,10 +215,17 @@ class Ownership:
             for partition, node in zip(doubtful, nodes, strict=True)
             if node is not None and node.session == self._link.session
         }
-        self._held -= wanted
-        await apply_each(self._link, {each: (Delete(self._tree.owner(each)),) for each in sorted(known | ours)})
+        held = {each: one for each in wanted if (one := self._held.pop(each, None)) is not None}
+        outcomes = await apply_each(self._link, {each: self._releasing(held[each]) for each in sorted(known)})
+        # Of one whose version is in doubt it stays recorded that it was not released: whoever takes it is careful.
+        left = {each for each, outcome in outcomes.items() if not isinstance(outcome, Done)} | ours
+        await apply_each(self._link, {each: (Delete(self._tree.owner(each)),) for each in sorted(left)})
 
-    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+    def _releasing(self, held: Held) -> Change:
+        offset = encode_offset(replace(held.offset, held=False))
+        return Delete(self._tree.owner(held.partition)), Set(self._tree.offset(held.partition), offset, held.version)
+
+    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
         """Records ids; of several for a partition the last.
 
         Raises:
@@ -227,16 +236,20 @@ class Ownership:
         instant = time.time()
         wanted = list(offsets)
         known = {held.partition: held for held, _ in wanted}
-        recorded = {held.partition: Offset(identifier, instant, self._member) for held, identifier in wanted}
+        recorded = {
+            held.partition: Offset(identifier, instant, self._member, held=True, note=held.offset.note)
+            for held, identifier in wanted
+        }
         # The servers check that there is an owner; that it is this session only the session knows.
         wishes = {each: self._recording(held, recorded[each]) for each, held in known.items() if each in self._held}
         outcomes = await apply_each(self._link, wishes)
         # Whoever is refused looks whose a partition is before it takes or releases it.
         self._refused.update(each for each, outcome in outcomes.items() if not isinstance(outcome, Done))
-        return {
-            partition: Held(partition, recorded[partition], outcome.versions[-1]) if isinstance(outcome, Done) else None
-            for partition, outcome in ((each, outcomes.get(each)) for each in known)
-        }
+        now: dict[Partition, Held | None] = dict.fromkeys(known)
+        for partition, outcome in outcomes.items():
+            if isinstance(outcome, Done):
+                now[partition] = self._held[partition] = Held(partition, recorded[partition], outcome.versions[-1])
+        return now
 
     def _recording(self, held: Held, offset: Offset) -> Change:
         path = self._tree.offset(held.partition)

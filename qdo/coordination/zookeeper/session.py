@@ -129,7 +129,7 @@ class ZooKeeperSession(Session):
         """See the contract."""
         await self._ownership.release(partitions)
 
-    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
         """See the contract."""
         return await self._ownership.commit(offsets)
 

@@ -77,8 +77,10 @@ async def start(service: Service) -> AsyncIterator[Start]:
     """Starts members in processes of their own and kills them at the test's end."""
     async with contextlib.AsyncExitStack() as started:
 
-        async def start(name: str, group: str = "group", *, session_timeout: float = LONG) -> Process:
-            process = await Process.start(service.url, group, name, session_timeout)
+        async def start(
+            name: str, group: str = "group", *, session_timeout: float = LONG, outlast: float = 0.0
+        ) -> Process:
+            process = await Process.start(service.url, group, name, session_timeout, outlast)
             started.push_async_callback(process.end)
             return process
 

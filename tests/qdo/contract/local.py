@@ -21,7 +21,9 @@ WRITE = """UPDATE partitions SET offset = ?, version = version + 1 WHERE grp = ?
     RETURNING version"""
 
 
-async def commit_unfenced(self: LocalSession, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+async def commit_unfenced(
+    self: LocalSession, offsets: Iterable[tuple[Held, str | None]]
+) -> dict[Partition, Held | None]:
     """Writes offsets over whatever they are, and whoever owns the partition."""
     stay = self._stay
     written: dict[Partition, Held | None] = {}

@@ -1,11 +1,12 @@
 """A member in a process of its own, for tests that stop and kill it: a request a line, an answer a line.
 
-Run as ``python -m tests.qdo.contract.member URL GROUP MEMBER SESSION_TIMEOUT``.
+Run as ``python -m tests.qdo.contract.member URL GROUP MEMBER SESSION_TIMEOUT OUTLAST``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import sys
 from typing import Any
@@ -41,6 +42,10 @@ class Obeying:
         self._held |= recorded
         return sorted(map(str, recorded))
 
+    async def hold(self, seconds: float) -> None:
+        """Keeps the interpreter: nothing else of this process runs meanwhile, no thread either."""
+        ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+
     async def count(self, names: list[str], times: int) -> int:
         """Takes a partition, adds one to the number recorded for it and releases it, so many times."""
         (partition,) = (Partition.parse(name) for name in names)
@@ -53,9 +58,10 @@ class Obeying:
         return done
 
 
-async def main(url: str, group: str, member: str, session_timeout: float) -> None:
+async def main(url: str, group: str, member: str, session_timeout: float, outlast: float) -> None:
     """Joins and obeys until there are no more lines."""
     coordinator = open_coordinator(url, group, session_timeout=session_timeout)
+    coordinator.outlast = outlast
     await coordinator.open()
     events: list[Event] = []
     session = await coordinator.join(Member(member), events.append)
@@ -77,4 +83,4 @@ async def main(url: str, group: str, member: str, session_timeout: float) -> Non
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], *map(float, sys.argv[4:])))

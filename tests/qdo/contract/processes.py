@@ -26,9 +26,9 @@ class Process:
         self._process = process
 
     @classmethod
-    async def start(cls, url: str, group: str, member: str, session_timeout: float) -> Process:
+    async def start(cls, url: str, group: str, member: str, session_timeout: float, outlast: float = 0.0) -> Process:
         """Starts a member and waits until it has joined."""
-        arguments = "-m", "tests.qdo.contract.member", url, group, member, str(session_timeout)
+        arguments = "-m", "tests.qdo.contract.member", url, group, member, str(session_timeout), str(outlast)
         pipe = asyncio.subprocess.PIPE
         started = cls(
             await asyncio.create_subprocess_exec(sys.executable, *arguments, stdin=pipe, stdout=pipe, cwd=ROOT)
@@ -60,6 +60,11 @@ class Process:
         if "error" in answer:
             raise Refused(answer["error"])
         return answer["done"]
+
+    @property
+    def id(self) -> int:
+        """Its process id."""
+        return self._process.pid
 
     def signal(self, which: signal.Signals) -> None:
         """Sends a signal."""

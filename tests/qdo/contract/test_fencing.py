@@ -183,12 +183,15 @@ async def test_a_name_does_not_commit_for_its_earlier_life(
     assert await recorded(coordinator) is None
 
 
-@pytest.mark.parametrize("taken", [False, True])
+@pytest.mark.parametrize(("taken", "outlast"), [(False, 0.0), (True, 0.0), (True, 600.0)])
 async def test_a_process_that_was_stopped_for_longer_commits_nothing(
-    start: Start, join: Join, coordinator: Coordinator, service: Service, *, taken: bool
+    start: Start, join: Join, coordinator: Coordinator, service: Service, *, taken: bool, outlast: float
 ) -> None:
-    """Stopped past its session a process finds out at its next commit, whether somebody took over or not."""
-    process = await start("stopped", session_timeout=service.short)
+    """Stopped past its session a process finds out at its next commit, whether somebody took over or not.
+
+    What keeps a session while the interpreter is held does not do so for a process that is stopped.
+    """
+    process = await start("stopped", session_timeout=service.short, outlast=outlast)
     await process.ask("take", [str(ONE)])
     await process.ask("commit", {str(ONE): "1"})
     mine, heard = await join("a", session_timeout=service.short)

@@ -80,7 +80,9 @@ class ZooKeeperService:
             client.set(path, data)
 
 
-async def commit_unfenced(self: ZooKeeperSession, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+async def commit_unfenced(
+    self: ZooKeeperSession, offsets: Iterable[tuple[Held, str | None]]
+) -> dict[Partition, Held | None]:
     """Writes offsets over whatever they are, under another session.
 
     That is what comes of using kazoo plainly: its client begins a new session by itself and sends there what was

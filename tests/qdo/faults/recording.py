@@ -203,7 +203,7 @@ class RecordingSession(Session):
         given = dict.fromkeys(wanted, (0, ""))
         await self._scribe.call(self._life, "release", given, lambda: self._inner.release(wanted), lambda _: {})
 
-    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
         """See the contract."""
         wanted = list(offsets)
         given = {held.partition: (held.version, identifier) for held, identifier in wanted}

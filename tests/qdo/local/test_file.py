@@ -12,9 +12,10 @@ import pytest
 
 from qdo.coordination import Member, Session
 from qdo.coordination.local import LocalCoordinator, LocalOptions
-from qdo.coordination.local.database import Database, now
+from qdo.coordination.local.database import Database
 from qdo.coordination.local.schema import APPLICATION_ID
 from qdo.errors import CoordinationIncompatible, CoordinationLost, SessionLost
+from qdo.keepalive.vitals import now
 from tests.qdo.contract.events import Heard
 from tests.qdo.contract.processes import Process
 from tests.qdo.contract.samples import ONE, some

@@ -10,10 +10,11 @@ import pytest
 
 from qdo.coordination import Member
 from qdo.coordination.local import LocalCoordinator, LocalOptions
-from qdo.coordination.local.database import Database, now
+from qdo.coordination.local.database import Database
 from qdo.coordination.local.groups import Seen
 from qdo.coordination.local.session import LocalSession
 from qdo.coordination.local.stay import Stay
+from qdo.keepalive.vitals import now
 from tests.qdo.contract.events import Heard
 from tests.qdo.local.conftest import Join
 

@@ -45,6 +45,8 @@ class Handler:
         lease: Of the session.
         context: For encrypted connections; None: they are not.
         closing: Seconds that a server has to answer that the session was closed.
+        keep: Has a process of its own stand between this program and a server that it is connected to, and gives where
+            to talk then; None: there is no such process.
 
     Attributes:
         over: The session has ended: no connection is made any more.
@@ -55,12 +57,19 @@ class Handler:
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self, lease: Lease, context: ssl.SSLContext | None, closing: float = CLOSING) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        context: ssl.SSLContext | None,
+        closing: float = CLOSING,
+        keep: Callable[[socket.socket, str], socket.socket] | None = None,
+    ) -> None:
         self.over = False
         self.trouble: str | None = None
         self.running = False
         self._lease = lease
         self._context = context
+        self._keep = keep
         self._patience_at_end = closing
         self._closing: float | None = None
 
@@ -97,7 +106,9 @@ class Handler:
             connection = socket.create_connection(address, self.patience)
             try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                if self._context is not None:
+                if self._keep is not None:
+                    connection = self._keep(connection, hostname or address[0])
+                elif self._context is not None:
                     connection = self._context.wrap_socket(connection, server_hostname=hostname)
             except BaseException:
                 connection.close()

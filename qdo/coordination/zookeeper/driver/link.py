@@ -21,6 +21,7 @@ import atexit
 import contextlib
 import logging
 import os
+import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,6 +41,8 @@ from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler
 from qdo.coordination.zookeeper.driver.inbox import Inbox
 from qdo.coordination.zookeeper.lease import Lease
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
+from qdo.keepalive import relay
+from qdo.keepalive.vitals import Vitals
 
 State: TypeAlias = Literal["new", "connected", "suspended", "lost"]
 Call: TypeAlias = Callable[[], Answer]
@@ -79,22 +82,27 @@ class Link:
     Args:
         access: How the service is reached.
         context: For encrypted connections; None: they are not.
+        outlast: Seconds for which a process of its own keeps the session alive while this program is held up; 0: there
+            is none.
 
     Attributes:
+        outlast: As given.
         session: Its number, 0 before it began.
         on_state: Told when the state is another one; not of ``lost`` by :meth:`close`.
         on_watch: Told the paths of watched nodes that changed, before anything that was asked for later is answered.
     """
 
-    def __init__(self, access: Access, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, access: Access, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
+        self.outlast = outlast
         self.session = 0
         self.on_state: Callable[[State], None] = lambda _: None
         self.on_watch: Callable[[list[str]], None] = lambda _: None
         self._access = access
         self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
-        self._lease = Lease(access.session_timeout)
-        self._handler = Handler(self._lease, context)
+        self._vitals = Vitals.begin(outlast) if outlast else None
+        self._lease = Lease(access.session_timeout, vitals=self._vitals)
+        self._handler = Handler(self._lease, context, keep=self._keep if outlast else None)
         self._client = self._make()
         self._state: State = "new"
         self._error: CoordinationError | None = None
@@ -107,6 +115,11 @@ class Link:
         self._batches: set[Batch] = set()
         self._waiting: deque[Batch] = deque()
         self._flying = 0
+
+    def _keep(self, server: socket.socket, host: str) -> socket.socket:
+        assert self._vitals is not None  # noqa: S101 - it is only called then
+        tls = self._access.tls
+        return relay.begin(self._vitals, server, host, None if tls is None else tls.encryption)
 
     def _make(self) -> Any:  # noqa: ANN401 - kazoo has no types
         access = self._access
@@ -254,6 +267,8 @@ class Link:
         if self._lease.lapsed:
             self.end(_ended())
             return
+        if self._vitals is not None:
+            self._vitals.ran()
         wait = min(self._lease.timeout / LOOKS, self._lease.left + 0.001)
         self._timer = self._loop.call_later(wait, self._look_at_lease)
 
@@ -300,6 +315,8 @@ class Link:
     def _stop_client(self, stopped: asyncio.Future[None]) -> None:
         """Runs in a thread of its own: kazoo waits for the one that reads the connection."""
         self._end_client()
+        if self._vitals is not None:
+            self._vitals.close()
         atexit.unregister(self._leave_at_exit)
         with contextlib.suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(stopped.set_result, None)

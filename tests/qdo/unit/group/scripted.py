@@ -309,10 +309,10 @@ class ScriptedSession(Session):
 
         await self.service.call("release", effect, self)
 
-    async def commit(self, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
         """See the contract."""
 
-        def record(held: Held, identifier: str) -> Held | None:
+        def record(held: Held, identifier: str | None) -> Held | None:
             partition = held.partition
             if self.service.owned.get(partition) is not self or self.service.recorded[partition][1] != held.version:
                 return None

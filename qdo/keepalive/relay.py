@@ -1,0 +1,230 @@
+"""``python -m qdo.keepalive.relay <program> <vitals> <line> <server> <host>``: between a program and ZooKeeper.
+
+It hands on what either says. When the program has said nothing for a third of the session's time it says in its place
+that the session is alive, between two requests; the answers go to the program, which passes over those that it did not
+ask for. It notes when the server was heard, for a program that was held up reads that late.
+
+The first line that the program sends holds the settings for TLS; the first byte that it gets says that it may begin.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import ssl
+import struct
+import sys
+from typing import Any, NamedTuple
+
+from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now, stay
+
+LENGTH = struct.Struct(">i")
+GREETING = struct.Struct(">iii")
+"""What a server's first packet begins with: its length, the protocol's version, the timeout granted in ms."""
+PING = struct.pack(">iii", 8, -2, 11)
+PIECE = 65_536
+BEATS = 3
+"""Signs of life in the time of a session."""
+IMPATIENT = 1.0
+"""Seconds between two looks while nothing is said and no session has begun."""
+AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class Encryption(NamedTuple):
+    """How a connection is encrypted; the names are those of the settings of ZooKeeper's access."""
+
+    ca: str | None
+    cert: str | None
+    key: str | None
+    password: str | None
+    check_hostname: bool
+
+    def context(self) -> ssl.SSLContext:
+        """Returns what connections are made with.
+
+        Raises:
+            OSError, ValueError: A file is not there or not what it should be.
+        """
+        context = ssl.create_default_context(cafile=self.ca)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.check_hostname = self.check_hostname
+        if self.cert is not None:
+            context.load_cert_chain(self.cert, self.key, self.password or "")
+        return context
+
+
+def begin(vitals: Vitals, server: socket.socket, host: str, encryption: Encryption | None) -> socket.socket:
+    """Has a process stand between this program and a server that it is connected to; returns where to talk now.
+
+    Args:
+        vitals: Of the program.
+        server: The connection, which is the process's from now on.
+        host: The server's name, for its certificate.
+        encryption: None: there is none.
+
+    Raises:
+        OSError: The server is not to be trusted, or the process did not begin.
+    """
+    ours, theirs = socket.socketpair()
+    try:
+        with server, theirs:
+            ours.settimeout(BEGINNING)
+            vitals.start(__name__, theirs, host, give=(server.fileno(),))
+        ours.sendall(json.dumps(encryption).encode() + b"\n")
+        said = ours.recv(PIECE)
+    except BaseException:
+        ours.close()
+        raise
+    if said != READY:
+        ours.close()
+        raise ConnectionRefusedError(said.decode() or "the process that talks to the server ended")
+    return ours
+
+
+class Relay:
+    """Hands on.
+
+    Args:
+        vitals: Of the program.
+        program: Where it talks.
+        server: Where the server does.
+    """
+
+    def __init__(self, vitals: Vitals, program: socket.socket, server: socket.socket) -> None:
+        self._vitals = vitals
+        self._program = program
+        self._server = server
+        self._requests = bytearray()
+        """What the program said that is no whole request yet."""
+        self._out: dict[socket.socket, bytearray] = {program: bytearray(), server: bytearray()}
+        self._head = b""
+        self._timeout: float | None = None
+        self._said = now()
+
+    def run(self) -> None:
+        """Until either end is closed, or the session's time was over before the server was heard."""
+        while True:
+            self._speak_up()
+            readable, writable = self._wait()
+            if self._program in readable and not self._request():
+                return
+            if self._server in readable and not self._answer():
+                return
+            for each in writable:
+                self._send(each)
+
+    def _wait(self) -> tuple[list[socket.socket], list[socket.socket]]:
+        wait = IMPATIENT if self._timeout is None else max(0.0, self._said + self._timeout / BEATS - now())
+        poll = select.poll()
+        for end, data in self._out.items():
+            poll.register(end, select.POLLIN | (select.POLLOUT if data else 0))
+        found = dict(poll.poll(wait * 1000 + 1))
+        readable = [each for each in self._out if found.get(each.fileno(), 0) & ~select.POLLOUT]
+        return readable, [each for each in self._out if found.get(each.fileno(), 0) & select.POLLOUT]
+
+    def _speak_up(self) -> None:
+        """Says that the session is alive, if the program has long said nothing and that is no fault of its own."""
+        if self._timeout is None or now() - self._said < self._timeout / BEATS:
+            return
+        self._said = now()
+        if self._vitals.running:
+            self._out[self._server] += PING
+            self._send(self._server)
+
+    def _request(self) -> bool:
+        """Takes what the program says; returns False at its end."""
+        data = self._receive(self._program)
+        if data is None:
+            return False
+        self._requests += data
+        end = 0
+        while len(self._requests) >= end + LENGTH.size:
+            following = end + LENGTH.size + LENGTH.unpack_from(self._requests, end)[0]
+            if following > len(self._requests):
+                break
+            end = following
+        if end:
+            self._out[self._server] += self._requests[:end]
+            del self._requests[:end]
+            self._said = now()
+            self._send(self._server)
+        return True
+
+    def _answer(self) -> bool:
+        """Takes what the server says; returns False when nothing more is to come of it."""
+        data = self._receive(self._server)
+        if data is None:
+            return False
+        if data and not self._note(data):
+            return False
+        self._out[self._program] += data
+        self._send(self._program)
+        return True
+
+    def _note(self, data: bytes) -> bool:
+        """Notes that the server was heard; returns False if that was too late."""
+        instant, before = now(), self._vitals.last_heard
+        if self._timeout is None:
+            self._head += data[: GREETING.size - len(self._head)]
+            if len(self._head) < GREETING.size:
+                return True
+            granted = GREETING.unpack(self._head)[2] / 1000
+            if granted <= 0:
+                return True  # of a session that has ended: the program reads it and closes
+            self._timeout = granted
+        lapsed = before is not None and instant - before > self._timeout
+        self._vitals.heard(instant, lapsed=lapsed)
+        return not lapsed
+
+    @staticmethod
+    def _receive(end: socket.socket) -> bytes | None:
+        """Returns all that has arrived, also what encryption has read ahead; None at the end."""
+        found = bytearray()
+        try:
+            while data := end.recv(PIECE):
+                found += data
+        except AGAIN:
+            return bytes(found)
+        except OSError:
+            return None
+        return bytes(found) or None
+
+    def _send(self, end: socket.socket) -> None:
+        """Sends what can be sent now; that an end is closed shows when it is read."""
+        data = self._out[end]
+        while data:
+            try:
+                del data[: end.send(data)]
+            except AGAIN:
+                return
+            except OSError:
+                data.clear()
+
+
+def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
+    """Stands between them until one is gone."""
+    stay()
+    with socket.socket(fileno=int(line)) as talk, socket.socket(fileno=int(server)) as connection:
+        for each in (talk, connection):
+            each.settimeout(BEGINNING)
+        said = b""
+        while not said.endswith(b"\n"):
+            said += talk.recv(1) or b"\n"
+        encryption: list[Any] | None = json.loads(said)
+        end: socket.socket = connection
+        try:
+            if encryption is not None:
+                end = Encryption(*encryption).context().wrap_socket(connection, server_hostname=host)
+        except (OSError, ValueError) as error:
+            talk.sendall(str(error).encode())
+            return
+        with end:
+            talk.sendall(READY)
+            talk.settimeout(0.0)
+            end.settimeout(0.0)
+            Relay(Vitals(int(vitals), int(program)), talk, end).run()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,136 @@
+"""What a program and the process that keeps its session alive know of each other: numbers in memory that both see."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Self
+
+CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Counts while the machine sleeps too, is the same in all processes, and cannot be set."""
+READY = b"+"
+"""What the process says when it can do its work."""
+BEGINNING = 10.0
+"""Seconds that it has for that."""
+STOPPED = "Tt"
+"""States of a process that a signal or a debugger has stopped."""
+_RAN, _LIMIT, _HEARD, _LAPSED, _COUNT = range(5)
+
+
+def now() -> float:
+    """Returns seconds since the machine was started."""
+    return time.clock_gettime(CLOCK)
+
+
+class Vitals:
+    """The numbers. Each is written by one process, in one step.
+
+    Args:
+        file: A descriptor of what holds them.
+        program: Whose they are, a process id.
+    """
+
+    def __init__(self, file: int, program: int) -> None:
+        self.file = file
+        self.program = program
+        self._numbers = memoryview(mmap.mmap(file, _COUNT * 8)).cast("d")
+
+    @classmethod
+    def begin(cls, limit: float) -> Self:
+        """Makes those of this program, which may be held up for so many seconds."""
+        with _memory() as file:
+            file.truncate(_COUNT * 8)
+            made = cls(os.dup(file.fileno()), os.getpid())
+        made._numbers[_LIMIT] = limit
+        made.ran()
+        return made
+
+    # The program's.
+
+    def ran(self) -> None:
+        """The event loop runs."""
+        self._numbers[_RAN] = now()
+
+    def start(self, module: str, line: socket.socket, *arguments: str, give: tuple[int, ...] = ()) -> None:
+        """Starts the process that runs a module; it ends by itself.
+
+        Args:
+            module: Its name; the arguments are the program's id, the descriptors of these numbers and of ``line``,
+                those that are given, and the others.
+            line: Its end of the socket by whose other end it knows that the program is there.
+            *arguments: Others.
+            give: Descriptors that it is to have as well.
+        """
+        descriptors = (self.file, line.fileno(), *give)
+        numbers = map(str, (self.program, *descriptors))
+        process = subprocess.Popen(  # noqa: S603 - our own
+            [sys.executable, "-m", module, *numbers, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=descriptors,
+            start_new_session=True,
+        )
+        threading.Thread(target=process.wait, name="qdo-keepalive", daemon=True).start()
+
+    def close(self) -> None:
+        """Gives the descriptor back. Idempotent; the numbers can be read on."""
+        file, self.file = self.file, -1
+        if file >= 0:
+            os.close(file)
+
+    # The other process's.
+
+    def heard(self, instant: float, *, lapsed: bool = False) -> None:
+        """The service was heard, too late or not."""
+        self._numbers[_LAPSED] = lapsed
+        self._numbers[_HEARD] = instant
+
+    @property
+    def running(self) -> bool:
+        """Whether the program is there, not stopped, and ran its loop within the limit."""
+        return (
+            now() - self._numbers[_RAN] <= self._numbers[_LIMIT]
+            and os.getppid() == self.program
+            and not _is_stopped(self.program)
+        )
+
+    # Both read.
+
+    @property
+    def last_heard(self) -> float | None:
+        """When the service was heard last; None: never."""
+        return self._numbers[_HEARD] or None
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether it was heard too late once."""
+        return bool(self._numbers[_LAPSED])
+
+
+def _memory() -> IO[bytes]:
+    """Returns a file that has no name."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("qdo-vitals"), "r+b")
+    return tempfile.TemporaryFile()
+
+
+def _is_stopped(process: int) -> bool:
+    """Tells whether a process is stopped; where the system does not show it, no."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in STOPPED
+    return False
+
+
+def stay() -> None:
+    """Lets the signals that end a program pass: it works on for a while, and the process ends when it has ended."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)

@@ -1,0 +1,85 @@
+"""Members whose interpreter is held up: a process of its own gives their signs of life, for a while."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from qdo.coordination import Coordinator
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import Join, Start
+from tests.qdo.contract.events import eventually
+from tests.qdo.contract.processes import Refused
+from tests.qdo.contract.samples import ONE
+from tests.qdo.contract.test_fencing import recorded
+
+SESSIONS = 3
+"""For so many times of its session a member is held up."""
+
+
+async def test_a_member_that_is_held_up_stays(start: Start, coordinator: Coordinator, service: Service) -> None:
+    """For three times of its session nothing of it runs; it is a member all the same, and records afterwards."""
+    process = await start("held", session_timeout=service.short, outlast=600.0)
+    await process.ask("take", [str(ONE)])
+    await process.ask("hold", SESSIONS * service.short)
+    assert set(await coordinator.members()) == {"held"}
+    assert await process.ask("commit", {str(ONE): "1"}) == [str(ONE)]
+    assert await recorded(coordinator) == "1"
+
+
+async def test_a_member_that_nobody_speaks_for_is_gone(start: Start, service: Service) -> None:
+    """Without such a process the session ends meanwhile, which it finds out at its next step."""
+    process = await start("held", session_timeout=service.short)
+    await process.ask("take", [str(ONE)])
+    await process.ask("hold", SESSIONS * service.short)
+    with pytest.raises(Refused, match="SessionLost"):
+        await process.ask("commit", {str(ONE): "1"})
+
+
+async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join, service: Service) -> None:
+    """Beyond the time that was agreed on nobody speaks for it: the others get what it had."""
+    mine, heard = await join("a", session_timeout=service.short)
+    process = await start("held", session_timeout=service.short, outlast=service.short)
+    await process.ask("take", [str(ONE)])
+    process.say("hold", 600)
+    await eventually(heard, mine.members, lambda members: "held" not in members)
+    assert await mine.take([ONE])
+
+
+async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
+    """The process that speaks for it ends with it, so its session ends in its time."""
+    mine, heard = await join("a", session_timeout=service.short)
+    process = await start("killed", session_timeout=service.short, outlast=600.0)
+    speakers = list(_speakers(process.id))
+    assert speakers
+    process.signal(signal.SIGKILL)
+    await eventually(heard, mine.members, lambda members: "killed" not in members)
+    assert not [each for each in speakers if _alive(each)]
+
+
+async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
+    """Nothing of it is left."""
+    process = await start("leaving", outlast=600.0)
+    speakers = list(_speakers(process.id))
+    assert speakers
+    await process.end()
+    while [each for each in speakers if _alive(each)]:
+        pass
+
+
+def _speakers(parent: int) -> Iterator[int]:
+    """Gives the processes that a process has started."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                yield int(stat.parent.name)
+
+
+def _alive(process: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
