@@ -166,6 +166,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             gt=0,
         ),
     ] = None
+    stalled_after: Annotated[
+        float,
+        _meta(
+            HANDLING,
+            "How long a message may be in hand; then its attempt has failed. A thread cannot be stopped, so its worker "
+            "hands its partitions back and joins again.",
+            ge=0.1,
+            le=86_400,
+        ),
+    ] = 300.0
 
     attempts: Annotated[
         int, _meta(FAILURES, "How often a message is tried before it has failed; 0: without end.", ge=0, le=1_000_000)

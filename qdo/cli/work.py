@@ -32,7 +32,17 @@ app = typer.Typer(add_completion=False)
 
 log = logging.getLogger("qdo.cli")
 
-_SHARED = ("by", "parallel", "on_failure", "time_limit", "dead_queue", "commit_messages", "commit_seconds", "drain")
+_SHARED = (
+    "by",
+    "parallel",
+    "on_failure",
+    "time_limit",
+    "stalled_after",
+    "dead_queue",
+    "commit_messages",
+    "commit_seconds",
+    "drain",
+)
 _COUNTS = ("threads", "tasks", "processes")
 _CONSUMER = ("start", "grace", "discover", "mirror", "prefetch_messages", "prefetch_bytes", "revoke_timeout")
 

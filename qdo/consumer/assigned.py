@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from qdo.consumer.membership import State
 from qdo.consumer.partition_table import Owner, Row
-from qdo.coordination import Coordinator, Held, Offset
+from qdo.coordination import Coordinator, Held, Note, Offset
 from qdo.partitions import Partition
 
 
@@ -26,7 +26,10 @@ class Assigned:
     Attributes:
         rows: The partitions.
         state: Of a member that nothing happens to.
+        connected: As nothing is ever lost, it always is.
     """
+
+    connected = True
 
     def __init__(self, coordinator: Coordinator | None, owner: Owner, revoke_timeout: float) -> None:
         self.rows: Mapping[Partition, Row] = {}
@@ -71,6 +74,13 @@ class Assigned:
                 if (row := self.rows.get(partition)) is not None:
                     row.held = Held(partition, Offset(identifier, time.time()), 0)
         return frozenset()
+
+    async def note(self, partition: Partition, note: Note | None) -> bool:
+        """Notes nothing, as nothing is owned; returns False."""
+        return False
+
+    def rejoin(self) -> None:
+        """There is nothing to join again."""
 
     async def stop(self, within: float | None = None) -> None:
         """Works on nothing any more; see :meth:`qdo.consumer.group.Group.stop`."""

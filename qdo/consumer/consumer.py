@@ -29,7 +29,7 @@ from qdo.consumer.shelf import Shelf, Taken
 from qdo.consumer.signals import Signal
 from qdo.consumer.terms import Terms
 from qdo.consumer.tracks import Track, is_behind
-from qdo.coordination import Coordinator
+from qdo.coordination import Coordinator, Note, Offset
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import take_over
 from qdo.partitions import Partition, Queue
@@ -325,6 +325,30 @@ class AsyncConsumer:
         await self._assigned.assign(wanted)
         return frozenset(wanted)
 
+    async def note(self, partition: Partition, note: Note | None) -> None:
+        """Notes beside a partition's offset what was begun of it; it is for what drives the consumer.
+
+        Raises:
+            NotOwner: The partition is not this member's.
+            CoordinationLost, SessionLost
+        """
+        if not await self._group.note(partition, note):
+            raise NotOwner(f"{partition} is not this member's", frozenset([partition]))
+
+    def rejoin(self) -> None:
+        """Hands everything back, each partition as it is done with, leaves the group and joins it again."""
+        self._group.rejoin()
+
+    def found(self, partition: Partition) -> Offset:
+        """Returns what was recorded of an owned partition when this member took it."""
+        row = self._group.row(partition)
+        return Offset() if row is None else row.taken
+
+    @property
+    def connected(self) -> bool:
+        """Whether what is owned is surely owned still, by the session's own clock: before anybody is told."""
+        return self._group.connected
+
     async def seek(self, partition: Partition, to: str | datetime | float) -> None:
         """Goes on elsewhere in a partition. What was prefetched is dropped, and the next commit may go back.
 
@@ -420,7 +444,7 @@ class AsyncConsumer:
     @property
     def _stopped(self) -> bool:
         """Whether nothing may be handed out: nobody answers, or the session is lost and its end not yet told."""
-        return self._ownership.stopped or self._group.state == "joining"
+        return self._ownership.stopped or not self._group.connected
 
     async def _hand_out(self, taken: list[Taken]) -> list[Batch]:
         """Hands out what was taken, after giving the loop a chance to ask for what comes next."""

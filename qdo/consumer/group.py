@@ -14,7 +14,7 @@ from qdo.consumer.membership import Cause, State, after
 from qdo.consumer.partition_table import Owner, Row
 from qdo.consumer.stay import Queues, Stay
 from qdo.consumer.terms import USUAL, Signals, Terms
-from qdo.coordination import Coordinator, Event, Held, Member, Session
+from qdo.coordination import Coordinator, Event, Held, Member, Note, Session
 from qdo.errors import CoordinationError, CoordinationLost, MemberExists, SessionLost
 from qdo.partitions import Partition
 
@@ -77,6 +77,11 @@ class Group:
         return self._state
 
     @property
+    def connected(self) -> bool:
+        """Whether it has a session that is surely alive; also while it leaves."""
+        return self._state != "joining" and self._stay is not None and self._stay.connected
+
+    @property
     def held(self) -> Mapping[Partition, Held]:
         """What is owned, what is being revoked among it."""
         return {each: row.held for each, row in self.rows.items() if row.held is not None}
@@ -128,6 +133,11 @@ class Group:
         if self._signals is not None:
             self._signals.changed.set()
 
+    def rejoin(self) -> None:
+        """Hands everything back, leaves, and joins again."""
+        if self._signals is not None:
+            self._signals.over.set()
+
     async def commit(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
         """Records the last processed ids; returns the partitions that are not ours, for which nothing was recorded.
 
@@ -136,6 +146,14 @@ class Group:
             SessionLost: It ended meanwhile.
         """
         return frozenset(offsets) if self._stay is None else await self._stay.table.commit(offsets)
+
+    async def note(self, partition: Partition, note: Note | None) -> bool:
+        """Notes something beside a partition's offset; returns whether it is ours.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
+        return self._stay is not None and await self._stay.table.note(partition, note)
 
     def _move(self, cause: Cause) -> None:
         state = after(self._state, cause)
@@ -162,9 +180,13 @@ class Group:
         short = 0
         while True:
             began = loop.time()
-            await stay.run()
-            log.warning("the session of %s was lost; it joins again", self._member)
-            await stay.abandon()
+            if await stay.run():
+                log.warning("the session of %s was lost; it joins again", self._member)
+                await stay.abandon()
+            else:
+                log.info("%s hands everything back and joins again", self._member)
+                await stay.finish()
+                self._move("lost")
             # Sessions that end as soon as they begin are not begun ever faster.
             short = short + 1 if loop.time() - began < self._coordinator.session_timeout else 1
             await asyncio.sleep(self._terms.pause(short))

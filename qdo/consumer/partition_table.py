@@ -36,8 +36,10 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import msgspec
+
 from qdo.consumer.terms import Signals, Terms
-from qdo.coordination import Held, Session
+from qdo.coordination import Held, Note, Offset, Session
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.partitions import Partition
 
@@ -60,8 +62,10 @@ class Row:
 
     Attributes:
         state: See the module.
+        taken: What was recorded when it was taken.
         held: With the version that the next commit needs.
         wish: The offset that is to be recorded; None: there is none.
+        note: What is to be noted beside it.
         track: Where its owner stands, if it keeps that.
     """
 
@@ -70,9 +74,11 @@ class Row:
         "_over",
         "certain",
         "held",
+        "note",
         "partition",
         "released",
         "state",
+        "taken",
         "telling",
         "told",
         "track",
@@ -83,7 +89,9 @@ class Row:
         self.partition = partition
         self.state: State = "unsure" if held is None else "owned"
         self.held = held
+        self.taken = Offset() if held is None else held.offset
         self.wish: str | None = None
+        self.note = self.taken.note
         self.track: Track | None = None
         self.certain = True
         """The version is known."""
@@ -114,10 +122,16 @@ class Row:
         """Its owner has heard everything."""
         self._over = True
 
-    def ask(self, offset: str, asked: Asked) -> None:
-        """Wants an offset recorded, in the place of the one that was wanted before."""
-        self.wish = offset
+    def ask(self, offset: str | None, asked: Asked) -> None:
+        """Wants an offset recorded, in the place of the one that was wanted before; None: only what is noted."""
+        self.wish = offset or self.wish
         self._asked.append(asked)
+
+    def request(self) -> tuple[Held, str | None]:
+        """Returns what is to be sent."""
+        assert self.held is not None  # noqa: S101 - it is owned
+        offset = msgspec.structs.replace(self.held.offset, note=self.note)
+        return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
 
     def waiting(self) -> int:
         """Returns how many wait for an offset to be recorded."""
@@ -288,7 +302,17 @@ class PartitionTable:
             elif row.state == "unsure":
                 self._let_go(row)
 
-    async def commit(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+    async def note(self, partition: Partition, note: Note | None) -> bool:
+        """Notes something beside a partition's offset, as commit does; returns whether it is ours.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
+        if (row := self.held_row(partition)) is not None:
+            row.note = note
+        return not await self.commit({partition: None})
+
+    async def commit(self, offsets: Mapping[Partition, str | None]) -> frozenset[Partition]:
         """Records ids, trying again while the service does not answer; returns the partitions that are not ours.
 
         It is carried out even if nobody waits for it any more.
@@ -392,22 +416,24 @@ class PartitionTable:
             again = await self._session.take([row.partition for row in doubtful])
             for row in doubtful:
                 self._note(row, again.get(row.partition))
-        sent = [(row, row.wish, row.waiting()) for row in rows if row.certain and row.partition in self._due]
+        sent = [
+            (row, row.wish, row.note, row.waiting(), row.request())
+            for row in rows
+            if row.certain and row.partition in self._due
+        ]
         if not sent:
             return
         try:
-            results = await self._session.commit(
-                [(row.held, wish) for row, wish, _ in sent if row.held is not None and wish is not None]
-            )
+            results = await self._session.commit([request for *_, request in sent])
         except BaseException:
-            for row, _, _ in sent:
+            for row, *_ in sent:
                 row.certain = False
             raise
-        for row, wish, waiting in sent:
+        for row, wish, note, waiting, _ in sent:
             self._note(row, results.get(row.partition))
             if not row.certain:
                 continue
-            if row.wish == wish:
+            if row.wish == wish and row.note == note:
                 del self._due[row.partition]
                 row.answer(recorded=True)
             else:

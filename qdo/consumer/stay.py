@@ -74,14 +74,15 @@ class Stay:
         """Whether the session is: it may know that it is in doubt before it says so."""
         return not self._signals.suspended and self._session.state == "connected"
 
-    async def run(self) -> None:
-        """Takes part in the group until the session is lost."""
+    async def run(self) -> bool:
+        """Takes part in the group until the session is lost, or it is to be left; returns whether it is lost."""
         looking = asyncio.create_task(self._look_on())
         looking.add_done_callback(self._signals.ended)
         try:
-            await self._signals.lost.wait()
+            await self._signals.over.wait()
         finally:
             await cancel(looking)
+        return self._signals.lost.is_set()
 
     async def abandon(self) -> None:
         """Gives up what is left, tells the owner that it is lost, and ends the session if it has not ended."""

@@ -58,12 +58,14 @@ class Signals:
     Attributes:
         changed: There is something to look at.
         lost: The session is over.
+        over: It is, or is to be left.
         suspended: Nobody answers at present.
     """
 
     def __init__(self, told: Callable[[Event], None]) -> None:
         self.changed = asyncio.Event()
         self.lost = asyncio.Event()
+        self.over = asyncio.Event()
         self.suspended = False
         self._told = told
 
@@ -73,6 +75,7 @@ class Signals:
             return
         if event == "lost":
             self.lost.set()
+            self.over.set()
         elif event != "changed":
             self.suspended = event == "suspended"
         self.changed.set()

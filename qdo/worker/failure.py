@@ -19,12 +19,17 @@ class StopWorker(Exception):
     """Raised by a handler: the worker ends cleanly, and this message counts as not handled."""
 
 
+class WorkerLost(Exception):
+    """A worker had the message in hand when its session was lost: it crashed, or was held up for too long."""
+
+
 class Delivery(NamedTuple):
     """Where a message in hand comes from.
 
     Attributes:
         partition: The partition, with its queue.
-        attempt: From 1 on, counted in this worker: another worker that gets the message begins at 1 again.
+        attempt: From 1 on, counted in this worker: another worker that gets the message begins at 1 again. Only
+            attempts that ended with their worker are counted on.
     """
 
     partition: Partition

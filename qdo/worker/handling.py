@@ -11,12 +11,15 @@ from functools import partial
 from itertools import count
 from random import random
 from time import time
+from typing import Protocol
 
 from qdo import deadletters
+from qdo.coordination import Note, Offset
 from qdo.deadletters import Cause
+from qdo.errors import QdoError, TimeLimit
 from qdo.partitions import Partition
 from qdo.worker.deciding import Again, Bury, End, Skip, decide
-from qdo.worker.failure import Delivery, Failure, Ran
+from qdo.worker.failure import Delivery, Failure, Ran, WorkerLost
 from qdo.worker.hooks import Hooks
 from qdo.worker.keys import key_by
 from qdo.worker.lanes import Held, KeyedLane, Lane, OrderedLane, Run
@@ -28,6 +31,7 @@ from qdo.worker.reporting import report
 from qdo.worker.running import Runner
 from qdo.worker.settings import WorkerSettings
 from qdo.worker.stays import Stay
+from qdo.worker.suspicion import Suspicion
 from queuey.client import AsyncClient, Message
 
 logger = logging.getLogger("qdo.worker")
@@ -38,6 +42,29 @@ none."""
 _LONG = 60.0
 """Seconds for which a handler has had a message when the log says so first."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_STOPPING_SECONDS = 5.0
+"""For a handler that was cancelled to end."""
+_NOTING_SECONDS = 2.0
+"""To record that nothing is in hand, before a partition is handed back."""
+
+
+class Owned(Protocol):
+    """What is known of the partitions that are handled; see :class:`qdo.consumer.AsyncConsumer`."""
+
+    client: AsyncClient
+
+    @property
+    def connected(self) -> bool:
+        """Whether they are surely owned."""
+
+    def found(self, partition: Partition) -> Offset:
+        """Returns what was recorded when it was taken."""
+
+    async def note(self, partition: Partition, note: Note | None) -> None:
+        """Notes what was begun of it."""
+
+    def rejoin(self) -> None:
+        """Hands everything back and joins again."""
 
 
 class Handling:
@@ -45,7 +72,7 @@ class Handling:
 
     Args:
         runner: Where handlers run.
-        client: Stores dead letters.
+        owned: Knows of the partitions, and has the client that stores dead letters.
         progress: Told how far partitions are handled.
         settings: What to do with failures, and how much to take at once.
         hooks: Called when something fails.
@@ -57,7 +84,7 @@ class Handling:
     def __init__(
         self,
         runner: Runner,
-        client: AsyncClient,
+        owned: Owned,
         progress: Progress,
         settings: WorkerSettings,
         hooks: Hooks,
@@ -69,11 +96,11 @@ class Handling:
         self.busy: set[Partition] = set()
         """Partitions that are to get no more messages now."""
         self._runner = runner
-        self._client = client
         self._progress = progress
         self._settings = settings
         self._hooks = hooks
         self._metrics = metrics
+        self._owned = owned
         self._changed = changed
         self._end = end
         self._key = key_by(settings.by) if settings.by is not None else None
@@ -81,6 +108,14 @@ class Handling:
         self._stays: dict[Partition, Stay] = {}
         self._ghosts: dict[Stay, None] = {}
         self._line: deque[Stay] = deque()
+        self._suspect: Stay | None = None
+        """Of its messages one is in hand that nothing else that is suspected may be in hand beside."""
+        self._only = False
+        """Nothing else at all may be in hand beside it."""
+        self._given: dict[Partition, asyncio.Task[None]] = {}
+        """Partitions that go to others because a message of them is in hand for too long."""
+        self._aside: list[Stay] = []
+        """Those that wait for that to end."""
         self._running = 0
         self._held = 0
         self._halted = False
@@ -97,17 +132,36 @@ class Handling:
         """Takes messages that come after those taken before."""
         stay = self._stays.get(partition)
         if stay is None:
-            stay = self._stays[partition] = Stay(partition, self._new_lane(), self._ghost_ended)
+            found, settings = self._owned.found(partition), self._settings
+            suspicion = Suspicion(found, settings.commit_messages, settings.retry.attempts)
+            ordered = OrderedLane() if not suspicion.over else self._new_lane()
+            stay = Stay(partition, ordered, self._ghost_ended, None if suspicion.over else suspicion)
+            self._stays[partition] = stay
+        elif stay.suspicion is not None and stay.suspicion.over and not stay.lane.count:
+            stay.suspicion, stay.lane = None, self._new_lane()
         stay.lane.add(messages)
         self._held += len(messages)
         self._queue(stay)
 
     def dispatch(self) -> None:
-        """Begins as many runs as there are places for."""
-        while self._line and self._running < self._runner.slots and not self._halted:
+        """Begins as many runs as there are places for, as long as the partitions are surely ours."""
+        while self._line and self._running < self._runner.slots and not self._halted and self._owned.connected:
+            if self._only:
+                return
             stay = self._line.popleft()
+            suspect = stay.suspect if stay.open else None
+            if suspect is not None:
+                if self._suspect is not None:
+                    self._aside.append(stay)
+                    continue
+                last = stay.suspicion is not None and stay.suspicion.last(suspect)
+                if last and any(each.runs for each in self._stays.values()):
+                    self._line.appendleft(stay)  # nothing else begins before it can be the only one
+                    return
+                self._suspect, self._only = stay, last
+                stay.charge(suspect)
             stay.queued = False
-            run = stay.lane.take(self._pace.messages) if stay.open else None
+            run = stay.lane.take(1 if suspect is not None else self._pace.messages) if stay.open else None
             if run is not None:
                 self._begin(stay, run)
                 self._queue(stay)
@@ -136,7 +190,11 @@ class Handling:
             for stay in (*self._stays.values(), *self._ghosts)
             for control, run in stay.runs.items()
         ]
-        self._metrics.oldest = max((self._age(*each, now) for each in runs), default=0.0)
+        ages = [self._age(*each, now) for each in runs]
+        self._metrics.oldest = max(ages, default=0.0)
+        for (stay, control, run), age in zip(runs, ages, strict=True):
+            if age >= self._settings.stalled_after and not stay.closed:
+                self._stalled(stay, control, run, age)
         if self._key is not None:
             return
         for stay in self._stays.values():
@@ -170,6 +228,36 @@ class Handling:
             )
         return age
 
+    def _stalled(self, stay: Stay, control: Control, run: Run, age: float) -> None:
+        """A message is in hand for too long: has its handler stopped, or gives its partition to somebody else."""
+        if not control.abandoned:
+            control.abandoned = True
+            if self._runner.abandon(control):
+                return
+        elif age < self._settings.stalled_after + _STOPPING_SECONDS:
+            return
+        stay.close()
+        task = asyncio.get_running_loop().create_task(self._give_away(stay, control, run))
+        self._given[stay.partition] = task
+
+    async def _give_away(self, stay: Stay, control: Control, run: Run) -> None:
+        """Notes that a message was in hand for too long, and leaves the group to join again."""
+        message, place = run.messages[control.handled], Delivery(stay.partition, run.attempt)
+        failure = self._too_long()
+        report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
+        self._metrics.count("failed", stay.partition.queue.name)
+        self._hooks.call("failed", message, place, failure)
+        self._settle_begun(stay)
+        try:
+            await self._owned.note(stay.partition, Note(message.id, run.attempt - 1, alone=True, last=True))
+        except QdoError as error:
+            logger.warning("what was in hand of %s could not be noted: %s", stay.partition, error)
+        self._remove([stay])
+        self._owned.rejoin()
+
+    def _too_long(self) -> Failure:
+        return Failure.of(TimeLimit(f"the handler did not come to an end in {self._settings.stalled_after:g} s"))
+
     async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
         """Finishes what is in hand of some partitions, or of all; they count as handled as far as they came.
 
@@ -192,7 +280,9 @@ class Handling:
         unfinished = [stay for stay in stays if not stay.quiet and not stay.void]
         for stay in unfinished:
             self._settle_begun(stay)
+        await self._take_notes_back(stays)
         self._remove(stays)
+        self._readmit(partitions)
         return not unfinished
 
     async def until_ended(self, deadline: float) -> None:
@@ -205,6 +295,15 @@ class Handling:
     def void(self, partitions: Collection[Partition]) -> None:
         """Lets nothing count any more that is in hand of some partitions."""
         self._remove([stay for stay in self._stays.values() if stay.partition in partitions])
+        self._readmit(partitions)
+
+    def _readmit(self, partitions: Collection[Partition] | None) -> None:
+        """Takes messages again, once they are ours again, of partitions that were given away."""
+        for partition in list(self._given):
+            if partitions is None or partition in partitions:
+                del self._given[partition]
+                self.busy.discard(partition)
+                self._changed()
 
     def _shut(self, stays: Iterable[Stay]) -> None:
         for stay in stays:
@@ -237,6 +336,7 @@ class Handling:
             del self._stays[stay.partition]
             self._held -= stay.lane.count
             stay.cancel()
+            self._cleared(stay)
             if stay.quiet:
                 self.busy.discard(stay.partition)
             else:
@@ -271,8 +371,29 @@ class Handling:
         stay.begin(control, run)
         self._running += 1
         self._metrics.in_flight = self._running
-        future = self._runner.start(run, Delivery(stay.partition, run.attempt), control)
+        future: asyncio.Future[Ran]
+        if stay.suspicion is None:
+            future = self._runner.start(run, Delivery(stay.partition, run.attempt), control)
+        else:
+            future = asyncio.get_running_loop().create_task(self._run_noted(stay, stay.suspicion, run, control))
         future.add_done_callback(partial(self._ended, stay, run, control))
+
+    async def _run_noted(self, stay: Stay, suspicion: Suspicion, run: Run, control: Control) -> Ran:
+        """Runs messages of a partition that was lost before, with a note of them for whoever has it next."""
+        if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # a guilty one; see Stay.charge
+            return Ran(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
+        note, ran = suspicion.note(run.messages), Ran(0)
+        try:
+            await self._owned.note(stay.partition, note)
+            if not (stay.void or control.halt):
+                ran = await self._runner.start(run, Delivery(stay.partition, run.attempt), control)
+                suspicion.handled(ran.handled)
+            if note.alone and not stay.void:
+                end = note.until if ran.handled else None
+                await self._owned.note(stay.partition, suspicion.restored(end))
+        except QdoError as error:
+            logger.warning("what is in hand of %s cannot be noted: %s", stay.partition, error)
+        return ran
 
     def _ended(self, stay: Stay, run: Run, control: Control, future: asyncio.Future[Ran]) -> None:
         """A run has ended; nobody but the worker's log would hear of an error here."""
@@ -285,13 +406,36 @@ class Handling:
     def _take_back(self, stay: Stay, run: Run, control: Control, ran: Ran) -> None:
         self._running -= 1
         self._metrics.in_flight = self._running
+        self._cleared(stay)
         self._metrics.ran(stay.partition.queue.name, ran)
         self._pace.ran(ran.handled, ran.seconds + sum(ran.slow))
+        if control.abandoned and ran.failure is None and ran.handled < len(run.messages):
+            ran = ran._replace(failure=self._too_long())
         if not stay.void:
             self._settle(stay, run, ran)
         stay.ended(control)
         self.dispatch()
         self._changed()
+
+    def _cleared(self, stay: Stay) -> None:
+        """Of a partition nothing is in hand any more that no other suspect may be in hand beside."""
+        if self._suspect is stay:
+            self._suspect, self._only = None, False
+            self._line.extend(self._aside)
+            self._aside.clear()
+
+    async def _take_notes_back(self, stays: Iterable[Stay]) -> None:
+        """Restores what was noted of partitions that are handed back: being handed over is no fault of a message."""
+        left = [
+            self._owned.note(stay.partition, stay.suspicion.restored(stay.lane.end))
+            for stay in stays
+            if stay.suspicion is not None and not stay.void and stay.suspicion.stale(stay.lane.end)
+        ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_NOTING_SECONDS):
+                for failed in await asyncio.gather(*left, return_exceptions=True):
+                    if isinstance(failed, Exception):
+                        logger.warning("what was in hand could not be noted: %s", failed)
 
     def _settle(self, stay: Stay, run: Run, ran: Ran) -> None:
         failure = ran.failure
@@ -364,7 +508,7 @@ class Handling:
         for doublings in count():
             try:
                 target = await deadletters.bury(
-                    self._client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
+                    self._owned.client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
                 self._metrics.note("dead_letter_failures")

@@ -135,9 +135,18 @@ class OrderedLane:
         self._messages = [*self._messages[self._at :], *messages] if self.full else messages
         self._at = 0
 
+    @property
+    def first(self) -> Message | None:
+        """The next message, if it may be handled now."""
+        return None if self._running or self._held or not self.full else self._messages[self._at]
+
+    def charge(self, attempts: int) -> None:
+        """Counts so many attempts of the next message, if there were no more."""
+        self._attempt = max(self._attempt, attempts + 1)
+
     def take(self, most: int) -> Run | None:
         """Returns the next messages; see :class:`Lane`."""
-        if self._running or self._held or not self.full:
+        if self.first is None:
             return None
         self._running = True
         if self._attempt > 1:

@@ -46,9 +46,10 @@ class Control:
         since: When that was another number, by the loop's clock.
         told: After how many seconds without another one somebody was told last.
         tell: Called when it is set, for whoever cannot look.
+        abandoned: Its message in hand did not come to an end in time.
     """
 
-    __slots__ = ("halt", "handled", "seen", "since", "tell", "told")
+    __slots__ = ("abandoned", "halt", "handled", "seen", "since", "tell", "told")
 
     def __init__(self) -> None:
         self.halt = False
@@ -57,6 +58,7 @@ class Control:
         self.since = 0.0
         self.told = 0.0
         self.tell: Callable[[], None] | None = None
+        self.abandoned = False
 
     def stop(self) -> None:
         """Ends the run after the message in hand."""

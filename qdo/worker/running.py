@@ -26,6 +26,13 @@ class Runner(Protocol):
     def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
         """Begins a run. The future has its end, whatever happens; it never raises."""
 
+    def abandon(self, control: Control) -> bool:
+        """Ends one run whose message in hand takes too long; returns whether it ends, or else makes room for another.
+
+        Args:
+            control: Of the run.
+        """
+
     def give_up(self) -> bool:
         """Ends what is running as far as that is possible: tasks and processes are stopped, threads cannot be.
 

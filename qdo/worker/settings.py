@@ -26,6 +26,7 @@ _RANGES = (
     ("batch", 1, 100_000),
     ("slice", 0.001, 60),
     ("time_limit", 0.001, _DAY),
+    ("stalled_after", 0.1, _DAY),
     ("dead_ttl", 1, 33_554_432),
     ("commit_messages", 1, 1_000_000),
     ("commit_seconds", 0.001, 3600),
@@ -51,6 +52,9 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         on_failure: What becomes of a message that failed at last: put into the queue of dead letters, skipped (it is
             logged), the worker stops without marking it, or it is tried for ever.
         time_limit: How long one attempt may take; None: as long as it likes. Not for threads.
+        stalled_after: How long a message may be in hand. Then its attempt has failed: an async handler is cancelled, a
+            process killed. A thread cannot be stopped, so the worker leaves it, hands its partitions back and joins
+            again. A worker that is held up as a whole, so that it can do nothing, is out of its group after so long.
         dead_queue: Queue for dead letters; None: the message's own with ``.dead`` behind.
         dead_ttl: How long dead letters are kept.
         bury_dead: Whether messages of a queue of dead letters may become dead letters of that queue in turn. If not
@@ -72,6 +76,7 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
     on_failure: OnFailure = "dead-letter"
     time_limit: float | None = None
+    stalled_after: float = 300.0
     dead_queue: str | None = None
     dead_ttl: int = TTL
     bury_dead: bool = False

@@ -16,8 +16,10 @@ import asyncio
 from collections.abc import Callable
 
 from qdo.partitions import Partition
-from qdo.worker.lanes import Lane, Run
+from qdo.worker.lanes import Lane, OrderedLane, Run
 from qdo.worker.loops import Control
+from qdo.worker.suspicion import Suspicion
+from queuey.client import Message
 
 
 class Stay:
@@ -27,6 +29,7 @@ class Stay:
         partition: The partition.
         lane: Its messages.
         ended: Called when it is void and nothing of it is in hand any more.
+        suspicion: Of messages that were in hand when a session was lost; None: there is none.
 
     Attributes:
         closed: Nothing new begins, but for what fills gaps.
@@ -35,9 +38,12 @@ class Stay:
         queued: It is in the line of those that have something to do.
     """
 
-    def __init__(self, partition: Partition, lane: Lane, ended: Callable[[Stay], None]) -> None:
+    def __init__(
+        self, partition: Partition, lane: Lane, ended: Callable[[Stay], None], suspicion: Suspicion | None = None
+    ) -> None:
         self.partition = partition
         self.lane = lane
+        self.suspicion = suspicion
         self.closed = False
         self.filling = False
         self.void = False
@@ -62,6 +68,19 @@ class Stay:
     def quiet(self) -> bool:
         """Whether nothing is in hand."""
         return self._quiet.is_set()
+
+    @property
+    def suspect(self) -> Message | None:
+        """Its next message, if no other suspect is to be in hand beside it."""
+        first = self.lane.first if isinstance(self.lane, OrderedLane) else None
+        return first if first is not None and self.suspicion is not None and self.suspicion.narrowed(first) else None
+
+    def charge(self, suspect: Message) -> None:
+        """Counts the attempts of its next message that ended with their session; a guilty one is still at the last."""
+        assert self.suspicion is not None  # noqa: S101 - there is a suspect
+        assert isinstance(self.lane, OrderedLane)  # noqa: S101 - likewise
+        if lost := self.suspicion.lost(suspect):
+            self.lane.charge(lost - self.suspicion.guilty(suspect))
 
     def begin(self, control: Control, run: Run) -> None:
         """A run begins."""

@@ -45,7 +45,7 @@ class Tasks:
         self._limit = limit
         self._entered = AsyncExitStack()
         self._context: Any = None
-        self._running: set[asyncio.Task[Ran]] = set()
+        self._running: dict[Control, asyncio.Task[Ran]] = {}
 
     async def open(self) -> None:
         """Enters the context."""
@@ -58,13 +58,18 @@ class Tasks:
                 self._handler, self._context, run.messages, place, control, self._seconds, self._hooks, self._limit
             )
         )
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running[control] = task
+        task.add_done_callback(lambda _: self._running.pop(control, None))
         return task
+
+    def abandon(self, control: Control) -> bool:
+        """Cancels the run."""
+        self._running[control].cancel()
+        return True
 
     def give_up(self) -> bool:
         """Cancels what is running."""
-        for task in self._running:
+        for task in self._running.values():
             task.cancel()
         return True
 

@@ -61,6 +61,11 @@ class Threads:
         self._jobs.put((future, run, place, control))
         return future
 
+    def abandon(self, control: Control) -> bool:  # noqa: ARG002 - whichever it is, it cannot be stopped
+        """Lets another thread begin; this one counts no more."""
+        self.slots += 1
+        return False
+
     def give_up(self) -> bool:
         """Does nothing: each run ends after its message in hand, if that ever ends."""
         return False
@@ -78,11 +83,12 @@ class Threads:
                 run_plain, self._handler, self._context, run.messages, place, control, self._seconds, self._hooks
             )
             try:
-                future.get_loop().call_soon_threadsafe(self._settle, future, ran)
+                future.get_loop().call_soon_threadsafe(self._settle, future, ran, control)
             except RuntimeError:
                 return  # the loop is closed: nobody waits any more
 
-    def _settle(self, future: asyncio.Future[Ran], ran: Ran) -> None:
+    def _settle(self, future: asyncio.Future[Ran], ran: Ran, control: Control) -> None:
         self._busy -= 1
+        self.slots -= control.abandoned
         if not future.done():
             future.set_result(ran)

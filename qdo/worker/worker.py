@@ -69,7 +69,8 @@ class Worker:
 
     Everything before the first unfinished message of a partition is recorded as processed, nothing behind it. So each
     message is handled at least once: again after a crash, and after a failure as the settings say. How often a message
-    was tried is counted in this worker only.
+    was tried is counted in this worker only, but for attempts that took their worker with them: those count on, so that
+    such a message becomes a dead letter, too.
 
     Args:
         handler: ``handle(message, context)``, plain or async, or its name, ``module:function``. Returning means done.
@@ -106,12 +107,16 @@ class Worker:
             raise InvalidArgument(
                 "a worker commits what was handled; its consumer is not to commit what was handed out"
             )
+        if not self.settings.processes:
+            consumer.coordinator.outlast = self.settings.stalled_after
         self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
-        self._runner = _runner(self.settings, handler, context, self._hooks, process_setup)
+        # Who was stopped for longer than the session begins no other message of a run when it wakes.
+        seconds = min(self.settings.slice, consumer.coordinator.session_timeout)
+        self._runner = _runner(self.settings, seconds, handler, context, self._hooks, process_setup)
         self._progress = Progress(consumer, self.settings, self.metrics)
         self._handling = Handling(
             self._runner,
-            consumer.client,
+            consumer,
             self._progress,
             self.settings,
             self._hooks,
@@ -381,6 +386,7 @@ class _Signals:
 
 def _runner(
     settings: WorkerSettings,
+    seconds: float,
     handler: Handler | str,
     context: Context | str | None,
     hooks: Hooks,
@@ -399,10 +405,11 @@ def _runner(
     if settings.processes:
         name = handler if isinstance(handler, str) else handlers.name_of(found, "handler")
         made = factory and (context if isinstance(context, str) else handlers.name_of(factory, "context"))
-        hello = Hello(list(sys.path), process_setup, name, made, settings.slice)
-        return Processes(hello, settings.processes, settings.time_limit, hooks)
+        hello = Hello(list(sys.path), process_setup, name, made, seconds)
+        limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
+        return Processes(hello, settings.processes, limit, hooks)
     if handlers.is_async(found):
-        return Tasks(found, factory, settings.tasks, settings.slice, hooks, settings.time_limit)
+        return Tasks(found, factory, settings.tasks, seconds, hooks, settings.time_limit)
     if settings.time_limit is not None:
         raise InvalidArgument("a thread cannot be stopped, so a plain handler has a time limit with processes only")
-    return Threads(found, factory, settings.threads, settings.slice, hooks)
+    return Threads(found, factory, settings.threads, seconds, hooks)

@@ -206,7 +206,7 @@ class RecordingSession(Session):
     async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
         """See the contract."""
         wanted = list(offsets)
-        given = {held.partition: (held.version, identifier) for held, identifier in wanted}
+        given = {held.partition: (held.version, identifier or "") for held, identifier in wanted}
         return await self._scribe.call(
             self._life, "commit", given, lambda: self._inner.commit(wanted), lambda held: held
         )

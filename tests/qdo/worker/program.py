@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import logging
+import math
+import re
 import sys
 import time
 from pathlib import Path
@@ -12,16 +15,37 @@ from typing import Any
 
 from qdo.consumer import AsyncConsumer
 from qdo.coordination.opening import open_coordinator
-from qdo.worker import Worker, WorkerSettings
+from qdo.worker import Retry, Worker, WorkerSettings
 from queuey.client import AsyncClient, Message
 from queuey.client.profile import read_profile
 
 
 def handle(message: Message, context: object) -> None:
-    """Takes as many seconds as the body says."""
+    """Takes as many seconds as the body says; ``crash``, ``hold`` and ``wait`` do what they are called."""
     _say("begun", message)
-    time.sleep(_seconds(message))
+    what, _, how = message.body.partition(" ")
+    if what == "crash":
+        ctypes.string_at(0)
+    elif what == "hold":
+        hold(float(how))
+    elif what == "wait":
+        while not Path(how).exists():
+            time.sleep(0.01)
+    else:
+        time.sleep(_seconds(message))
     _say("done", message)
+
+
+def hold(seconds: float) -> None:
+    """Matches a regular expression that takes at least so long, in one call that lets no other thread run."""
+    length = 18
+    while True:
+        begun = time.perf_counter()
+        re.match("(a+)+$", "a" * length + "b")
+        took = time.perf_counter() - begun
+        if took >= seconds:
+            return
+        length += max(1, math.ceil(math.log2(seconds / took)))
 
 
 async def handle_async(message: Message, context: object) -> None:
@@ -47,7 +71,9 @@ async def main(profile: str, coordination: str, queue: str, options: dict[str, A
     if options.pop("async", False):
         handler = handle_async
     async with AsyncClient(where.url, key=where.key) as client:
-        coordinator = open_coordinator(coordination, "group", session_timeout=20.0)
+        coordinator = open_coordinator(coordination, "group", session_timeout=options.pop("session", 20.0))
+        if "attempts" in options:
+            options["retry"] = Retry(attempts=options.pop("attempts"), base=0.001, cap=0.001)
         try:
             consumer = AsyncConsumer(client, coordinator, queues=[queue])
             return await Worker(handler, consumer, settings=WorkerSettings(**options)).serve(signals=True)

@@ -127,6 +127,6 @@ async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coo
     held = (await mine.take([ONE]))[ONE]
     assert await other.commit([(held, "1")]) == {ONE: None}
     assert await coordinator.offsets() == {}
-    other._ownership._held.add(ONE)
+    other._ownership._held[ONE] = held
     assert (await other.commit([(held, "1")]))[ONE]
     assert (await coordinator.offsets())[ONE].id == "1"

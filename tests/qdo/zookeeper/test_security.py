@@ -182,10 +182,23 @@ async def test_tls(guarded: Guarded, open_one: Open) -> None:
     assert len(await (await open_one(f"{url}?ca={guarded.ca}&cert={guarded.ca}&key={both}")).owners()) == 200
 
 
-async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, open_one: Open) -> None:
+async def test_tls_by_way_of_the_process_that_keeps_the_session(guarded: Guarded) -> None:
+    """It is that process that talks to the server then."""
+    both = guarded.ca.with_name("server-both.pem")
+    url = f"zookeeper://{guarded.secure}/{unique_name('qdo')}?ca={guarded.ca}&cert={both}"
+    coordinator = open_coordinator(url, "group")
+    coordinator.outlast = 60.0
+    await coordinator.open()
+    await (await work(coordinator)).leave()
+    await coordinator.close()
+
+
+@pytest.mark.parametrize("outlast", [0.0, 60.0])
+async def test_a_server_that_nobody_vouches_for_is_not_trusted(guarded: Guarded, outlast: float) -> None:
     """Neither with another authority nor with those of the machine; the error says what is wrong."""
     for ca in (f"ca={guarded.stranger}", "tls=yes"):
-        coordinator = open_coordinator(f"zookeeper://{guarded.secure}?{ca}", "group", connect_timeout=1.0)
+        coordinator = open_coordinator(f"zookeeper://{guarded.secure}?{ca}", "group", connect_timeout=2.0)
+        coordinator.outlast = outlast
         with pytest.raises(CoordinationLost, match="certificate"):
             await coordinator.open()
         await coordinator.close()

@@ -66,20 +66,19 @@ CALLS = 55
 """So many calls a life has at most; the last places find none to spoil."""
 
 
+def member(service: Scripted, owner: Diary, **terms: Any) -> Group:  # noqa: ANN401 - any of its terms
+    """A member that sees everything at once, without pauses."""
+    service.queues = dict(SEEN)
+    return group_of(service, owner, draw=lambda: 0.0, **terms)
+
+
 @pytest.mark.parametrize("fault", get_args(Fault))
 async def test_a_fault_at_any_call_is_lived_through(fault: Fault) -> None:
     """Wherever it strikes: everything comes to rest, the owner is told in order, and in the end nothing is left."""
     struck = 0
     for place in range(1, CALLS):
         service, owner = Scripted(), Diary()
-        service.queues = dict(SEEN)
-        group = Group(
-            service,
-            "a",
-            owner,
-            queues=Catalogue(service, WANTS),
-            terms=Terms(settle=0.0, draw=lambda: 0.0, recheck=0.01 if "in" in fault else 60.0),
-        )
+        group = member(service, owner, recheck=0.01 if "in" in fault else 60.0)
         service.faults[place] = fault
         await live(group, service, owner)
         struck += not service.faults
@@ -127,14 +126,7 @@ async def test_whatever_comes_together_it_ends_well(seed: int) -> None:
     """When it is over all is as it should be, and the owner was told everything in order."""
     chance = random.Random(seed)
     service, owner = Scripted(), Diary()
-    service.queues = dict(SEEN)
-    group = Group(
-        service,
-        "a",
-        owner,
-        queues=Catalogue(service, WANTS),
-        terms=Terms(settle=0.0, draw=lambda: 0.0, revoke_timeout=chance.choice([0.0, 5.0])),
-    )
+    group = member(service, owner, revoke_timeout=chance.choice([0.0, 5.0]))
     await group.start()
     await storm(chance, group, service, owner)
     if chance.random() < 0.5:

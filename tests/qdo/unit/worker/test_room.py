@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qdo.coordination import Note, Offset
 from qdo.partitions import Partition, Queue
 from qdo.worker.failure import Delivery, Failure, Ran
 from qdo.worker.handling import Handling
@@ -35,14 +36,50 @@ def messages(count: int, partition: int) -> list[Message]:
     return [Message(f"{number:032x}", "0", partition, "x", None, {}) for number in range(count)]
 
 
-async def handling(handler: Any, ended: list[object] | None = None, **options: Any) -> Handling:  # noqa: ANN401 - a handler, and settings of any type
+class Owned:
+    """What is recorded of partitions.
+
+    Attributes:
+        offsets: As they were found.
+        noted: What was noted, in order.
+        connected: They are surely owned.
+        rejoined: How often the group was left to join again.
+    """
+
+    client: Any = None
+
+    def __init__(self, **offsets: Offset) -> None:
+        self.offsets = offsets
+        self.noted: list[tuple[int, Note | None]] = []
+        self.connected = True
+        self.rejoined = 0
+
+    def found(self, partition: Partition) -> Offset:
+        """See the protocol; ``p1`` is partition 1."""
+        return self.offsets.get(f"p{partition.number}", Offset())
+
+    async def note(self, partition: Partition, note: Note | None) -> None:
+        """See the protocol."""
+        self.noted.append((partition.number, note))
+
+    def rejoin(self) -> None:
+        """See the protocol."""
+        self.rejoined += 1
+
+
+async def handling(
+    handler: Any,  # noqa: ANN401 - any handler
+    ended: list[object] | None = None,
+    owned: Owned | None = None,
+    **options: Any,  # noqa: ANN401 - settings of any type
+) -> Handling:
     """A worker's middle, with real threads."""
     settings, hooks = WorkerSettings(threads=2, **options), Hooks([], lambda _: None)
     runner = Threads(handler, None, 2, 0.5, hooks)
     await runner.open()
     return Handling(
         runner,
-        None,  # type: ignore[arg-type] # no dead letters here
+        owned or Owned(),
         Unrecorded(),  # type: ignore[arg-type]
         settings,
         hooks,

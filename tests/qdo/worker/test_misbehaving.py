@@ -1,0 +1,196 @@
+"""Handlers that hold the interpreter, crash their worker, or do not come to an end; workers that were stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qdo import deadletters
+from qdo.coordination import Coordinator
+from qdo.partitions import Queue
+from qdo.worker import Retry, exits
+from queuey.client import Message, Outgoing, QueueNotFound
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import backend, service
+from tests.qdo.worker.conftest import Floor, quick, until
+from tests.qdo.worker.test_signals import Program
+from tests.served import Served
+
+__all__ = ["backend", "service"]
+
+Start = Callable[..., Program]
+SESSIONS = 3
+
+
+@pytest.fixture
+def start(running: Served, service: Service) -> Iterator[Start]:
+    """Starts workers of a group on each coordination service, with short sessions."""
+    with ExitStack() as started:
+
+        def begin(queue: Queue, **options: Any) -> Program:  # noqa: ANN401 - of WorkerSettings
+            options = {"session": service.short, **options}
+            program = Program(running.profile_path, service.url, queue.name, options)
+            started.callback(program.kill)
+            return program
+
+        yield begin
+
+
+@pytest.fixture
+async def group(service: Service) -> AsyncIterator[Coordinator]:
+    """Looks at the group from outside."""
+    coordinator = service.coordinator()
+    await coordinator.open()
+    yield coordinator
+    await coordinator.close()
+
+
+async def dead(floor: Floor, queue: Queue) -> list[tuple[str | bytes, int]]:
+    """Gives the dead letters of a queue: body and attempts."""
+    try:
+        return [(each.body, each.cause.attempts) async for each in deadletters.letters(floor.site.client, queue.name)]
+    except QueueNotFound:
+        return []
+
+
+async def test_a_handler_that_holds_the_interpreter_keeps_its_session(
+    floor: Floor, start: Start, service: Service, group: Coordinator
+) -> None:
+    """A regular expression that runs for three times of the session, in a plain function, with the default settings."""
+    queue = await floor.site.queue()
+    receipt = await floor.site.client.send(queue.name, f"hold {SESSIONS * service.short}")
+    first = start(queue)
+    await asyncio.to_thread(first.wait_for, "begun hold")
+    second = start(queue)
+    await asyncio.to_thread(first.wait_for, "done hold")
+    async with asyncio.timeout(60):
+        while {offset.id for offset in (await group.offsets()).values()} != {receipt.id}:  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.01)
+    assert [*first.said("begun"), *second.said("begun")] == [f"hold {SESSIONS * service.short}"]
+    assert not [line for line in first.lines if "lost" in line]
+
+
+async def test_a_message_that_crashes_its_worker_is_given_up(floor: Floor, start: Start) -> None:
+    """After as many workers as it may have attempts; what lies behind and beside it is handled."""
+    queue = await floor.site.queue(partitions=2)
+    await floor.site.client.send_many(
+        queue.name,
+        [
+            *(Outgoing(body, partition=1) for body in ("before", "crash", "behind")),
+            *(Outgoing(f"beside{number} 0.2", partition=2) for number in range(12)),
+        ],
+    )
+    lives: list[Program] = []
+    while not lives or not await dead(floor, queue):
+        lives.append(start(queue, attempts=3))
+        await asyncio.to_thread(_ended_or_done, lives[-1], "done behind")
+    await until(lambda: "beside11 0.2" in [done for life in lives for done in life.said("done")])
+    begun = [body for life in lives for body in life.said("begun")]
+    assert begun.count("crash") == 3
+    assert await dead(floor, queue) == [("crash", 3)]
+
+
+def _ended_or_done(program: Program, text: str) -> None:
+    """Waits until a worker says something, or has died."""
+    try:
+        program.wait_for(text)
+    except AssertionError:
+        assert program.end() == -signal.SIGSEGV
+
+
+async def test_being_handed_over_costs_no_attempt(floor: Floor, start: Start, tmp_path: Path) -> None:
+    """A message that was in hand at losses is handed over again and again, unfinished, and is handled in the end."""
+    queue = await floor.site.queue()
+    go_on = tmp_path / "go_on"
+    await floor.site.client.send(queue.name, f"wait {go_on}")
+    for _ in range(2):
+        killed = start(queue, attempts=4)
+        await asyncio.to_thread(killed.wait_for, "begun wait")
+        killed.kill()
+    for _ in range(4):
+        drained = start(queue, attempts=4, drain=0.05)
+        await asyncio.to_thread(drained.wait_for, "begun wait")
+        drained.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(drained.end) == exits.UNFINISHED
+    last = start(queue, attempts=4)
+    await asyncio.to_thread(last.wait_for, "begun wait")
+    go_on.touch()
+    await asyncio.to_thread(last.wait_for, "done wait")
+    assert await dead(floor, queue) == []
+
+
+async def test_a_worker_that_wakes_after_its_session_begins_nothing(
+    floor: Floor, start: Start, group: Coordinator
+) -> None:
+    """It was stopped: the message in hand comes to its end, and nothing follows before the worker knows."""
+    queue = await floor.site.queue(partitions=3)
+    for number in (1, 2, 3):
+        bodies = [Outgoing(f"{number}:{at} 0.05", partition=number) for at in range(200)]
+        await floor.site.client.send_many(queue.name, bodies)
+    program = start(queue)
+    for number in (1, 2, 3):
+        await asyncio.to_thread(program.wait_for, f"begun {number}:")
+    program.process.send_signal(signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        while await group.members():  # noqa: ASYNC110 - nobody tells those outside
+            await asyncio.sleep(0.05)
+    before = len(program.lines)
+    program.process.send_signal(signal.SIGCONT)
+    await asyncio.to_thread(program.wait_for, "partitions lost")
+    after = program.lines[before:]
+    woken = after[: next(at for at, line in enumerate(after) if "partitions lost" in line)]
+    assert not [line for line in woken if line.startswith("begun")]
+
+
+async def test_a_thread_that_hangs_gives_its_partition_away(floor: Floor, caplog: pytest.LogCaptureFixture) -> None:
+    """Each time is an attempt; in the end it is a dead letter, and what lies behind and beside is handled."""
+    queue = await floor.site.queue(partitions=2)
+    outgoing = [Outgoing(body, partition=1) for body in ("before", "hang", "behind")]
+    await floor.site.client.send_many(queue.name, [*outgoing, Outgoing("beside", partition=2)])
+    release, begun = threading.Event(), []
+
+    def handle(message: Message, context: object) -> None:
+        begun.append(message.body)
+        if message.body == "hang":
+            release.wait(60)
+        floor.note(message, context)
+
+    settings = quick(stalled_after=0.3, commit_seconds=0.05, threads=2, retry=Retry(attempts=3, base=0.001, cap=0.001))
+    worker = await floor.worker(handle, queue, settings=settings)
+    with caplog.at_level(logging.INFO):
+        task = floor.start(worker)
+        await until(lambda: worker.metrics.oldest > 0.2)
+        await until(lambda: "behind" in floor.seen or task.done())
+        worker.stop()
+        assert await task == exits.ENDED
+    release.set()
+    assert begun.count("hang") == 3
+    assert sorted(floor.seen[:3]) == ["before", "behind", "beside"]
+    assert await dead(floor, queue) == [("hang", 3)]
+    assert [record for record in caplog.records if "cannot be stopped" in record.message]
+
+
+async def test_an_async_handler_that_hangs_is_cancelled(floor: Floor) -> None:
+    """That is a failed attempt; the worker keeps its partitions."""
+    queue = await floor.site.queue()
+    await floor.site.client.send_many(queue.name, ["hang", "behind"])
+    begun = []
+
+    async def handle(message: Message, context: object) -> None:
+        begun.append(message.body)
+        if message.body == "hang":
+            await asyncio.Event().wait()
+        floor.note(message, context)
+
+    worker = await floor.worker(handle, queue, settings=quick(stalled_after=0.3, commit_seconds=0.05))
+    assert await floor.serve_until(worker, 1) == exits.ENDED
+    assert begun == ["hang"] * 3 + ["behind"]
+    assert await dead(floor, queue) == [("hang", 3)]
