@@ -198,11 +198,10 @@ def _made(calls: Iterable[Call]) -> dict[str, list[tuple[int, Call]]]:
 
 
 def _fenced(history: History) -> Iterator[Violation]:
-    in_doubt: dict[str, int] = defaultdict(int)
+    in_doubt = history.released.copy()  # a release makes a version with ZooKeeper and none in a file
     for call in history.calls:
         for place in call.asked.versions:
-            # A release makes a version with ZooKeeper and none in a file.
-            in_doubt[place] += not call.known or call.asked.what == "release"
+            in_doubt[place] += not call.known
     for place, made in _made(history.calls).items():
         for text in (*_foreign(place, [call for _, call in made]), *_disordered(place, made, in_doubt[place])):
             yield Violation("fenced", text)
@@ -234,16 +233,18 @@ def _disordered(place: str, made: Sequence[tuple[int, Call]], in_doubt: int) -> 
 
 
 def _back(history: History) -> Iterator[Violation]:
+    doubtful = {place for call in history.calls if not call.known for place in call.asked.versions}
     for place, made in _made(history.calls).items():
         last: tuple[int, str] | None = None
         for version, call in made:
             if call.asked.what == "take":
                 found = call.answer and call.answer.ids.get(place)
-                if last is not None and last[0] == version - 1 and found != last[1]:
+                between = version - last[0] - 1 if last is not None else 0  # a release, or what nobody knows of
+                if last is not None and between <= (place not in doubtful) and found != last[1]:
                     yield Violation("back", f"goes on at {found}, not at {last[1]}: {_call(call, place)}")
                 identifier = found or (last and last[1])
             else:
-                identifier = call.asked.ids[place]
+                identifier = call.asked.ids.get(place) or (last and last[1])
             if last is not None and (identifier is None or order_of(identifier) < order_of(last[1])):
                 yield Violation("back", f"{identifier} after {last[1]}: {_call(call, place)}")
             if identifier is not None:

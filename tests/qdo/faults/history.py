@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -85,6 +85,7 @@ class History:
     Attributes:
         contents: Of each place in the end, the messages in order, each with id and body.
         calls: Takings and commits, by when they were asked for.
+        released: How often each place was to be released.
         stays: By place, in the order of their beginnings.
         strays: What was handled without any stay.
     """
@@ -103,6 +104,7 @@ class History:
         self.calls = [
             Call(each, answers.get((each.worker, each.call))) for each in self._all(Asked) if each.what != "release"
         ]
+        self.released = Counter(place for each in self._all(Asked) if each.what == "release" for place in each.versions)
         self.stays: dict[str, list[Stay]] = defaultdict(list)
         self.strays: list[Handled] = []
         self._live()

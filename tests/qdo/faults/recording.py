@@ -206,7 +206,9 @@ class RecordingSession(Session):
     async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
         """See the contract."""
         wanted = list(offsets)
-        given = {held.partition: (held.version, identifier or "") for held, identifier in wanted}
+        # What is only noted moves no offset.
+        moved = {held.partition: identifier for held, identifier in wanted if identifier != held.offset.id}
+        given = {held.partition: (held.version, moved.get(held.partition) or "") for held, _ in wanted}
         return await self._scribe.call(
             self._life, "commit", given, lambda: self._inner.commit(wanted), lambda held: held
         )

@@ -176,3 +176,17 @@ async def count_on(group: Crew, name: str) -> None:
         except (SessionLost, CoordinationLost):
             await asyncio.sleep(0)
         await asyncio.sleep(0)
+
+
+async def test_who_joins_again_hands_everything_back_before(crew: Make) -> None:
+    """Nothing of it is lost, it is a member again soon, and no count is lost."""
+    group = await crew("a", "b")
+    member = group.members["a"]
+    had = set(member.have)
+    await member.count()
+    member.group.rejoin()
+    await group.news.until(lambda: had <= member.times("revoke") and bool(member.have))
+    await group.agree()
+    assert not member.times("lost")
+    assert member.group.state == "active"
+    await group.check()
