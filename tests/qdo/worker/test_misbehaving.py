@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
@@ -194,3 +195,18 @@ async def test_an_async_handler_that_hangs_is_cancelled(floor: Floor) -> None:
     assert await floor.serve_until(worker, 1) == exits.ENDED
     assert begun == ["hang"] * 3 + ["behind"]
     assert await dead(floor, queue) == [("hang", 3)]
+
+
+async def test_a_thread_that_exits_is_a_failed_attempt(floor: Floor) -> None:
+    """``sys.exit`` in a plain function does not end the worker."""
+    queue = await floor.site.queue()
+    await floor.site.client.send_many(queue.name, ["exit", "behind"])
+
+    def handle(message: Message, context: object) -> None:
+        if message.body == "exit":
+            sys.exit(7)
+        floor.note(message, context)
+
+    worker = await floor.worker(handle, queue)
+    assert await floor.serve_until(worker, 1) == exits.ENDED
+    assert await dead(floor, queue) == [("exit", 3)]
