@@ -75,7 +75,7 @@ class Assigned:
                     row.held = Held(partition, Offset(identifier, time.time()), 0)
         return frozenset()
 
-    async def note(self, partition: Partition, note: Note | None) -> bool:
+    async def note(self, _partition: Partition, _note: Note | None) -> bool:
         """Notes nothing, as nothing is owned; returns False."""
         return False
 
