@@ -107,9 +107,10 @@ class Worker:
             raise InvalidArgument(
                 "a worker commits what was handled; its consumer is not to commit what was handed out"
             )
+        self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
+        consumer.attach(Callbacks(self._assigned, self._revoked, self._lost, self._suspended, self._resumed))
         if not self.settings.processes:
             consumer.coordinator.outlast = self.settings.stalled_after
-        self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
         # Who was stopped for longer than the session begins no other message of a run when it wakes.
         seconds = min(self.settings.slice, consumer.coordinator.session_timeout)
         self._runner = _runner(self.settings, seconds, handler, context, self._hooks, process_setup)
@@ -124,7 +125,6 @@ class Worker:
             changed=self._wake,
             end=self._end,
         )
-        consumer.attach(Callbacks(self._assigned, self._revoked, self._lost, self._suspended, self._resumed))
         self._lag_shown = registry is not None
         self._changed = asyncio.Event()
         self._asked = asyncio.Event()
