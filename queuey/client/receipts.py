@@ -20,9 +20,10 @@ without a receipt, never a receipt without a message. Lines survive the end of t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
@@ -42,6 +43,13 @@ from queuey.client.errors import (
 from queuey.client.results import Receipt
 from queuey.client.send_calls import Outgoing
 from queuey.client.wire import Place, encode, place_text
+
+try:
+    import fcntl
+except ImportError:  # on Windows
+    LOCKS = False
+else:
+    LOCKS = True
 
 DIGITS = 32
 """Of the hash. 128 bits: no two of any number of bodies agree by chance."""
@@ -113,7 +121,8 @@ class Journal:
         except OSError as error:
             raise ReceiptsError(f"{self._path} cannot be written: {error.strerror}") from error
         try:
-            self._torn = not _ends_with_a_line(self._file)
+            with _locked(self._file, alone=True):
+                self._torn = not _ends_with_a_line(self._file)
         except OSError as error:
             os.close(self._file)
             raise ReceiptsError(f"{self._path} is no file that receipts can be kept in: {error.strerror}") from error
@@ -167,9 +176,10 @@ class Journal:
             if self._torn:
                 data = b"\n" + data
             try:
-                while data:
-                    self._torn = True
-                    data = data[os.write(self._file, data) :]
+                with _locked(self._file, alone=False):
+                    while data:
+                        self._torn = True
+                        data = data[os.write(self._file, data) :]
             except OSError as error:
                 raise ReceiptsError(f"{self._path} cannot be written: {error.strerror}") from error
             self._torn = False
@@ -337,6 +347,24 @@ def _write_despite(journal: Journal, lines: Iterable[Line], error: BaseException
         journal.write(lines)
     except ReceiptsError as failed:
         error.add_note(f"Besides, no receipt says so: {failed}")
+
+
+@contextlib.contextmanager
+def _locked(file: int, *, alone: bool) -> Iterator[None]:
+    """Keeps programs that write apart from one that looks how the file ends: it could see half of a line.
+
+    Where the system or the file knows no locks, an empty line may come to stand between two others.
+    """
+    if not LOCKS:
+        yield
+        return
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _ends_with_a_line(file: int) -> bool:

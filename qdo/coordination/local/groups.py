@@ -155,8 +155,9 @@ def services(tx: Transaction, where: int | None) -> set[str]:
 
 def copy_offsets(tx: Transaction, where: int, former: str, service: str) -> int:
     """Copies offsets from one name of a service to another, where there is no row yet; returns how many."""
-    copy = """INSERT INTO partitions (grp, queue, number, version, offset, at, member)
-        SELECT grp, :new || substr(queue, length(:old) + 1), number, 0, offset, at, member FROM partitions
+    copy = """INSERT INTO partitions (grp, queue, number, version, offset, at, member, held, note)
+        SELECT grp, :new || substr(queue, length(:old) + 1), number, 0, offset, at, member,
+            held OR session IS NOT NULL, note FROM partitions
         WHERE grp = :grp AND substr(queue, 1, length(:old)) = :old AND offset IS NOT NULL ON CONFLICT DO NOTHING"""
     tx.named(copy, grp=where, old=f"{quote(former, safe='')}/", new=f"{quote(service, safe='')}/")
     return tx.changes()
