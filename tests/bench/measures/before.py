@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,12 @@ BEFORE = "BENCH_BEFORE"
 """The environment variable that names the other tree: ``git worktree add ../before COMMIT`` makes one."""
 NAMES = ("now", "before")
 CONNECTIONS = (8, 64)
+FILL = """
+import contextlib, pathlib, sys
+from tests.bench import service, traffic
+with contextlib.closing(service.prepare(pathlib.Path(sys.argv[1]), ["bench", "read"])) as store:
+    service.fill(store, store.queue(service.APPLICATION, "read"), traffic.bodies(64), 1000)
+"""
 JOBS: dict[str, Job] = {
     "POST": traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(64)),
     "GET of 1": traffic.gets([f"{service.BASE}/read?limit=1"]),
@@ -52,6 +60,9 @@ def before(bench: Bench) -> Report:
 
 def _serve(bench: Bench, tree: Path | None = None) -> contextlib.AbstractContextManager[Process]:
     directory = bench.fresh("queuey")
-    with contextlib.closing(service.prepare(directory, ["bench", "read"])) as store:
-        service.fill(store, store.queue(service.APPLICATION, "read"), traffic.bodies(64), 1000)
+    # Each tree makes its own store: their tables may differ.
+    root = Path(__file__).parents[3] if tree is None else tree
+    subprocess.run(
+        [sys.executable, "-c", FILL, str(directory)], cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, check=True
+    )
     return service.serve(directory, environment={} if tree is None else {"PYTHONPATH": str(tree)})
