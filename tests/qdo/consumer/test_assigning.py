@@ -6,7 +6,7 @@ import ast
 import asyncio
 import inspect
 import textwrap
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,25 +19,16 @@ from qdo.worker import Worker
 from queuey.client import AsyncClient, QueueNotFound
 from tests.qdo.consumer.conftest import WAIT, Site, bodies, collect, flat
 from tests.qdo.contract.backends import Service
-from tests.qdo.contract.conftest import backend, service
+from tests.qdo.contract.conftest import backend, coordinator, open_one, service
 
-__all__ = ["backend", "service"]
+__all__ = ["backend", "coordinator", "open_one", "service"]
 
 READS = ConsumerSettings(wait=WAIT)
 
 
-@pytest.fixture
-async def group(service: Service) -> AsyncIterator[Coordinator]:
-    """A group whose offsets are used."""
-    coordinator = service.coordinator()
-    await coordinator.open()
-    yield coordinator
-    await coordinator.close()
-
-
-async def ids(group: Coordinator, queue: Queue) -> dict[int, str | None]:
+async def ids(coordinator: Coordinator, queue: Queue) -> dict[int, str | None]:
     """Gives what is recorded of a queue, by partition."""
-    return {each.number: offset.id for each, offset in (await group.offsets()).items() if each.queue == queue}
+    return {each.number: offset.id for each, offset in (await coordinator.offsets()).items() if each.queue == queue}
 
 
 async def test_assigned_partitions_are_read_alone(site: Site) -> None:
@@ -109,44 +100,44 @@ async def test_without_a_group_nothing_is_committed(site: Site) -> None:
             AsyncConsumer(site.reach(), settings=settings)
 
 
-async def test_commits_count_for_the_group_that_is_given(site: Site, group: Coordinator) -> None:
+async def test_commits_count_for_the_group_that_is_given(site: Site, coordinator: Coordinator) -> None:
     """The next consumer of that group begins there, assigned or as a member; nobody joins the group for it."""
     queue = await site.queue(partitions=2)
     sent = await site.send(queue, 3)
-    async with AsyncConsumer(site.reach(), group, settings=READS) as consumer:
+    async with AsyncConsumer(site.reach(), coordinator, settings=READS) as consumer:
         (one,) = await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=2)
         await consumer.commit()
-        assert (await ids(group, queue), consumer.committed(one)) == ({1: sent[1]}, sent[1])
-        assert await group.members() == {}
+        assert (await ids(coordinator, queue), consumer.committed(one)) == ({1: sent[1]}, sent[1])
+        assert await coordinator.members() == {}
         with pytest.raises(InvalidArgument, match="was not handed out"):
             await consumer.commit({one: sent[2]})
         await consumer.commit({one: sent[0]}, back=True)
-    async with AsyncConsumer(site.reach(), group, settings=READS) as again:
+    async with AsyncConsumer(site.reach(), coordinator, settings=READS) as again:
         await again.assign({queue.name: [1]})
         assert bodies(await collect(again, 2)) == [2, 3]
         await again.commit()
     await site.send(queue, 1, first=4)
-    async with AsyncConsumer(site.reach(), group, queues=[queue.name], settings=READS) as member:
+    async with AsyncConsumer(site.reach(), coordinator, queues=[queue.name], settings=READS) as member:
         assert bodies(await collect(member, 1)) == [4]
 
 
-async def test_what_counts_as_processed_is_committed_by_itself(site: Site, group: Coordinator) -> None:
+async def test_what_counts_as_processed_is_committed_by_itself(site: Site, coordinator: Coordinator) -> None:
     """With the setting, when a partition goes and at the end: all but what was handed out last."""
     queue, other = await site.queue(), await site.queue()
     sent, last = await site.send(queue, 2), await site.send(other, 1)
     settings = ConsumerSettings(commit_every=3600.0, wait=WAIT)
-    async with AsyncConsumer(site.reach(), group, settings=settings) as consumer:
+    async with AsyncConsumer(site.reach(), coordinator, settings=settings) as consumer:
         await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=1)
         await consumer.assign({other.name: [1]})
-        assert await ids(group, queue) == {1: sent[0]}
+        assert await ids(coordinator, queue) == {1: sent[0]}
         await collect(consumer, 1)
         await consumer.poll(timeout=0)
-    assert await ids(group, other) == {1: last[0]}
+    assert await ids(coordinator, other) == {1: last[0]}
 
 
-async def test_callbacks_are_told(site: Site, group: Coordinator) -> None:
+async def test_callbacks_are_told(site: Site, coordinator: Coordinator) -> None:
     """Of what comes and of what goes, which can still be committed then; nothing is ever lost."""
     queue = await site.queue(partitions=2)
     sent = await site.send(queue, 1)
@@ -160,31 +151,31 @@ async def test_callbacks_are_told(site: Site, group: Coordinator) -> None:
     def assigned(partitions: frozenset[Partition]) -> None:
         told.extend(("assigned", partition.number) for partition in sorted(partitions))
 
-    consumer = AsyncConsumer(site.reach(), group, settings=READS, on_assign=assigned, on_revoke=revoked)
+    consumer = AsyncConsumer(site.reach(), coordinator, settings=READS, on_assign=assigned, on_revoke=revoked)
     async with consumer:
         await consumer.assign({queue.name: [1, 2]})
         await collect(consumer, 1)
         await consumer.assign({queue.name: [2]})
-        assert await ids(group, queue) == {1: sent[0]}
+        assert await ids(coordinator, queue) == {1: sent[0]}
     assert told == [("assigned", 1), ("assigned", 2), ("revoked", 1), ("revoked", 2)]
 
 
-async def test_a_commit_of_what_a_member_owns_is_refused(site: Site, group: Coordinator) -> None:
+async def test_a_commit_of_what_a_member_owns_is_refused(site: Site, coordinator: Coordinator) -> None:
     """Only the owner says how far the group is; reading goes on."""
     queue = await site.queue()
     await site.send(queue, 2)
-    async with AsyncConsumer(site.reach(), group, queues=[queue.name], settings=READS) as member:
+    async with AsyncConsumer(site.reach(), coordinator, queues=[queue.name], settings=READS) as member:
         await collect(member, 2)
         await member.commit()
-        before = await ids(group, queue)
-        async with AsyncConsumer(site.reach(), group, settings=READS) as consumer:
+        before = await ids(coordinator, queue)
+        async with AsyncConsumer(site.reach(), coordinator, settings=READS) as consumer:
             (one,) = await consumer.assign({queue.name: [1]})
             await consumer.seek(one, "earliest")
             assert bodies(await collect(consumer, 1, most=1)) == [1]
             with pytest.raises(GroupActive):
                 await consumer.commit()
             assert bodies(await collect(consumer, 1)) == [2]
-        assert await ids(group, queue) == before
+        assert await ids(coordinator, queue) == before
 
 
 async def test_only_what_exists_is_assigned(site: Site) -> None:
@@ -230,10 +221,10 @@ async def test_ordinary_code_assigns_as_well(site: Site, service: Service) -> No
             assert (one, consumer.service) == (Partition(queue, 1), site.store)
 
     await asyncio.to_thread(use)
-    group = service.coordinator()
-    await group.open()
-    assert await ids(group, queue) == {1: sent[0]}
-    await group.close()
+    coordinator = service.coordinator()
+    await coordinator.open()
+    assert await ids(coordinator, queue) == {1: sent[0]}
+    await coordinator.close()
 
 
 @pytest.mark.parametrize("method", [AsyncConsumer.assign, Consumer.assign], ids=["async", "plain"])

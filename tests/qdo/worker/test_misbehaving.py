@@ -7,7 +7,7 @@ import logging
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from qdo.partitions import Queue
 from qdo.worker import Retry, exits
 from queuey.client import Message, Outgoing, QueueNotFound
 from tests.qdo.contract.backends import Service
-from tests.qdo.contract.conftest import backend, service
+from tests.qdo.contract.conftest import backend, coordinator, open_one, service
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.test_signals import Program
 from tests.served import Served
 
-__all__ = ["backend", "service"]
+__all__ = ["backend", "coordinator", "open_one", "service"]
 
 Start = Callable[..., Program]
 SESSIONS = 3
@@ -45,15 +45,6 @@ def start(running: Served, service: Service) -> Iterator[Start]:
         yield begin
 
 
-@pytest.fixture
-async def group(service: Service) -> AsyncIterator[Coordinator]:
-    """Looks at the group from outside."""
-    coordinator = service.coordinator()
-    await coordinator.open()
-    yield coordinator
-    await coordinator.close()
-
-
 async def dead(floor: Floor, queue: Queue) -> list[tuple[str | bytes, int]]:
     """Gives the dead letters of a queue: body and attempts."""
     try:
@@ -63,7 +54,7 @@ async def dead(floor: Floor, queue: Queue) -> list[tuple[str | bytes, int]]:
 
 
 async def test_a_handler_that_holds_the_interpreter_keeps_its_session(
-    floor: Floor, start: Start, service: Service, group: Coordinator
+    floor: Floor, start: Start, service: Service, coordinator: Coordinator
 ) -> None:
     """A regular expression that runs for three times of the session, in a plain function, with the default settings."""
     queue = await floor.site.queue()
@@ -73,7 +64,7 @@ async def test_a_handler_that_holds_the_interpreter_keeps_its_session(
     second = start(queue)
     await asyncio.to_thread(first.wait_for, "done hold")
     async with asyncio.timeout(60):
-        while {offset.id for offset in (await group.offsets()).values()} != {receipt.id}:  # noqa: ASYNC110 - see above
+        while {offset.id for offset in (await coordinator.offsets()).values()} != {receipt.id}:  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.01)
     assert [*first.said("begun"), *second.said("begun")] == [f"hold {SESSIONS * service.short}"]
     assert not [line for line in first.lines if "lost" in line]
@@ -129,7 +120,7 @@ async def test_being_handed_over_costs_no_attempt(floor: Floor, start: Start, tm
 
 
 async def test_a_worker_that_wakes_after_its_session_begins_nothing(
-    floor: Floor, start: Start, group: Coordinator
+    floor: Floor, start: Start, coordinator: Coordinator
 ) -> None:
     """It was stopped: the message in hand comes to its end, and nothing follows before the worker knows."""
     queue = await floor.site.queue(partitions=3)
@@ -141,7 +132,7 @@ async def test_a_worker_that_wakes_after_its_session_begins_nothing(
         await asyncio.to_thread(program.wait_for, f"begun {number}:")
     program.process.send_signal(signal.SIGSTOP)
     async with asyncio.timeout(60):
-        while await group.members():  # noqa: ASYNC110 - nobody tells those outside
+        while await coordinator.members():  # noqa: ASYNC110 - nobody tells those outside
             await asyncio.sleep(0.05)
     before = len(program.lines)
     program.process.send_signal(signal.SIGCONT)
