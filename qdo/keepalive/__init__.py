@@ -8,7 +8,7 @@ process from running. A thread that keeps a session alive is no use then, so a s
 * while the program is not stopped (SIGSTOP): a stopped program loses its session, as before;
 * for so many seconds after the program's event loop last ran. What hangs for longer loses its session, too.
 
-It decides nothing: who owns a partition is decided where offsets are recorded, whoever keeps a session alive.
+It decides nothing: ownership of a partition is decided where offsets are recorded, whatever keeps the session alive.
 
 :mod:`.vitals` is what both know. :mod:`.relay` stands between a program and a server of ZooKeeper; what does the same
 for a file is in :mod:`qdo.coordination.local.pulse`. Nothing here imports anything but the standard library: the

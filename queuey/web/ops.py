@@ -44,7 +44,7 @@ class OpsViews:
         Raises:
             WouldBlock: It is time to look, and nobody does.
         """
-        if self._looked is None or (self._clock() >= self._looked + LOOK_EVERY and not self._looking.locked()):
+        if self._looked is None or (self._due() and not self._looking.locked()):
             raise WouldBlock
         return self._say()
 
@@ -56,9 +56,12 @@ class OpsViews:
         response.headers += (("Retry-After", str(error.retry_after)),)
         return response
 
+    def _due(self) -> bool:
+        return self._looked is None or self._clock() >= self._looked + LOOK_EVERY
+
     def _look(self) -> None:
         """Writes to the store, which anybody may ask for, unless that was done a moment ago."""
-        if self._looked is not None and self._clock() < self._looked + LOOK_EVERY:
+        if not self._due():
             return
         try:
             self._service.store.ping()

@@ -217,7 +217,7 @@ class Ownership:
         }
         held = {each: one for each in wanted if (one := self._held.pop(each, None)) is not None}
         outcomes = await apply_each(self._link, {each: self._releasing(held[each]) for each in sorted(known)})
-        # Of one whose version is in doubt it stays recorded that it was not released: whoever takes it is careful.
+        # Of one whose version is in doubt it stays recorded that it was not released: its next owner is careful.
         left = {each for each, outcome in outcomes.items() if not isinstance(outcome, Done)} | ours
         await apply_each(self._link, {each: (Delete(self._tree.owner(each)),) for each in sorted(left)})
 
