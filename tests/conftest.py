@@ -21,20 +21,34 @@ if TYPE_CHECKING:
 pytest_plugins = ("tests.lanes", "tests.servers")
 
 # A fixture is shared by all examples of a property test here on purpose: each example makes queues of its own.
+# The same examples at every run: a test that fails does so because of what was changed, and again when it is repeated.
 settings.register_profile(
     "quick",
     deadline=None,
     max_examples=60,
+    derandomize=True,
+    database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-settings.register_profile("deep", settings.get_profile("quick"), max_examples=1000)
+# Others at every run, and many; a failure prints how to have its example again.
+settings.register_profile("deep", settings.get_profile("quick"), max_examples=1000, derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+SLOW_ENDS = 7200
+"""Seconds after which a slow test is given up; the others have ``timeout`` of pyproject.toml."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declares the marker by which a test names what a store must be able to do; readies what tests start."""
     hear_interrupts()
     config.addinivalue_line("markers", "needs(*capabilities): skipped on stores without these capabilities")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives slow tests the time that they need."""
+    for item in items:
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_ENDS))
 
 
 @pytest.fixture(scope="session")

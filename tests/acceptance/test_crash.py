@@ -210,14 +210,12 @@ def test_killed_while_opening(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_killed_while_opening_for_long(tmp_path: Path) -> None:
     """The same for dozens of stores."""
     kill_while_opening(tmp_path, rounds=40, seed=8)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_killed_writers_for_long(tmp_path: Path, seed: int) -> None:
     """The same for hundreds of kills."""

@@ -23,7 +23,6 @@ main()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("pipe", [False, True], ids=["file", "pipe"])
 def test_a_million_lines(tmp_path: Path, pipe: bool) -> None:  # noqa: FBT001 - a parameter of the test
     """A million lines from a file or a pipe are stored, by a command that never holds more than a few batches."""

@@ -86,7 +86,6 @@ def test_malformed_requests(served: Served) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_malformed_requests_for_long(served: Served) -> None:
     """The same holds for twenty thousand connections that nobody has seen before."""
     fuzz(served, Random().randrange(1 << 32), batches=250)

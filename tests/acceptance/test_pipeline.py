@@ -62,7 +62,6 @@ def bodies(store: Store, name: str) -> Counter[tuple[int, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_pipe_outlives_its_process(tmp_path: Path) -> None:
     """Killed in the middle, then ended by SIGTERM with code 0, then run to the end: every message is there once."""
     store = sqlite.open_store(tmp_path / "data")

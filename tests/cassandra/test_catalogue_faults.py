@@ -18,7 +18,7 @@ from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_stor
 from tests import keyspaces
 from tests.servers import CassandraCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 APP = "acme"
 BOUND = 40.0

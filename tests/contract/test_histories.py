@@ -45,14 +45,12 @@ def check(site: Site, backend: Backend, *, histories: int, steps: int, same: boo
     run_state_machine_as_test(Here, settings=limits)
 
 
-@pytest.mark.timeout(420)  # passes in seconds; a failure takes its time to find the shortest history that shows it
 def test_short_histories(site: Site, backend: Backend, clock: Clock) -> None:
     """Many histories of a few dozen steps."""
     check(site, backend, histories=200, steps=30, same=True)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 def test_long_histories(site: Site, backend: Backend, clock: Clock) -> None:
     """More and deeper ones, others at every run."""
     check(site, backend, histories=1000, steps=80, same=False)

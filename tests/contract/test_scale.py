@@ -10,7 +10,7 @@ from queuey.storage import Store
 from tests.backends import APP, Clock
 from tests.contract.samples import at_once, bodies, new, positions, read_one, say
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.slow
 
 
 def make_many(store: Store, numbers: range) -> None:

@@ -56,7 +56,6 @@ def operator(node: CassandraNode, directory: Path, text: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_restore_into_a_new_cluster(servers: ExitStack, tmp_path: Path) -> None:
     """A new cluster, restored from the snapshot, has the queues, messages and keys of before it, none from after."""
     backup, restore = commands()

@@ -225,7 +225,6 @@ def test_doctor_has_nothing_against_it(prepared: options.Target, connect: Connec
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_full_bucket_that_expired_is_read(prepared: options.Target, connect: Connect) -> None:
     """Behind a bucket full of messages that all expired early, a read finds the one that lives, and does not fail."""
     ours = connect("queuey", "change-me-2")
@@ -260,7 +259,6 @@ def is_let_in(address: str, port: int, context: ssl.SSLContext) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_nodes_encrypt_among_themselves(servers: ExitStack, tmp_path: Path) -> None:
     """Three nodes with the samples form a cluster over TLS, which lets in nobody without a certificate of its own."""
     block = claim(deploy.local.cassandra.ports(3))

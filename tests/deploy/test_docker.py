@@ -182,7 +182,6 @@ def test_command_and_health_check(final: Stage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_steps(stages: list[Stage], tmp_path: Path) -> None:
     """The build's steps, run on what it copies, make an environment that serves, with Cassandra's driver and tables."""
     build, final = stages

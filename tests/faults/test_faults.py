@@ -22,7 +22,6 @@ Record = Callable[[str, object], None]
 LIMITS = Limits(bound=20.0, grace=2.0, calm=1.5)
 
 
-@pytest.mark.timeout(180)
 def test_sqlite(tmp_path: Path, record_property: Record) -> None:
     """Two services on one SQLite store, paused and killed: nothing is missed, lost, invented or out of order."""
     store = Store(options=(), span=Span(deadline=0.5, delay=0.5))
@@ -57,7 +56,6 @@ def cassandra_acts(span: Span) -> list[Act]:
     ]
 
 
-@pytest.mark.timeout(400)
 def test_cassandra(tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster) -> None:
     """Two web processes on three nodes with small W, S, D and C: one or two nodes and a web process fail at a time."""
     from tests.faults.cluster import store_on  # noqa: PLC0415 - only who uses it needs the driver

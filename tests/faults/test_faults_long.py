@@ -24,7 +24,6 @@ SECONDS = 600.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_sqlite_for_long(tmp_path: Path, record_property: Record, seed: int) -> None:
     """Two services on one SQLite store, for more than a minute."""
@@ -37,7 +36,6 @@ def test_sqlite_for_long(tmp_path: Path, record_property: Record, seed: int) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [1])
 def test_cassandra_for_long(
     tmp_path: Path, record_property: Record, cassandra_nodes: CassandraCluster, seed: int

@@ -183,7 +183,6 @@ def play(centres: Centres, sites: Sites) -> dict[type[CassandraStore], list[bool
     return found
 
 
-@pytest.mark.timeout(400)
 def test_what_came_late_is_shown(centres: Centres, sites: Sites) -> None:
     """A reader that found nothing hides nothing that another data centre had acknowledged; without the rule it does."""
     found = play(centres, sites)
@@ -191,7 +190,6 @@ def test_what_came_late_is_shown(centres: Centres, sites: Sites) -> None:
     assert found[Hasty][:2] == [False, False]
 
 
-@pytest.mark.timeout(300)
 def test_writers_and_readers_on_both_sides(
     tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str
 ) -> None:
@@ -214,7 +212,6 @@ def cut_twice(directory: Path, centres: Centres, url: str) -> Verdict:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_two_nodes_each(
     tmp_path: Path,
     record_property: Record,
@@ -230,7 +227,6 @@ def test_two_nodes_each(
         record_property(PROPERTY, str(cut_twice(tmp_path, centres, url).counts))
 
 
-@pytest.mark.timeout(200)
 def test_a_data_centre_is_added(sites: Sites, centres: Centres) -> None:
     """A running process learns of a second data centre by the schema, and from then on concludes nothing."""
     driver = sites.connect()

@@ -43,16 +43,10 @@ DELAYS = {
 The clocks may differ by so much because a busy machine answers late, and a late answer says little of a clock."""
 
 
-HANGS = 600
-"""Seconds after which a test is given up: a call of the session that is cut short fails all tests after it as well."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Overlooks what py4j leaves to the garbage collector: sockets to the JVM, whose session outlives each test."""
     for item in items:
         if HERE in item.path.parents:
-            if item.get_closest_marker("timeout") is None:
-                item.add_marker(pytest.mark.timeout(HANGS))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
             item.add_marker(
                 pytest.mark.filterwarnings("ignore:.*ResourceWarning:pytest.PytestUnraisableExceptionWarning")

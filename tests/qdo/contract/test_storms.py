@@ -121,7 +121,7 @@ async def numbers(coordinator: Coordinator) -> Counter[int]:
     return Counter({partition.number: int(offset.id or 0) for partition, offset in found.items()})
 
 
-@pytest.mark.parametrize("strikes", [12, pytest.param(150, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize("strikes", [12, pytest.param(150, marks=pytest.mark.slow)])
 async def test_no_commit_is_lost_and_none_is_undone(service: Service, coordinator: Coordinator, strikes: int) -> None:
     """Every answered commit counts once, no number moves back, and no more is recorded than was tried."""
     storm = Storm(service, seed=strikes)

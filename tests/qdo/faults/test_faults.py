@@ -31,7 +31,6 @@ def settings(slot: str, worker: str) -> dict[str, object]:
     return {"runs": runs, "member": slot if slot in {"w1", "w4"} else None, "grace": 1.0}
 
 
-@pytest.mark.timeout(180)
 def test_local(tmp_path: Path, record_property: Tell) -> None:
     """Workers of one machine that coordinate by a file."""
     service = LocalService(tmp_path / "coordination.sqlite3")
@@ -41,7 +40,6 @@ def test_local(tmp_path: Path, record_property: Tell) -> None:
     assert vacuous(verdict.counts, events=EVENTS, **LEAST_OF_EACH) == []
 
 
-@pytest.mark.timeout(240)
 def test_zookeeper(tmp_path: Path, record_property: Tell, zookeeper_nodes: ZooKeeperEnsemble) -> None:
     """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too."""
     from tests.qdo.faults.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver

@@ -34,7 +34,6 @@ def run(directory: Path, service: Service, seed: int, tell: Tell) -> dict[str, i
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_local_for_long(tmp_path: Path, record_property: Tell, seed: int) -> None:
     """Workers of one machine that coordinate by a file, and more than 200 events."""
@@ -42,7 +41,6 @@ def test_local_for_long(tmp_path: Path, record_property: Tell, seed: int) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_zookeeper_for_long(
     tmp_path: Path, record_property: Tell, zookeeper_nodes: ZooKeeperEnsemble, seed: int

@@ -36,7 +36,6 @@ def longest(times: list[float]) -> float:
     return max(after - before for before, after in pairwise(times))
 
 
-@pytest.mark.timeout(200)
 def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell) -> None:
     """The others' partitions go on meanwhile, each in one stay; those that move are handed over without a duplicate."""
     service.session_timeout = SESSION
@@ -71,7 +70,6 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
     )
 
 
-@pytest.mark.timeout(200)
 def test_workers_come_and_leave(tmp_path: Path, service: Service, record_property: Tell) -> None:
     """However they do, and while queues get more partitions, nothing is handled twice and nothing is lost."""
     service.session_timeout = SESSION

@@ -72,7 +72,6 @@ def heard(history: History, event: str) -> set[str]:
     return {each.worker for each in history.heard if each.event == event}
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("mechanism", "play", "rules"),
     [
@@ -100,7 +99,6 @@ def test_what_is_missing_is_noticed(
     assert all(broken & some for some in rules), explain(verdict)
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     ("play", "event"),
     [

@@ -17,7 +17,6 @@ Reading = Callable[..., object]
 PARTITIONS = 8
 
 
-@pytest.mark.timeout(400)
 async def test_forty_members_that_join_read_by_their_number(service: ZooKeeperService) -> None:
     """Four times as many that join one by one ask less than five times as much; few partitions change hands."""
     cost: dict[int, int] = {}

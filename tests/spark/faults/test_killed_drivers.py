@@ -24,7 +24,6 @@ SINK = "sink"
 PATIENCE = 400
 
 
-@pytest.mark.timeout(500)
 @pytest.mark.slow
 @pytest.mark.parametrize("point", [*POINTS, SINK])
 def test_a_stream_goes_on_exactly_after_its_driver_was_killed(point: str, embedded: Kept, tmp_path: Path) -> None:

@@ -64,7 +64,6 @@ def scenarios() -> Iterator[tuple[int, str, bool]]:
                 yield at, when, True
 
 
-@pytest.mark.timeout(180)
 def test_attempts_that_end_at_any_step_are_done_again(clustered: Kept) -> None:
     """Wherever an attempt ends, in time and too late, every row is there once and a reader gets it once."""
     cases = list(scenarios())

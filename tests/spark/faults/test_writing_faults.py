@@ -97,7 +97,6 @@ def stream(kept: Kept, place: Path, points: list[str], lead: str) -> None:
     assert follower.seen == Counter(expected)
 
 
-@pytest.mark.timeout(500)
 def test_a_stream_whose_driver_is_killed_writes_every_row_once(embedded: Kept, tmp_path: Path) -> None:
     """Killed with half a micro-batch written, and between sink and commit log; restarted when its ids are passed."""
     stream(embedded, tmp_path, ["half", COMMITTING], lead="1")
@@ -107,7 +106,6 @@ def test_a_stream_whose_driver_is_killed_writes_every_row_once(embedded: Kept, t
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("where", ["embedded", "clustered"])
 @pytest.mark.parametrize("lead", ["0.5", "60"], ids=["too-late", "in-time"])
 def test_a_stream_whose_driver_is_killed_at_every_point_writes_every_row_once(

@@ -71,7 +71,6 @@ def test_twenty_thousand_flights(spark: SparkSession, embedded: Kept, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3000)
 @pytest.mark.skipif(ALL is None, reason=f"{VARIABLE} does not say where the 3 million flights are (a Parquet file)")
 def test_three_million_flights(spark: SparkSession, clustered: Kept, tmp_path: Path) -> None:
     """All flights go through Cassandra and come back row for row."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queuey.errors import QueueNotFound
@@ -22,7 +22,7 @@ def walked(kept: Kept, parts: list[walks.Stretch]) -> list[str]:
 
 
 @given(NAMES, NAMES, st.integers(1, 7))
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=20)
 def test_every_queue_is_in_one_range(embedded: Kept, names: set[str], later: set[str], size: int) -> None:
     """Ranges hold every queue once, in order, also those that are made after the ranges were cut."""
     store = embedded.store
