@@ -89,6 +89,7 @@ class Gateway:
         arrival: int = ARRIVAL,
         stall: float = STALL,
         patience: float = PATIENCE,
+        max_wait: float = MAX_WAIT,
     ) -> None:
         """Prepares the pools; their threads start with the loop.
 
@@ -103,9 +104,11 @@ class Gateway:
             arrival: Seconds within which a body has to arrive.
             stall: Seconds within which a client has to take a piece of a long response.
             patience: Seconds that a read waits for the one before it, where reads take turns.
+            max_wait: Seconds that a request waits for a thread and for memory.
         """
         self._deadline = deadline
         self._patience = patience
+        self._max_wait = min(deadline, max_wait)
         self._application: Application = application
         self._hot: Endpoint = application.registry.hot
         self._operations: dict[str, Endpoint] = application.registry.operations
@@ -336,7 +339,7 @@ class Gateway:
         self._give_up_late()
         self._bodies.give_up_late()
         for line in (self._scheduler, self._threads, self._poll_threads):
-            line.give_up_late(min(self._deadline, MAX_WAIT))
+            line.give_up_late(self._max_wait)
         self._loop.call_later(1.0, self._look_for_late)
 
     # In a thread

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -59,8 +59,8 @@ class Process:
         """Returns the end of what it wrote, for error messages."""
         return self.log.read_text("utf-8", "replace")[-2000:] if self.log.exists() else ""
 
-    def wait_until_open(self, timeout: float = 60.0) -> None:
-        """Waits until it accepts connections.
+    def wait_until_serving(self, timeout: float = 100.0) -> None:
+        """Waits until it answers a request, whatever the answer: the system accepts connections long before.
 
         Raises:
             Void: It ended, or the time is up.
@@ -69,10 +69,13 @@ class Process:
         while time.monotonic() < deadline:
             if self.child.poll() is not None:
                 raise Void(f"{self.name} ended with {self.child.returncode}:\n{self.log_tail()}")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+            with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+                connection.request("GET", "/")
+                connection.getresponse()
                 return
             time.sleep(0.02)
-        raise Void(f"{self.name} does not accept connections:\n{self.log_tail()}")
+        raise Void(f"{self.name} does not answer:\n{self.log_tail()}")
 
     def stop(self, timeout: float = 15.0) -> None:
         """Ends it: by SIGTERM, and if it does not end, by SIGKILL to each of its pids."""
@@ -115,7 +118,7 @@ def start(
         )
     process = Process(name, child, port, log)
     try:
-        process.wait_until_open()
+        process.wait_until_serving()
         yield process
     finally:
         process.stop()

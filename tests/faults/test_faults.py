@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.faults.checker import Limits
 from tests.faults.conftest import PROPERTY
 from tests.faults.counts import vacuous

@@ -22,10 +22,13 @@ from queuey.web.asgi_gateway import Gateway, hot_match
 from queuey.web.endpoint import WouldBlock
 from queuey.web.responses import text_response
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import KEY
 
 MOST = 1 << 20
+ALWAYS = 300.0
+"""Seconds that no test may take; what is waited for comes long before."""
 Run = Callable[[Callable[[Gateway], Coroutine[Any, Any, Any]]], Any]
 Done = Callable[[Any, Exception | None], None]
 
@@ -103,9 +106,16 @@ class Request:
 
     async def to(self, gateway: Gateway) -> Reply:
         """Has the gateway answer."""
-        await asyncio.wait_for(gateway(self.scope, self.receive, self.send), 60)
+        await asyncio.wait_for(gateway(self.scope, self.receive, self.send), ALWAYS)
         assert self.answered
         return Reply(f"{self.status} ", self.answer_headers, self.response)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Waits for something that comes soon."""
+    async with asyncio.timeout(ALWAYS):
+        while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
+            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -115,7 +125,11 @@ def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
 
 
 def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI application
-    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own."""
+    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own.
+
+    Unless a test says otherwise the gateway refuses nothing for having waited: a busy machine is slow.
+    """
+    options = {"deadline": ALWAYS, "max_wait": ALWAYS} | options
 
     def run(work: Callable[[Gateway], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
         async def main() -> Any:  # noqa: ANN401
@@ -224,7 +238,7 @@ def test_long_bodies_wait_outside(app: Any, owner: Caller) -> None:  # noqa: ANN
         for request in first:
             request.hold = asyncio.Event()
         waiting = [asyncio.create_task(request.to(gateway)) for request in first]
-        await asyncio.sleep(0)
+        await until(lambda: not any(one.pieces for one in first))
         refused = await Request(body=b"y" * 250_000).to(gateway)
         short = await Request(body=b"z").to(gateway)
         for request in first:
@@ -466,8 +480,10 @@ def test_an_id_ahead_is_waited_for_outside_the_loop(run: Run, owner: Caller, bet
     threads: list[str] = []
     between.before(Store.append, lambda: threads.append(threading.current_thread().name))
     between.before(Store.begin_append, lambda: threads.append("loop"))
-    after = ids.now_ticks() + ids.TICKS_PER_SECOND // 4, 0
-    assert run(Request(body=b"x", headers=[("x-after", ids.to_hex(after))]).to).status == 201
+    now = ids.now_ticks()
+    after = now + ids.TICKS_PER_SECOND // 4, 0
+    with replace(ids.now_ticks, lambda: now):
+        assert run(Request(body=b"x", headers=[("x-after", ids.to_hex(after))]).to).status == 201
     assert [name.startswith("queuey-request") for name in threads] == [True]
 
 
@@ -521,7 +537,7 @@ def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:
     class Counting(Stub):
         def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
             if environ["QUERY_STRING"] == "slow":
-                assert slow.wait(10)
+                assert slow.wait(ALWAYS)
                 return super().__call__(environ, start_response)
             busy[0] += 1
             most[0] = max(most[0], busy[0])

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.qdo.faults.conftest import PROPERTY
 from tests.qdo.faults.counts import vacuous
 from tests.qdo.faults.experiment import Experiment, explain

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from tests.qdo.faults.conftest import PROPERTY
 from tests.qdo.faults.counts import vacuous
 from tests.qdo.faults.experiment import Experiment, explain

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
-import pytest
-
 from qdo.coordination.zookeeper.driver import Link
 from tests.qdo.contract.zookeeper import ZooKeeperService
 from tests.qdo.unit.zookeeper.test_large_groups import PATIENCE, Found, shared
