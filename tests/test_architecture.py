@@ -153,3 +153,74 @@ def test_no_test_names_a_private_part_of_the_product_by_string() -> None:
         for line in named_by_string(path.read_text("utf-8"))
     ]
     assert not found, f"use a seam, or tests.replacing: {', '.join(found)}"
+
+
+CLOCKS = {"time", "time_ns", "now", "utcnow", "today", "uuid1", "now_ticks", "gmtime", "localtime"}
+"""Functions that tell what time it is; clocks that count from anywhere are none."""
+
+
+def timed_at_import(source: str) -> Iterator[int]:
+    """Gives the lines in which a file asks for the time while it is imported: in itself, a class or a decorator.
+
+    A function of the same file that is called there is looked into as well.
+    """
+    tree = ast.parse(source)
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    for node in _at_once(tree):
+        if isinstance(node, ast.Call):
+            called = functions.get(node.func.id) if isinstance(node.func, ast.Name) else None
+            within = [] if called is None else [each for part in called.body for each in ast.walk(part)]
+            if any(isinstance(each, ast.Call) and _name(each.func) in CLOCKS for each in [node, *within]):
+                yield node.lineno
+
+
+def _at_once(node: ast.AST) -> Iterator[ast.AST]:
+    """Gives what is evaluated when the node is: all of it but for the bodies of functions."""
+    yield node
+    later = node.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else []
+    for child in ast.iter_child_nodes(node):
+        if child is not later and child not in (later if isinstance(later, list) else []):
+            yield from _at_once(child)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "NOW = time.time()",
+        "class Sample:\n    at = datetime.now(UTC)",
+        '@pytest.mark.parametrize("until", [time.time() + 60])\ndef test_it(until): ...',
+        "def test_it(until=uuid.uuid1()): ...",
+        "def token(): return sign(time.time())\nVALID = [token()]",
+        "START = ids.now_ticks()",
+    ],
+)
+def test_the_time_of_an_import_is_found(lines: str) -> None:
+    """Each way to ask for it before a test runs is found."""
+    assert list(timed_at_import(lines))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "def test_it():\n    assert time.time()",
+        "later = lambda: time.time()",
+        "class Sample:\n    def at(self): return datetime.now(UTC)",
+        "def token(): return sign(time.time())\ndef test_it(): token()",
+        "FIRST = time.monotonic()",
+        "CLOCK = time.time",
+    ],
+)
+def test_the_time_of_a_test_is_not(lines: str) -> None:
+    """A test may ask for it when it runs, and anybody for what shows no time of day."""
+    assert list(timed_at_import(lines)) == []
+
+
+def test_no_test_is_made_of_the_time_of_its_import() -> None:
+    """A suite may run for an hour after it was collected, and its tests are the same in each of its processes."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line in timed_at_import(path.read_text("utf-8"))
+        if path.name != "__main__.py"
+    ]
+    assert not found, f"ask for the time when the test runs: {', '.join(found)}"

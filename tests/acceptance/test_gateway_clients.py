@@ -126,7 +126,7 @@ def test_queue_changed_and_deleted_while_posting(served: Served, elsewhere: Stor
 
 
 def test_key_revoked_while_posting(served: Served, elsewhere: Store, queue: str) -> None:
-    """A key revoked by another process ends within 10 s, although it is used all the time."""
+    """A key revoked by another process ends, although it is used all the time."""
     secret = "b" * 64
     key = elsewhere.add_key("queuey", digest_of(secret))
     with Wire(served) as wire:
@@ -134,7 +134,7 @@ def test_key_revoked_while_posting(served: Served, elsewhere: Store, queue: str)
         ask = (post(queue), b"x", "Content-Length: 1")
         assert wire.ask(*ask).status == 201
         elsewhere.revoke_key("queuey", key.id)
-        until(lambda: wire.ask(*ask).status == 401, seconds=10)
+        until(lambda: wire.ask(*ask).status == 401)
         assert wire.is_usable()
 
 

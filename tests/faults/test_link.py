@@ -11,7 +11,7 @@ import pytest
 from tests.faults.link import Link
 from tests.served import free_port
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.qdo.faults.history import History
 from tests.qdo.faults.job import Job
 from tests.qdo.faults.member import watch
 from tests.qdo.faults.nemesis import LEAST, WORKERS, Nemesis, draw
-from tests.qdo.faults.records import Assigned, Fault, FaultKind, Follower, Gone, Handled, Journal
+from tests.qdo.faults.records import Assigned, Fault, FaultKind, Follower, Gone, Handled, Joined, Journal
 from tests.qdo.faults.services import Deed, Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues, posting
 from tests.served import Served
@@ -30,8 +30,10 @@ T = TypeVar("T")
 GROUP = "crew"
 QUEUES = {"crew-a": 5, "crew-b": 4, "crew-c": 1}
 PATIENCE = 28.0
-"""Seconds for everything to be handled once nothing is broken any more. Less than those after which a member looks
-again although nobody told it to, so that news which does not arrive is noticed."""
+"""Seconds without a message handled after which nothing is waited for any more. Less than those after which a member
+looks again although nobody told it to, so that news which does not arrive is noticed."""
+START_SECONDS = 200.0
+"""For a worker to join, also where other programs keep the machine busy."""
 PRODUCERS = ("p1", "p2", "p3")
 PAUSE = 0.05
 """Seconds between two posts of one of them, on average."""
@@ -118,9 +120,8 @@ class Experiment:
             events = draw(self._seed, count, slots, service.session_timeout, possible, apart=service.apart)
             for slot in slots[:LEAST]:
                 crew.start(slot)
-            producers = [Producer(name, queues, self.journal, self._seed, PAUSE) for name in PRODUCERS]
             with self._mended(crew):
-                with posting(producers):
+                with self.posting(queues):
                     Nemesis(crew, self._service.expire, self._deeds, self.journal).perform(events)
                     self._service.restore()
                 self.settle(queues)
@@ -134,6 +135,10 @@ class Experiment:
         yield
         self.journal.add(Fault(start, now(), kind, worker))
 
+    def posting(self, queues: Queues) -> contextlib.AbstractContextManager[None]:
+        """Has messages posted to all queues all the time."""
+        return posting([Producer(name, queues, self.journal, self._seed, PAUSE) for name in PRODUCERS])
+
     def load(self, queues: Queues, count: int) -> None:
         """Posts so many messages to each partition."""
         producer = Producer("load", queues, self.journal, self._seed, 0.0)
@@ -146,6 +151,8 @@ class Experiment:
         for slot in slots:
             crew.start(slot)
         workers = {crew.worker(slot) for slot in crew.alive()}
+        joined = self.until(lambda: workers <= {each.worker for each in self.seen(Joined)}, START_SECONDS)
+        assert joined, "not all workers joined"
 
         def even() -> bool:
             shares = Counter(self._owners().values())
@@ -189,9 +196,11 @@ class Experiment:
         return Verdict(check(history, limits), count(history, limits), history)
 
     def until(self, reached: Callable[[], bool], seconds: float = PATIENCE) -> bool:
-        """Waits until something is so, or for long enough; returns whether it is so."""
-        until, clock = now() + seconds, threading.Event()
+        """Waits until something is so, or no message has been handled for long enough; returns whether it is so."""
+        until, clock, handled = now() + seconds, threading.Event(), 0
         while not reached():
+            if len(self.seen(Handled)) > handled:
+                until, handled = now() + seconds, len(self.seen(Handled))
             if now() > until:
                 return False
             clock.wait(LOOK_SECONDS)

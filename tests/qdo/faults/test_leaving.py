@@ -18,7 +18,7 @@ Tell = Callable[[str, object], None]
 QUEUES = {"crew-a": 6, "crew-b": 6}
 LEAVER = "w4.1"
 SEED, EVENTS = 1, 12
-SESSION = 8.0
+SESSION = 20.0
 """Seconds: a worker that something else keeps from running for a while does not lose it."""
 SLOW, QUICK = 0.4, 0.01
 """Seconds that a handler takes, of the one who leaves and of the others."""
@@ -42,7 +42,7 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
         experiment.staff(crew, queues, ["w1", "w2", "w3", "w4"])
         experiment.load(queues, 400)
         assert experiment.until(lambda: len({each.place for each in experiment.seen(Handled)}) == 12)
-        with experiment.doing("leave", LEAVER):
+        with experiment.posting(queues), experiment.doing("leave", LEAVER):
             crew.leave("w4")
         experiment.settle(queues)
         experiment.finish(crew)

@@ -28,7 +28,7 @@ session ended before. ``silently expired``: no event says so. ``stuck``: there i
 ``broken``: an error that nobody expects. ``incompatible``: a newer program wrote what is read. ``forbidden``:
 it is not allowed.
 """
-PATIENCE = 10.0
+PATIENCE = 60.0
 """Seconds after which a test gives up."""
 
 
