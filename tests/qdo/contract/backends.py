@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 LONG = 20.0
 """Seconds of a session that shall outlast a test, also on a machine that has much else to do."""
 
+LONG_ENOUGH = 8.0
+"""Seconds of a session that outlasts a short pause of the machine, and whose signs of life are not far apart."""
+
 
 class Service(Protocol):
     """A coordination service with nothing in it, for one test."""

@@ -10,7 +10,7 @@ import pytest
 from qdo.coordination import Coordinator, Held, Member, Session
 from qdo.errors import SessionLost
 from qdo.partitions import Partition
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Open, Start
 from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.processes import Refused
@@ -194,7 +194,7 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     process = await start("stopped", session_timeout=service.short, outlast=outlast)
     await process.ask("take", [str(ONE)])
     await process.ask("commit", {str(ONE): "1"})
-    mine, heard = await join("a", session_timeout=service.short)
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process.signal(signal.SIGSTOP)
     process.say("commit", {str(ONE): "2"})
     await eventually(heard, mine.members, lambda members: "stopped" not in members)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from qdo.coordination import Coordinator
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Start
 from tests.qdo.contract.events import eventually
 from tests.qdo.contract.processes import Refused
@@ -42,7 +42,7 @@ async def test_a_member_that_nobody_speaks_for_is_gone(start: Start, service: Se
 
 async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join, service: Service) -> None:
     """Beyond the time that was agreed on nobody speaks for it: the others get what it had."""
-    mine, heard = await join("a", session_timeout=service.short)
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process = await start("held", session_timeout=service.short, outlast=service.short)
     await process.ask("take", [str(ONE)])
     process.say("hold", 600)
@@ -52,7 +52,7 @@ async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join
 
 async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
     """The process that speaks for it ends with it, so its session ends in its time."""
-    mine, heard = await join("a", session_timeout=service.short)
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process = await start("killed", session_timeout=service.short, outlast=600.0)
     speakers = list(_speakers(process.id))
     assert speakers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from qdo.coordination import Coordinator, Held, Note, Session
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.samples import ONE
 from tests.qdo.contract.test_fencing import committed
@@ -25,7 +25,7 @@ async def test_a_release_is_told_from_a_loss(join: Join, service: Service) -> No
     assert not held.offset.held
     await committed(first, held, "1")
     await first.release([ONE])
-    second, _ = await join("b", session_timeout=service.short)
+    second, _ = await join("b", session_timeout=LONG_ENOUGH)
     held = (await second.take([ONE]))[ONE]
     assert (held.offset.id, held.offset.held) == ("1", False)
     await committed(second, held, "2")
@@ -45,7 +45,7 @@ async def test_a_note_outlives_whoever_made_it(join: Join, service: Service) -> 
     held = await committed(first, held, "1")
     assert held.offset.note == NOTE
     await first.release([ONE])
-    second, _ = await join("b", session_timeout=service.short)
+    second, _ = await join("b", session_timeout=LONG_ENOUGH)
     assert (await second.take([ONE]))[ONE].offset.note == NOTE
     await service.expire(second)
     held = await taken(first)

@@ -9,13 +9,10 @@ import pytest
 
 from qdo.coordination import Member, Target
 from qdo.errors import CoordinationLost, SessionLost
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.samples import ONE
-
-LONG_ENOUGH = 8.0
-"""Seconds of a session that outlasts a short cut, and whose signs of life are not far apart."""
 
 
 async def test_a_session_begins_connected(join: Join) -> None:
@@ -108,7 +105,7 @@ async def test_a_long_cut_ends_the_session(join: Join, service: Service) -> None
 
 async def test_a_session_that_was_ended_is_lost(join: Join, service: Service) -> None:
     """The member is told without asking, and nothing comes after that."""
-    session, heard = await join("a", session_timeout=service.short)
+    session, heard = await join("a", session_timeout=LONG_ENOUGH)
     other, _ = await join("b")
     await session.target()
     await service.expire(session)

@@ -6,7 +6,7 @@ import asyncio
 import signal
 
 from qdo.coordination import Offset
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Open, Start
 from tests.qdo.contract.events import eventually
 from tests.qdo.contract.samples import ONE, some
@@ -102,7 +102,7 @@ async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service
 async def test_a_killed_process_owns_nothing(join: Join, start: Start, service: Service) -> None:
     """When a process is killed its partitions become free, and who could not take them is told."""
     process = await start("killed", session_timeout=service.short)
-    mine, heard = await join("a", session_timeout=service.short)
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     assert len(await process.ask("take", [str(partition) for partition in FOUR])) == 4
     assert await mine.take(FOUR) == {}
     process.signal(signal.SIGKILL)

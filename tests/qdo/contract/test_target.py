@@ -9,7 +9,7 @@ import pytest
 from qdo.coordination import Session, Target
 from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Queue
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import eventually
 from tests.qdo.contract.samples import ONE, OTHER, some
@@ -142,7 +142,7 @@ async def test_no_change_of_an_assignment_is_missed(join: Join) -> None:
 
 async def test_one_leads_until_it_is_gone(join: Join, service: Service) -> None:
     """Never more than one; the others hear when they may, also when a session ends without a word."""
-    members = {name: await join(name, session_timeout=service.short) for name in "bca"}
+    members = {name: await join(name, session_timeout=LONG_ENOUGH) for name in "bca"}
 
     async def leading() -> list[str]:
         return [name for name, (session, _) in members.items() if await session.lead()]

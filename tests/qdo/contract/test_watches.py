@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from qdo.coordination import Member, Session, Target
-from tests.qdo.contract.backends import Service
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.samples import ONE, some
@@ -22,7 +22,7 @@ async def told(heard: Heard, ask: Callable[[], Awaitable[object]], change: Await
 
 async def test_members_that_come_and_go_are_heard_of(join: Join, open_one: Open, service: Service) -> None:
     """Joining, leaving, and ending without a word."""
-    mine, heard = await join("a", session_timeout=service.short)
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     coordinator = await open_one()
     await told(heard, mine.members, coordinator.join(Member("b"), Heard()))
     other, _ = await join("c")
@@ -45,7 +45,7 @@ async def test_a_target_is_heard_of(join: Join) -> None:
 
 async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> None:
     """By release, by leaving, and because a session ended."""
-    mine, heard = await join("a", session_timeout=service.short)
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
 
     async def own(name: str) -> Session:
         session, _ = await join(name)

@@ -298,9 +298,11 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(floor: Floor, book
     worker = await crew(floor, queue)
     serving = asyncio.create_task(worker.serve())
     await until(lambda: bool(book.lines("done")))
-    for line in book.lines("entered"):
-        os.kill(int(line[1]), signal.SIGKILL)
-    await asyncio.sleep(0.2)  # its end is noticed by whoever looks after children, and nobody can be asked about that
+    children = [int(line[1]) for line in book.lines("entered")]
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+    await until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    await asyncio.sleep(0.2)  # whoever has looked after it tells of its end, and nobody can be asked about that
     await send(floor, queue, "fine 2")
     await until(lambda: len(book.lines("done")) == 2)
     worker.stop()

@@ -7,7 +7,8 @@ coordination suite, and by the tests of groups that run on them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Literal, TypeVar
 
 import msgspec
@@ -37,6 +38,23 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
             await asyncio.sleep(0)
+
+
+@contextlib.contextmanager
+def standing_time() -> Iterator[Callable[[float], None]]:
+    """Has the time of the running loop stand still, so that nothing is late before a test lets so many seconds pass."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+
+    def skip(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    loop.time = lambda: now  # type: ignore[method-assign] # all that waits asks it
+    try:
+        yield skip
+    finally:
+        del loop.time
 
 
 class Stub:

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from qdo.consumer.partition_table import PartitionTable, State
+from qdo.consumer.partition_table import LAST_WORD, PartitionTable, State
 from qdo.consumer.terms import Signals, Terms
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.unit.group.scene import FIRST, LATER, ONE, TWO
-from tests.qdo.unit.group.scripted import Diary, Scripted, ScriptedSession, until
+from tests.qdo.unit.group.scripted import Diary, Scripted, ScriptedSession, standing_time, until
 
 
 class Site:
@@ -99,12 +99,14 @@ async def test_owned_to_revoking_to_releasing_to_none(site: Site) -> None:
 
 async def test_revoking_to_releasing_when_the_time_is_over(site: Site) -> None:
     """It is released at once; the owner is told that it is lost, and the row stays until it was."""
-    site = Site(site.service, site.owner, revoke_timeout=0.01)
     site.owner.slow[ONE] = asyncio.Event()
-    await site.table.take([ONE])
-    site.table.give_up([ONE])
-    await until(lambda: site.service.owned == {})
-    await site.until(None)
+    with standing_time() as skip:
+        await site.table.take([ONE])
+        site.table.give_up([ONE])
+        await until(lambda: [what for what, _ in site.owner.told] == ["assigned", "revoke"])
+        skip(20.0)
+        await until(lambda: site.service.owned == {})
+        await site.until(None)
     assert [what for what, _ in site.owner.told] == ["assigned", "revoke", "lost"]
     assert site.owner.cancelled == ["revoke"]
 
@@ -162,7 +164,6 @@ async def test_every_state_to_lost(site: Site, state: State) -> None:
 
 async def test_a_late_end_never_meets_a_new_beginning(site: Site) -> None:
     """An owner that does not stop is told that the partition is lost before it is told that it has it again."""
-    site = Site(site.service, site.owner, revoke_timeout=0.01)
     stuck = asyncio.Event()
 
     async def swallow(_: frozenset[Partition]) -> None:
@@ -174,10 +175,14 @@ async def test_a_late_end_never_meets_a_new_beginning(site: Site) -> None:
 
     await site.table.take([ONE])
     site.owner.on_revoke = swallow
-    site.table.give_up([ONE])
-    await until(lambda: site.service.owned == {})
-    assert site.state() == "releasing"
-    await site.until(None)
+    with standing_time() as skip:
+        site.table.give_up([ONE])
+        await until(lambda: [what for what, _ in site.owner.told] == ["assigned", "revoke"])
+        skip(20.0)
+        await until(lambda: site.service.owned == {})
+        assert site.state() == "releasing"
+        skip(LAST_WORD)
+        await site.until(None)
     await site.table.take([ONE])
     await until(lambda: len(site.owner.told) == 4)
     assert [what for what, _ in site.owner.told] == ["assigned", "revoke", "lost", "assigned"]

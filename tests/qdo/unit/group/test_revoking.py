@@ -23,7 +23,7 @@ from tests.qdo.unit.group.scene import (
     rest,
     share,
 )
-from tests.qdo.unit.group.scripted import Diary, Scripted, until
+from tests.qdo.unit.group.scripted import Diary, Scripted, standing_time, until
 
 
 async def test_a_slow_revocation_holds_up_no_other(group: Group, service: Scripted, owner: Diary) -> None:
@@ -51,14 +51,14 @@ async def test_a_commit_in_a_revocation_comes_before_the_release(group: Group, s
     assert owner.times("lost") == []
 
 
-async def test_whoever_takes_too_long_loses_a_partition(make: Make, service: Scripted, owner: Diary) -> None:
+async def test_whoever_takes_too_long_loses_a_partition(group: Group, service: Scripted, owner: Diary) -> None:
     """It is released all the same, the revocation is cancelled, and the owner is told that it is lost."""
-    group = make(revoke_timeout=0.01)
-    await group.start()
-    await rest(group, service, owner)
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
-    service.say(OTHER)
-    await rest(group, service, owner)
+    with standing_time() as skip:
+        service.say(OTHER)
+        await until(lambda: len(owner.times("revoke")) == 2)
+        skip(20.0)
+        await rest(group, service, owner)
     assert len(owner.times("lost")) == len(owner.cancelled) == 2
     assert set().union(*owner.times("lost")) == PARTITIONS - owner.have
     assert owner.wrong == []
