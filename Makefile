@@ -38,8 +38,8 @@ test: $(DEV) ## Run the test suite without the slow tests
 quick: $(DEV) ## Run what needs no servers: units, the contract on SQLite, the HTTP API; in less than two minutes
 	$(PYTEST) -m "not slow" --without-servers -r fE $(QUICK)
 
-slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and messages
-	$(PYTEST) -m slow
+slow: $(DEV) ## Run the slow tests: crashes by kill -9, millions of queues and messages, property tests with new examples
+	HYPOTHESIS_PROFILE=deep $(PYTEST) -m "slow or hypothesis"
 
 bench: $(DEV) ## Measure the speed, each figure beside what it is compared with
 	$(BIN)/python -m tests.bench

@@ -32,10 +32,12 @@ settings.register_profile(
 )
 # Others at every run, and many; a failure prints how to have its example again.
 settings.register_profile("deep", settings.get_profile("quick"), max_examples=1000, derandomize=False, print_blob=True)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+settings.load_profile(PROFILE)
 
 SLOW_ENDS = 7200
-"""Seconds after which a slow test is given up; the others have ``timeout`` of pyproject.toml."""
+"""Seconds after which a slow test is given up, or any of a run with many examples; the others have ``timeout`` of
+pyproject.toml."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Gives slow tests the time that they need."""
     for item in items:
-        if item.get_closest_marker("slow"):
+        if PROFILE != "quick" or item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_ENDS))
 
 

@@ -62,7 +62,7 @@ class Kept:
     def settle(self, queue: Queue, position: Position | None = None) -> None:
         """Waits until a position, or else all that has been written until now, is below the horizon of readers."""
         ticks = ids.now_ticks() if position is None else position[0]
-        until = time.monotonic() + 30
+        until = time.monotonic() + 300
         while self.store.horizon(queue) <= ticks and (position is not None or self.store.name != "sqlite"):
             assert time.monotonic() < until, "the horizon stands still"
             time.sleep(0.02)

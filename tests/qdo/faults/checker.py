@@ -336,7 +336,7 @@ def _excused(history: History, worker: str, kinds: frozenset[FaultKind], at: flo
 
 
 def _moved(history: History, limits: Limits) -> Iterator[Violation]:
-    calm = not any(fault.kind in FAILURES for fault in history.faults)
+    calm = not any(fault.kind in FAILURES and not _harmless(fault, limits) for fault in history.faults)
     came = [joined.at for joined in history.joined]
     leaving = _leaving(history)
     for place, stays in history.stays.items():
@@ -348,6 +348,11 @@ def _moved(history: History, limits: Limits) -> Iterator[Violation]:
                 came = [joined.at for joined in history.joined if joined.worker == after.worker != stay.worker]
             if not any(since < at < stay.end + limits.settling for at in came):
                 yield Violation("moved", f"{place} went from {stay.worker} to {after.worker} at {stay.end:.3f}")
+
+
+def _harmless(fault: Fault, limits: Limits) -> bool:
+    """Tells whether a process stood still for too short a time for its session to end."""
+    return fault.kind in STOPS and fault.end - fault.start < limits.unaware / 2
 
 
 def _leaving(history: History) -> dict[str, float]:

@@ -26,6 +26,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         journal: The file to write records to.
         runs: Where its handlers run.
         rest: Seconds that a handler takes.
+        slice: Seconds that a handler should have messages in hand for.
         revoke_timeout: Of the consumer, in seconds.
         grace: Seconds for which static members keep their partitions.
         without: The mechanism that is taken out (:mod:`tests.qdo.faults.removal`); empty: none.
@@ -44,6 +45,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     member: str | None = None
     runs: Runs = "threads"
     rest: float = 0.002
+    slice: float = 0.2
     revoke_timeout: float = 10.0
     grace: float = 0.0
     without: str = ""

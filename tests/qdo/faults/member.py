@@ -89,7 +89,7 @@ def make(job: Job, client: AsyncClient, coordinator: Recording, journal: Journal
         threads=8,
         processes=2 if job.runs == "processes" else 0,
         batch=100,
-        slice=0.2,
+        slice=job.slice,
         commit_messages=200,
         commit_seconds=0.2,
         drain=10.0,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.qdo.faults.checker import Limits
-from tests.qdo.faults.experiment import Experiment, Verdict, explain
+from tests.qdo.faults.experiment import Experiment, Settings, Verdict, explain
 from tests.qdo.faults.history import History
 from tests.qdo.faults.records import Answered, Asked, Joined
 from tests.qdo.faults.services import Service
@@ -18,6 +18,8 @@ Play = Callable[[Experiment, Service], Verdict]
 
 QUEUES = {"crew-a": 3, "crew-b": 3}
 STOP_AT = 6
+MIDDLING = 6.0
+"""Seconds of a session of which a member can be suspended for some."""
 LONG = 20.0
 """Seconds of a session that something else which keeps the machine busy does not end."""
 
@@ -45,9 +47,10 @@ def stopped_at_a_commit(experiment: Experiment, service: Service) -> Verdict:
 
 def a_short_cut(experiment: Experiment, service: Service) -> Verdict:
     """The coordination service does not answer for a while, but for less than a session."""
+    service.session_timeout = MIDDLING
     with experiment.running() as (crew, queues):
         experiment.staff(crew, queues, ["w1", "w2"])
-        experiment.load(queues, 150)
+        experiment.load(queues, 600)
         with experiment.doing("cut"):
             service.deeds["cut"]("", 0.87 * service.session_timeout)
         experiment.settle(queues)
@@ -68,6 +71,17 @@ def one_comes_and_goes(experiment: Experiment, service: Service) -> Verdict:
         experiment.settle(queues)
         experiment.finish(crew)
     return experiment.judge()
+
+
+def jobs(play: Play, without: str = "") -> Settings:
+    """Says how workers are to be: one that is stopped at a commit has seconds of work in hand."""
+
+    def settings(slot: str, worker: str) -> dict[str, object]:
+        stopped = worker == "w1.1" and play is stopped_at_a_commit
+        pace = {"stop_at": STOP_AT, "rest": 0.04, "slice": 4.0} if stopped else {"rest": 0.02}
+        return {"without": without, **pace}
+
+    return settings
 
 
 def heard(history: History, event: str) -> set[str]:
@@ -92,12 +106,7 @@ def test_what_is_missing_is_noticed(
 
     Of each set one: what goes on after its session was lost is seen before or after the worker has joined again.
     """
-
-    def settings(slot: str, worker: str) -> dict[str, object]:
-        stop_at = STOP_AT if worker == "w1.1" and play is stopped_at_a_commit else 0
-        return {"without": mechanism, "stop_at": stop_at, "rest": 0.02}
-
-    verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=settings), service)
+    verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=jobs(play, mechanism)), service)
     broken = {violation.rule for violation in verdict.violations}
     assert all(broken & some for some in rules), explain(verdict)
 
@@ -112,12 +121,7 @@ def test_what_is_missing_is_noticed(
 )
 def test_nothing_is_noticed_with_all_mechanisms(tmp_path: Path, service: Service, play: Play, event: str) -> None:
     """The same stories with complete workers break no rule."""
-
-    def settings(slot: str, worker: str) -> dict[str, object]:
-        stop_at = STOP_AT if worker == "w1.1" and play is stopped_at_a_commit else 0
-        return {"stop_at": stop_at, "rest": 0.02}
-
-    verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=settings), service)
+    verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=jobs(play)), service)
     assert verdict.violations == [], explain(verdict)
     assert not event or heard(verdict.history, event), f"nobody was {event}"
     assert event or not verdict.counts.twice, "there was no failure"
