@@ -325,11 +325,11 @@ def test_progress_adds_up_what_runs() -> None:
     spark: Any = SimpleNamespace(sparkContext=tracker)
     with Progress(spark, every=0.001) as shown:
         shown.say("[counting]")
-        assert tracker.asked.wait(10)
+        assert tracker.asked.wait(60)
         tracker.asked.clear()
-        assert tracker.asked.wait(10)
+        assert tracker.asked.wait(60)
         [task] = shown._bar.tasks
         assert (task.description, task.total, task.completed) == ("[counting]", 12, 3)
         tracker.gone = True
-        shown._thread.join(10)
+        shown._thread.join(60)
         assert not shown._thread.is_alive()

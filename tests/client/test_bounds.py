@@ -82,11 +82,11 @@ def serving(serve: Serve) -> Iterator[str]:
 
 @pytest.fixture(params=["sync", "async"])
 def impatient(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
-    """Makes clients on the network that wait long for a step and a second for a whole call."""
+    """Makes clients on the network that wait long for a step and two seconds for a whole call."""
     made: list[Any] = []
 
     def make(url: str) -> Any:  # noqa: ANN401 - a client of either kind
-        retry = RetryPolicy(rounds=1, deadline=1.0)
+        retry = RetryPolicy(rounds=1, deadline=2.0)
         if request.param == "sync":
             made.append(Client(url, key="", timeout=30, retry=retry))
         else:

@@ -153,7 +153,7 @@ class TestLocked:
 
     def test_deadline(self, tmp_path: Path) -> None:
         """No call outlasts the deadline: what was not begun is refused with no outcome, what was is unknown."""
-        made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=0.3))
+        made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=2.0))
         errors: dict[str, StoreUnavailable] = {}
         with outside(made.file) as connection:
             connection.execute("BEGIN IMMEDIATE")

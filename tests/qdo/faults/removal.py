@@ -8,6 +8,7 @@ from unittest import mock
 
 from qdo.assignment import Plan, plan
 from qdo.consumer import membership
+from qdo.consumer.group import Group
 from qdo.consumer.ownership import Ownership
 from qdo.coordination import Member, Target
 from qdo.coordination.local.session import LocalSession
@@ -51,8 +52,9 @@ def _deal(
 
 
 def _halt() -> Iterator[contextlib.AbstractContextManager[object]]:
-    """Nobody is told that a session is suspended."""
+    """Nobody is told that a session is suspended, and nobody asks."""
     yield replace(Ownership.suspended, mock.Mock())
+    yield replace(Group.connected, lambda self: self._state != "joining" and self._stay is not None)
 
 
 def _recording() -> Iterator[contextlib.AbstractContextManager[object]]:

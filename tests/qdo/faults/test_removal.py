@@ -11,7 +11,7 @@ import pytest
 from tests.qdo.faults.checker import Limits
 from tests.qdo.faults.experiment import Experiment, Settings, Verdict, explain
 from tests.qdo.faults.history import History
-from tests.qdo.faults.records import Answered, Asked, Joined
+from tests.qdo.faults.records import Answered, Asked, Handled, Joined
 from tests.qdo.faults.services import Service
 
 Play = Callable[[Experiment, Service], Verdict]
@@ -45,6 +45,19 @@ def stopped_at_a_commit(experiment: Experiment, service: Service) -> Verdict:
     return experiment.judge()
 
 
+def expired_in_the_middle(experiment: Experiment, service: Service) -> Verdict:
+    """A worker's session is ended behind its back while it has seconds of work in hand."""
+    with experiment.running() as (crew, queues):
+        experiment.load(queues, 100)
+        crew.start("w1")
+        assert experiment.until(lambda: len(experiment.seen(Handled)) > 30)
+        with experiment.doing("expire", "w1.1"):
+            service.expire(crew.session("w1"))
+        experiment.settle(queues)
+        experiment.finish(crew)
+    return experiment.judge()
+
+
 def a_short_cut(experiment: Experiment, service: Service) -> Verdict:
     """The coordination service does not answer for a while, but for less than a session."""
     service.session_timeout = MIDDLING
@@ -74,12 +87,12 @@ def one_comes_and_goes(experiment: Experiment, service: Service) -> Verdict:
 
 
 def jobs(play: Play, without: str = "") -> Settings:
-    """Says how workers are to be: one that is stopped at a commit has seconds of work in hand."""
+    """Says how workers are to be."""
 
     def settings(slot: str, worker: str) -> dict[str, object]:
-        stopped = worker == "w1.1" and play is stopped_at_a_commit
-        pace = {"stop_at": STOP_AT, "rest": 0.04, "slice": 4.0} if stopped else {"rest": 0.02}
-        return {"without": without, **pace}
+        stop_at = STOP_AT if worker == "w1.1" and play is stopped_at_a_commit else 0
+        pace = {"rest": 0.04, "slice": 4.0} if play is expired_in_the_middle else {"rest": 0.02}
+        return {"without": without, "stop_at": stop_at, **pace}
 
     return settings
 
@@ -96,7 +109,7 @@ def heard(history: History, event: str) -> set[str]:
         pytest.param("stickiness", one_comes_and_goes, [{"moved"}], marks=pytest.mark.slow),
         pytest.param("halt", a_short_cut, [{"halted"}], marks=pytest.mark.slow),
         pytest.param("recording", one_comes_and_goes, [{"twice"}], marks=pytest.mark.slow),
-        pytest.param("abandoning", stopped_at_a_commit, [{"halted", "stay"}], marks=pytest.mark.slow),
+        pytest.param("abandoning", expired_in_the_middle, [{"halted", "stay"}], marks=pytest.mark.slow),
     ],
 )
 def test_what_is_missing_is_noticed(
@@ -115,6 +128,7 @@ def test_what_is_missing_is_noticed(
     ("play", "event"),
     [
         (stopped_at_a_commit, "lost"),
+        pytest.param(expired_in_the_middle, "lost", marks=pytest.mark.slow),
         pytest.param(one_comes_and_goes, "", marks=pytest.mark.slow),
         pytest.param(a_short_cut, "suspended", marks=pytest.mark.slow),
     ],

@@ -19,7 +19,7 @@ from qdo.coordination.local.bell import OLD, Bell
 from tests.qdo.contract.events import Heard, eventually
 from tests.qdo.contract.processes import Process
 from tests.qdo.contract.samples import ONE
-from tests.qdo.local.conftest import Join
+from tests.qdo.local.conftest import MIDDLING, Join
 from tests.replacing import replace
 
 
@@ -104,7 +104,7 @@ async def test_without_bells_changes_are_heard_of_nevertheless(join: Join) -> No
 async def test_a_killed_process_is_noticed_before_its_session_ends(join: Join, path: Path) -> None:
     """Its socket refuses, so the others need not wait for its session, which would outlast this test."""
     process = await Process.start(f"local://{path}", "group", "killed", 1000)
-    mine, heard = await join("a", session_timeout=1.5)
+    mine, heard = await join("a", session_timeout=MIDDLING)
     await process.ask("take", [str(ONE)])
     assert set(await mine.members()) == {"a", "killed"}
     process.signal(signal.SIGKILL)
@@ -119,7 +119,7 @@ async def test_a_stopped_process_is_not_taken_for_dead(join: Join, path: Path) -
     process = await Process.start(f"local://{path}", "group", "stopped", 1000)
     await process.ask("take", [str(ONE)])
     process.signal(signal.SIGSTOP)
-    first, _ = await join("a", session_timeout=0.3)
+    first, _ = await join("a", session_timeout=MIDDLING)
     heard = Heard()
     await first.members()
     await join("b")

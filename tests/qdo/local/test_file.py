@@ -19,7 +19,7 @@ from qdo.keepalive.vitals import now
 from tests.qdo.contract.events import Heard
 from tests.qdo.contract.processes import Process
 from tests.qdo.contract.samples import ONE, some
-from tests.qdo.local.conftest import Join
+from tests.qdo.local.conftest import MIDDLING, Join
 
 
 async def test_the_file_and_its_directory_are_private(join: Join, path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
 
 async def test_a_damaged_file_is_refused(join: Join, path: Path) -> None:
     """Bytes that were overwritten are reported as damage when they are read, and suspend the members."""
-    session, heard = await join("a", session_timeout=1.5)
+    session, heard = await join("a", session_timeout=MIDDLING)
     await session.take(some(1000))
     database = Database(path, patience=10)
     with database.transaction(write=False):
@@ -131,7 +131,7 @@ async def lose(session: Session, heard: Heard) -> None:
 
 async def test_a_file_that_is_removed_is_made_anew(join: Join, path: Path) -> None:
     """Its members are lost when their time is over; whoever joins then makes a new file that all see."""
-    session, heard = await join("a", session_timeout=1.0)
+    session, heard = await join("a", session_timeout=MIDDLING)
     await session.take([ONE])
     path.unlink()
     with pytest.raises(CoordinationLost, match="gone"):
@@ -145,7 +145,7 @@ async def test_a_file_that_is_removed_is_made_anew(join: Join, path: Path) -> No
 
 async def test_the_same_coordinator_joins_again_after_a_removal(path: Path) -> None:
     """A member whose file is gone needs nobody else to go on."""
-    coordinator = LocalCoordinator("group", LocalOptions(path, session_timeout=0.5))
+    coordinator = LocalCoordinator("group", LocalOptions(path, session_timeout=MIDDLING))
     await coordinator.open()
     heard = Heard()
     await coordinator.join(Member("a"), heard)
@@ -184,7 +184,7 @@ async def test_a_locked_file_suspends(join: Join, path: Path) -> None:
 
 async def test_a_file_locked_for_long_ends_the_sessions(join: Join, path: Path) -> None:
     """A process that is stopped in the middle of a transaction keeps nobody in doubt for longer than a session."""
-    session, heard = await join("a", session_timeout=0.6)
+    session, heard = await join("a", session_timeout=MIDDLING)
     blocking = Database(path, patience=10)
     with blocking.transaction():
         await lose(session, heard)

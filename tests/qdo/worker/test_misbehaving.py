@@ -155,7 +155,7 @@ async def test_a_thread_that_hangs_gives_its_partition_away(floor: Floor, caplog
             release.wait(60)
         floor.note(message, context)
 
-    settings = quick(stalled_after=0.3, commit_seconds=0.05, threads=2, retry=Retry(attempts=3, base=0.001, cap=0.001))
+    settings = quick(stalled_after=1.0, commit_seconds=0.05, threads=2, retry=Retry(attempts=3, base=0.001, cap=0.001))
     worker = await floor.worker(handle, queue, settings=settings)
     with caplog.at_level(logging.INFO):
         task = floor.start(worker)

@@ -128,8 +128,8 @@ def test_renewed_beside_the_run(embedded: Kept) -> None:
                 renewed.set()
             return found
 
-    with Lease(Heard(embedded.store), ARCHIVE, seconds=0.3):
-        assert renewed.wait(30)
+    with Lease(Heard(embedded.store), ARCHIVE, seconds=3.0):
+        assert renewed.wait(100)
 
 
 def test_lost_answer(ledger: Later) -> None:
