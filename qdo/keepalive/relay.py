@@ -4,7 +4,8 @@ It hands on what either says. When the program has said nothing for a third of t
 that the session is alive, between two requests; the answers go to the program, which passes over those that it did not
 ask for. It notes when the server was heard, for a program that was held up reads that late.
 
-The first line that the program sends holds the settings for TLS; the first byte that it gets says that it may begin.
+The first line that the program sends holds the settings for TLS and the time for it; the first byte that it gets says
+that it may begin.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ class Encryption(NamedTuple):
         return context
 
 
-def begin(vitals: Vitals, server: socket.socket, host: str, encryption: Encryption | None) -> socket.socket:
+def begin(
+    vitals: Vitals, server: socket.socket, host: str, encryption: Encryption | None, patience: float = BEGINNING
+) -> socket.socket:
     """Has a process stand between this program and a server that it is connected to; returns where to talk now.
 
     Args:
@@ -62,6 +65,7 @@ def begin(vitals: Vitals, server: socket.socket, host: str, encryption: Encrypti
         server: The connection, which is the process's from now on.
         host: The server's name, for its certificate.
         encryption: None: there is none.
+        patience: Seconds that the server has to agree on it.
 
     Raises:
         OSError: The server is not to be trusted, or the process did not begin.
@@ -71,7 +75,7 @@ def begin(vitals: Vitals, server: socket.socket, host: str, encryption: Encrypti
         with server, theirs:
             ours.settimeout(BEGINNING)
             vitals.start(__name__, theirs, host, give=(server.fileno(),))
-        ours.sendall(json.dumps(encryption).encode() + b"\n")
+        ours.sendall(json.dumps([encryption, patience]).encode() + b"\n")
         said = ours.recv(PIECE)
     except BaseException:
         ours.close()
@@ -179,7 +183,7 @@ class Relay:
 
     @staticmethod
     def _receive(end: socket.socket) -> bytes | None:
-        """Returns all that has arrived, also what encryption has read ahead; None at the end."""
+        """Returns all that has arrived, also what encryption has read ahead; None at the end or when it is broken."""
         found = bytearray()
         try:
             while data := end.recv(PIECE):
@@ -187,7 +191,7 @@ class Relay:
         except AGAIN:
             return bytes(found)
         except OSError:
-            return None
+            """What came before counts; the next call meets with the same."""
         return bytes(found) or None
 
     def _send(self, end: socket.socket) -> None:
@@ -206,12 +210,14 @@ def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
     """Stands between them until one is gone."""
     stay()
     with socket.socket(fileno=int(line)) as talk, socket.socket(fileno=int(server)) as connection:
-        for each in (talk, connection):
-            each.settimeout(BEGINNING)
-        said = b""
-        while not said.endswith(b"\n"):
-            said += talk.recv(1) or b"\n"
-        encryption: list[Any] | None = json.loads(said)
+        talk.settimeout(BEGINNING)
+        with talk.makefile("rb") as lines:
+            said = lines.readline()
+        if not said:
+            return
+        encryption: list[Any] | None
+        encryption, patience = json.loads(said)
+        connection.settimeout(patience)
         end: socket.socket = connection
         try:
             if encryption is not None:

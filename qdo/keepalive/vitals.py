@@ -90,20 +90,27 @@ class Vitals:
     # The other process's.
 
     def heard(self, instant: float, *, lapsed: bool = False) -> None:
-        """The service was heard, too late or not."""
-        self._numbers[_LAPSED] = lapsed
+        """The service was heard; too late once is too late for good."""
+        if lapsed:
+            self._numbers[_LAPSED] = True
         self._numbers[_HEARD] = instant
 
     @property
     def running(self) -> bool:
         """Whether the program is there, not stopped, and ran its loop within the limit."""
-        return (
-            now() - self._numbers[_RAN] <= self._numbers[_LIMIT]
-            and os.getppid() == self.program
-            and not _is_stopped(self.program)
-        )
+        return self.still <= self.limit and os.getppid() == self.program and not _is_stopped(self.program)
 
     # Both read.
+
+    @property
+    def still(self) -> float:
+        """Seconds since the event loop ran last."""
+        return now() - self._numbers[_RAN]
+
+    @property
+    def limit(self) -> float:
+        """For so many seconds the program may be held up."""
+        return self._numbers[_LIMIT]
 
     @property
     def last_heard(self) -> float | None:

@@ -74,7 +74,9 @@ class Keeper(threading.Thread):
         self._stirred = False
         self._due = 0.0
         self._pages = 0
-        self._kept: tuple[Vitals, socket.socket] | None = None
+        self._vitals: Vitals | None = None
+        self._line: socket.socket | None = None
+        """To the process that keeps the sessions alive while this one cannot."""
         self._waker, self._woken = socket.socketpair()
         self._waker.settimeout(0.0)
         self._woken.settimeout(0.0)
@@ -149,32 +151,64 @@ class Keeper(threading.Thread):
         Raises:
             MemberExists, CoordinationLost, CoordinationIncompatible
         """
-        if outlast and self._kept is None:
-            self._keep(Vitals.begin(outlast))
+        if outlast and self._vitals is None:
+            self._vitals, self._line = self._begin_keeping(Vitals.begin(outlast))
+        if self._vitals is not None:
+            self._vitals.ran()  # who joins does it from there
         session, where, until = self.run_in(self._added(member, replace=replace), create=not self._stays)
         stay = Stay(session, where, member, loop, listen, until)
         self._stays[session] = stay
         self._due = min(self._due, now() + self._interval)
         return stay
 
-    def _keep(self, vitals: Vitals) -> None:
+    def _begin_keeping(self, vitals: Vitals) -> tuple[Vitals, socket.socket]:
         """Starts the process that gives the signs of life while this one cannot, and waits until it can.
 
         Raises:
             CoordinationLost: It does not begin.
         """
+        try:
+            line = self._start_pulse(vitals)
+            line.settimeout(BEGINNING)
+            if line.recv(1) != READY:
+                line.close()
+                raise ConnectionResetError("it ended at once")
+        except OSError as error:
+            vitals.close()
+            raise CoordinationLost(f"a process that keeps the session alive cannot be started: {error}") from error
+        return vitals, line
+
+    def _start_pulse(self, vitals: Vitals) -> socket.socket:
+        """Starts that process; returns the socket that is closed when it ends.
+
+        Raises:
+            OSError: It cannot be started.
+        """
         ours, theirs = socket.socketpair()
-        ours.settimeout(BEGINNING)
         try:
             with theirs:
                 path = str(self._database.path.absolute())
                 vitals.start(PULSE, theirs, path, self._bell.name, str(self._timeout))
-            begun = ours.recv(1)
+        except OSError:
+            ours.close()
+            raise
+        return ours
+
+    def _look_after_keeping(self, vitals: Vitals) -> None:
+        """Starts that process again if it is gone; does not wait for it."""
+        try:
+            if self._line is not None:
+                self._line.settimeout(0.0)
+                if self._line.recv(len(READY)):
+                    return
+                self._line.close()
+                self._line = None
+                log.warning("the process that keeps the session in group %s alive is gone: another one", self.group)
+            self._line = self._start_pulse(vitals)
+        except BlockingIOError:
+            return
         except OSError as error:
-            raise CoordinationLost(f"a process that keeps the session alive cannot be started: {error}") from error
-        if begun != READY:
-            raise CoordinationLost("the process that keeps the session alive ended at once")
-        self._kept = vitals, ours
+            log.warning("a process that keeps the session in group %s alive cannot be started: %s", self.group, error)
 
     def _added(self, member: Member, *, replace: bool) -> Callable[[Transaction], tuple[int, int, float]]:
         def work(tx: Transaction) -> tuple[int, int, float]:
@@ -274,6 +308,12 @@ class Keeper(threading.Thread):
             self._beat()
 
     def _beat(self) -> None:
+        if self._vitals is not None:
+            self._look_after_keeping(self._vitals)
+            if self._vitals.still > max(self._vitals.limit, self._timeout):
+                log.error("the event loop stands still, so the session in group %s is given up", self.group)
+                self._end_sessions()
+                return
         where = next(iter(self._stays.values())).where
         try:
             beat = self.run_in(lambda tx: sessions.beat(tx, where, self._bell.name))
@@ -287,11 +327,11 @@ class Keeper(threading.Thread):
         self._due = now() + self._interval
         if beat.earliest is not None:
             self._due = min(self._due, max(beat.earliest + 0.001, now() + SOONEST))
-        if self._kept is not None:
-            self._kept[0].heard(now())
+        if self._vitals is not None:
+            self._vitals.heard(now())
         for stay in list(self._stays.values()):
-            if self._kept is not None:
-                stay.call(self._kept[0].ran)
+            if self._vitals is not None:
+                stay.call(self._vitals.ran)
             self._renew(stay, beat.until.get(stay.session))
         self._tell_outdated(beat.seen)
 
@@ -309,8 +349,12 @@ class Keeper(threading.Thread):
         if until is None:
             self._lose(stay)
             return
-        stay.until = until
-        if stay.state == "suspended":
+        before, stay.until = stay.until, until
+        if stay.state == "connected" and now() >= before:
+            # Kept alive by another process while this one was held up: whoever looked meanwhile found it in doubt.
+            stay.tell("suspended")
+            stay.tell("connected")
+        elif stay.state == "suspended":
             stay.state = "connected"
             stay.tell("connected")
 
@@ -342,11 +386,7 @@ class Keeper(threading.Thread):
             stay.state = "lost"
             stay.tell("lost")
 
-    def _end(self) -> None:
-        """Ends the sessions, then gives back everything."""
-        with self._lock:
-            self._closing = True
-            left, self._jobs = self._jobs, deque()
+    def _end_sessions(self) -> None:
         stays = list(self._stays.values())
         if stays:
             with contextlib.suppress(CoordinationError):
@@ -354,12 +394,19 @@ class Keeper(threading.Thread):
                 self.run_in(lambda tx: sessions.remove(tx, stays[0].where, keys))
         for stay in stays:
             self._lose(stay)
+
+    def _end(self) -> None:
+        """Ends the sessions, then gives back everything."""
+        with self._lock:
+            self._closing = True
+            left, self._jobs = self._jobs, deque()
+        self._end_sessions()
         for future, _ in left:
             if future.set_running_or_notify_cancel():
                 future.set_exception(CoordinationLost("coordination is closed"))
-        if self._kept is not None:
-            self._kept[0].close()
-            self._kept[1].close()
+        for each in (self._vitals, self._line):
+            if each is not None:
+                each.close()
         self._database.close()
         self._bell.close()
         self._waker.close()

@@ -50,10 +50,6 @@ class Lease:
         return self._last if self._vitals is None else self._vitals.last_heard
 
     @property
-    def _lapsed(self) -> bool:
-        return self._late if self._vitals is None else self._vitals.lapsed
-
-    @property
     def silence(self) -> float:
         """Seconds since the servers were last heard; 0 before the session began."""
         heard = self._heard
@@ -62,12 +58,14 @@ class Lease:
     @property
     def left(self) -> float:
         """Seconds that the session has left if the servers are heard no more."""
-        return 0.0 if self._lapsed else self.timeout - self.silence
+        return 0.0 if self.lapsed else self.timeout - self.silence
 
     @property
     def lapsed(self) -> bool:
-        """The servers were not heard for so long that they may have ended the session."""
-        return self._lapsed or self.silence > self.timeout
+        """The servers were not heard for so long that they may have ended the session. Once found it stays so."""
+        if self.silence > self.timeout or (self._vitals is not None and self._vitals.lapsed):
+            self._late = True
+        return self._late
 
     @property
     def broken(self) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 import ctypes
 import json
 import sys
+import time
 from typing import Any
 
 from qdo.coordination import Event, Held, Member, Session
@@ -20,8 +21,9 @@ from qdo.partitions import Partition
 class Obeying:
     """Does what the lines say, and remembers what it holds."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, events: list[Event]) -> None:
         self._session = session
+        self._events = events
         self._held: dict[Partition, Held] = {}
 
     async def take(self, names: list[str]) -> list[str]:
@@ -46,6 +48,18 @@ class Obeying:
         """Keeps the interpreter: nothing else of this process runs meanwhile, no thread either."""
         ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
+    async def doubt(self, seconds: float) -> list[Event]:
+        """Keeps the interpreter, looks at once whether it is a member, and waits for the end of any doubt."""
+        await self.hold(seconds)
+        if self._session.state != "connected":
+            while not {"connected", "lost"}.intersection(self._events):  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.01)
+        return self._events
+
+    async def stand(self, seconds: float) -> None:
+        """Keeps the event loop, but no other thread, from running."""
+        time.sleep(seconds)  # noqa: ASYNC251 - as asked
+
     async def count(self, names: list[str], times: int) -> int:
         """Takes a partition, adds one to the number recorded for it and releases it, so many times."""
         (partition,) = (Partition.parse(name) for name in names)
@@ -65,7 +79,7 @@ async def main(url: str, group: str, member: str, session_timeout: float, outlas
     await coordinator.open()
     events: list[Event] = []
     session = await coordinator.join(Member(member), events.append)
-    obeying = Obeying(session)
+    obeying = Obeying(session, events)
     loop = asyncio.get_running_loop()
     answer: dict[str, Any] = {"done": "joined"}
     while True:

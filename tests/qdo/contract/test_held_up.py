@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,8 +14,8 @@ import pytest
 from qdo.coordination import Coordinator
 from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Start
-from tests.qdo.contract.events import eventually
-from tests.qdo.contract.processes import Refused
+from tests.qdo.contract.events import PATIENCE, eventually
+from tests.qdo.contract.processes import Process, Refused
 from tests.qdo.contract.samples import ONE
 from tests.qdo.contract.test_fencing import recorded
 
@@ -40,12 +42,19 @@ async def test_a_member_that_nobody_speaks_for_is_gone(start: Start, service: Se
         await process.ask("commit", {str(ONE): "1"})
 
 
-async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join, service: Service) -> None:
-    """Beyond the time that was agreed on nobody speaks for it: the others get what it had."""
+async def test_a_member_that_was_held_up_hears_the_end_of_its_doubt(start: Start, service: Service) -> None:
+    """If it finds itself in doubt when it goes on, an event tells that it is none any more."""
+    process = await start("held", session_timeout=service.short, outlast=600.0)
+    assert "lost" not in await process.ask("doubt", SESSIONS * service.short)
+
+
+@pytest.mark.parametrize("how", ["hold", "stand"])
+async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join, service: Service, how: str) -> None:
+    """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process = await start("held", session_timeout=service.short, outlast=service.short)
     await process.ask("take", [str(ONE)])
-    process.say("hold", 600)
+    process.say(how, 600)
     await eventually(heard, mine.members, lambda members: "held" not in members)
     assert await mine.take([ONE])
 
@@ -59,6 +68,47 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
     process.signal(signal.SIGKILL)
     await eventually(heard, mine.members, lambda members: "killed" not in members)
     assert not [each for each in speakers if _alive(each)]
+
+
+async def test_whoever_speaks_for_a_member_is_replaced_when_killed(start: Start, service: Service) -> None:
+    """The session lives on, and the member may be held up afterwards as before."""
+    process = await start("held", session_timeout=service.short, outlast=600.0)
+    await process.ask("take", [str(ONE)])
+    former = set(_speakers(process.id))
+    for each in former:
+        os.kill(each, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        while not set(_speakers(process.id)) - former:  # noqa: ASYNC110 - nobody tells of processes
+            await asyncio.sleep(0.01)
+    await _until_recorded(process, "1")
+    await process.ask("hold", SESSIONS * service.short)
+    assert await process.ask("commit", {str(ONE): "2"}) == [str(ONE)]
+
+
+async def test_a_stopped_speaker_ends_no_session(start: Start, service: Service) -> None:
+    """A program that runs gives its signs of life by itself, or has another process do so."""
+    process = await start("a", session_timeout=service.short, outlast=600.0)
+    await process.ask("take", [str(ONE)])
+    stopped = list(_speakers(process.id))
+    for each in stopped:
+        os.kill(each, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(SESSIONS * service.short)
+        await _until_recorded(process, "1")
+    finally:
+        for each in stopped:
+            os.kill(each, signal.SIGKILL)
+
+
+async def _until_recorded(process: Process, offset: str) -> None:
+    """Commits, again while the connection is broken."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(Refused):
+                assert await process.ask("take", [str(ONE)]) == [str(ONE)]
+                assert await process.ask("commit", {str(ONE): offset}) == [str(ONE)]
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:

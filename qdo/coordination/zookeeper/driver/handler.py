@@ -47,6 +47,7 @@ class Handler:
         closing: Seconds that a server has to answer that the session was closed.
         keep: Has a process of its own stand between this program and a server that it is connected to, and gives where
             to talk then; None: there is no such process.
+        hangs: Tells whether the program does nothing any more, so that its session is to end.
 
     Attributes:
         over: The session has ended: no connection is made any more.
@@ -63,6 +64,7 @@ class Handler:
         context: ssl.SSLContext | None,
         closing: float = CLOSING,
         keep: Callable[[socket.socket, str], socket.socket] | None = None,
+        hangs: Callable[[], bool] = lambda: False,
     ) -> None:
         self.over = False
         self.trouble: str | None = None
@@ -70,6 +72,7 @@ class Handler:
         self._lease = lease
         self._context = context
         self._keep = keep
+        self._hangs = hangs
         self._patience_at_end = closing
         self._closing: float | None = None
 
@@ -149,6 +152,9 @@ class Handler:
         """Gives a connection up of which nothing is to be expected any more."""
         if self._closing is not None and time.monotonic() > self._closing:
             raise TimeoutError("the server does not answer")
+        if self._closing is None and self._hangs():
+            self.over = True
+            raise TimeoutError("the event loop stands still, so the session is given up")
         if wire is not None and wire.greeted() and self._lease.broken:
             raise TimeoutError("the server has not been heard for too long")
 

@@ -102,7 +102,7 @@ class Link:
         self._loop = asyncio.get_running_loop()
         self._vitals = Vitals.begin(outlast) if outlast else None
         self._lease = Lease(access.session_timeout, vitals=self._vitals)
-        self._handler = Handler(self._lease, context, keep=self._keep if outlast else None)
+        self._handler = Handler(self._lease, context, keep=self._keep if outlast else None, hangs=self._hangs)
         self._client = self._make()
         self._state: State = "new"
         self._error: CoordinationError | None = None
@@ -119,7 +119,12 @@ class Link:
     def _keep(self, server: socket.socket, host: str) -> socket.socket:
         assert self._vitals is not None  # noqa: S101 - it is only called then
         tls = self._access.tls
-        return relay.begin(self._vitals, server, host, None if tls is None else tls.encryption)
+        return relay.begin(self._vitals, server, host, None if tls is None else tls.encryption, self._handler.patience)
+
+    def _hangs(self) -> bool:
+        """Tells whether the event loop has stood still for longer than was agreed on."""
+        vitals = self._vitals
+        return vitals is not None and self.session != 0 and vitals.still > max(vitals.limit, self._lease.timeout)
 
     def _make(self) -> Any:  # noqa: ANN401 - kazoo has no types
         access = self._access
@@ -243,6 +248,8 @@ class Link:
         if self.session and known[0] != self.session:
             self.end(_ended())
             return
+        if self._vitals is not None:
+            self._vitals.ran()
         self.session = known[0]
         if not self._begun.done():
             self._begun.set_result(None)

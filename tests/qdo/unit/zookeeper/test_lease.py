@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qdo.coordination.zookeeper.lease import Lease
+from qdo.keepalive.vitals import Vitals
 
 INSTANTS = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20)
 
@@ -69,6 +70,27 @@ def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
     assert lease.left == 0
     lease.hear()
     assert lease.lapsed
+
+
+def test_what_was_found_lapsed_stays_so() -> None:
+    """Whoever looked has gone by it: that another process heard the servers in the same instant changes nothing."""
+    hand, vitals = Hand(), Vitals.begin(60.0)
+    lease = Lease(10.0, hand, vitals)
+    vitals.heard(hand.now)
+    hand.now += 11
+    assert lease.lapsed
+    vitals.heard(hand.now)
+    assert lease.lapsed
+    vitals.close()
+
+
+def test_a_process_that_heard_too_late_once_does_not_take_it_back() -> None:
+    """A second one, with another connection, writes down what it hears in the same place."""
+    vitals = Vitals.begin(60.0)
+    vitals.heard(1.0, lapsed=True)
+    vitals.heard(2.0)
+    assert vitals.lapsed
+    vitals.close()
 
 
 @given(INSTANTS)

@@ -1,0 +1,34 @@
+"""The process that stands between a program and a server of ZooKeeper."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from qdo.keepalive import relay
+from qdo.keepalive.relay import Encryption, Relay
+from qdo.keepalive.vitals import Vitals
+
+
+def test_the_last_word_of_a_program_counts() -> None:
+    """It was said before the program closed, with something unread: the server is to hear that the session ends."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.settimeout(0.0)
+        theirs.sendall(b"unread")
+        ours.sendall(b"close the session")
+        ours.close()
+        assert Relay._receive(theirs) == b"close the session"
+        assert Relay._receive(theirs) is None
+
+
+def test_a_server_that_does_not_agree_on_encryption_is_given_up() -> None:
+    """In the time that is given, so that there is some left for the others."""
+    vitals = Vitals.begin(60.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = socket.create_connection(silent.getsockname())
+        encryption = Encryption(None, None, None, None, check_hostname=False)
+        with pytest.raises(ConnectionRefusedError):
+            relay.begin(vitals, server, "127.0.0.1", encryption, 0.1)
+    vitals.close()
