@@ -241,6 +241,7 @@ class PartitionTable:
         self._revoke_timeout = terms.revoke_timeout
         self._rows: dict[Partition, Row] = {}
         self._closed = False
+        self._taking: frozenset[Partition] = frozenset()
         self._due: dict[Partition, Row] = {}
         self._leaving: dict[Partition, Row] = {}
         self._recording: asyncio.Task[None] | None = None
@@ -273,7 +274,7 @@ class PartitionTable:
             CoordinationLost: They are unsure now.
             SessionLost
         """
-        wanted = list(partitions)
+        wanted = self._taking = frozenset(partitions)
         if not wanted:
             return
         try:
@@ -281,6 +282,8 @@ class PartitionTable:
         except BaseException:
             self._rows |= {each: Row(each, None) for each in wanted if each not in self._rows}
             raise
+        finally:
+            self._taking = frozenset()
         if self._closed:
             return
         for partition in wanted:
@@ -292,14 +295,17 @@ class PartitionTable:
             self._signals.changed.set()
 
     def give_up(self, partitions: Iterable[Partition]) -> None:
-        """Begins to give up what is owned of some partitions, each by itself, and to release what is unsure."""
+        """Begins to give up what is owned of some partitions, each by itself, and to release what is unsure.
+
+        What is being taken just now is to be given up when that has ended: nobody knows which of both came first.
+        """
         for partition in partitions:
             row = self._rows[partition]
             if row.state == "owned":
                 row.state = "revoking"
                 self._owner.stop([row])
                 self._start(self._hand_back(row))
-            elif row.state == "unsure":
+            elif row.state == "unsure" and partition not in self._taking:
                 self._let_go(row)
 
     async def note(self, partition: Partition, note: Note | None) -> bool:
@@ -492,7 +498,7 @@ class PartitionTable:
     async def _tell_lost(self, row: Row, *calls: asyncio.Task[bool]) -> None:
         """Tells the owner, when some calls have ended, that what it still believes to have is lost."""
         if row.telling is not None:
-            await asyncio.wait({row.telling})
+            await asyncio.wait({row.telling}, timeout=max(self._terms.revoke_timeout, LAST_WORD))
         if row.told and (telling := self._lose([row], *calls)):
             await asyncio.wait({telling}, timeout=max(self._terms.revoke_timeout, LAST_WORD))
         row.conclude()

@@ -78,6 +78,37 @@ async def test_unsure_to_releasing(site: Site) -> None:
     assert site.owner.told == []
 
 
+async def test_unsure_while_it_is_taken_is_given_up_later(site: Site) -> None:
+    """Nobody knows which would come first, so that it might be believed to be owned and be anybody's."""
+    site.service.faults["take"] = "in doubt"
+    with pytest.raises(CoordinationLost):
+        await site.table.take([ONE])
+    answer = site.service.held_up["take"] = asyncio.Event()
+    taking = asyncio.create_task(site.table.take([ONE]))
+    await until(lambda: site.service.calls.count("take") == 2)
+    answer.set()
+    await until(lambda: site.service.recorded[ONE][1] == 2)
+    site.table.give_up([ONE])
+    await taking
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (site.state(), site.service.owned) == ("owned", {ONE: site.session})
+    site.table.give_up([ONE])
+    await site.until(None)
+    assert site.service.owned == {}
+
+
+async def test_an_owner_that_never_takes_notice_keeps_no_row(site: Site) -> None:
+    """The partition can be taken anew after it was given up, though the first word of it was never heard out."""
+    site = Site(site.service, site.owner, revoke_timeout=0.01)
+    site.owner.assigning = asyncio.Event()
+    await site.table.take([ONE])
+    await until(lambda: site.owner.have == {ONE})
+    site.table.give_up([ONE])
+    await site.until(None)
+    assert site.service.owned == {}
+
+
 async def test_owned_to_revoking_to_releasing_to_none(site: Site) -> None:
     """The owner stops at once, may commit until it is done, and no more from then on."""
     site.owner.slow[ONE] = asyncio.Event()
