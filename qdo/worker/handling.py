@@ -193,7 +193,7 @@ class Handling:
         ages = [self._age(*each, now) for each in runs]
         self._metrics.oldest = max(ages, default=0.0)
         for (stay, control, run), age in zip(runs, ages, strict=True):
-            if age >= self._settings.stalled_after and not stay.closed:
+            if age >= self._settings.stalled_after and not control.stray and control.handled < len(run.messages):
                 self._stalled(stay, control, run, age)
         if self._key is not None:
             return
@@ -209,7 +209,7 @@ class Handling:
     @staticmethod
     def _age(stay: Stay, control: Control, run: Run, now: float) -> float:
         """Returns for how long a run has had its message in hand, as far as one can see; logs it if that is long."""
-        if control.handled != control.seen:
+        if control.handled != control.seen or not control.begun:
             control.seen, control.since, control.told = control.handled, now, 0.0
         age = now - control.since
         if age >= max(_LONG, 2 * control.told) and control.seen < len(run.messages):
@@ -229,12 +229,20 @@ class Handling:
         return age
 
     def _stalled(self, stay: Stay, control: Control, run: Run, age: float) -> None:
-        """A message is in hand for too long: has its handler stopped, or gives its partition to somebody else."""
-        if not control.abandoned:
-            control.abandoned = True
-            if self._runner.abandon(control):
-                return
-        elif age < self._settings.stalled_after + _STOPPING_SECONDS:
+        """A message is in hand for too long: has its handler stopped, or gives its partition to somebody else.
+
+        Of a partition that is being handed back, or is somebody else's by now, it only makes room for other messages.
+        """
+        again = control.abandoned == control.handled
+        if again and age < self._settings.stalled_after + _STOPPING_SECONDS:
+            return
+        control.abandoned = control.handled
+        if self._runner.abandon(control) and not again:
+            return
+        control.stray = True
+        if stay.closed:
+            self.dispatch()
+            self._changed()
             return
         stay.close()
         task = asyncio.get_running_loop().create_task(self._give_away(stay, control, run))
@@ -252,8 +260,9 @@ class Handling:
             await self._owned.note(stay.partition, Note(message.id, run.attempt - 1, alone=True, last=True))
         except QdoError as error:
             logger.warning("what was in hand of %s could not be noted: %s", stay.partition, error)
-        self._remove([stay])
-        self._owned.rejoin()
+        if not stay.void:  # else it went to others meanwhile, and this is another session perhaps
+            self._remove([stay])
+            self._owned.rejoin()
 
     def _too_long(self) -> Failure:
         return Failure.of(TimeLimit(f"the handler did not come to an end in {self._settings.stalled_after:g} s"))
@@ -292,10 +301,13 @@ class Handling:
                 for stay in list(self._ghosts):
                     await stay.until_quiet()
 
-    def void(self, partitions: Collection[Partition]) -> None:
-        """Lets nothing count any more that is in hand of some partitions."""
-        self._remove([stay for stay in self._stays.values() if stay.partition in partitions])
+    def void(self, partitions: Collection[Partition]) -> bool:
+        """Lets nothing count any more that is in hand of some partitions; returns whether there was anything."""
+        stays = [stay for stay in self._stays.values() if stay.partition in partitions]
+        in_hand = not all(stay.quiet for stay in stays)
+        self._remove(stays)
         self._readmit(partitions)
+        return in_hand
 
     def _readmit(self, partitions: Collection[Partition] | None) -> None:
         """Takes messages again, once they are ours again, of partitions that were given away."""
@@ -342,6 +354,10 @@ class Handling:
             else:
                 self._ghosts[stay] = None
                 self.busy.add(stay.partition)
+        if stays:
+            # Others may have waited for what was in hand of these.
+            self.dispatch()
+            self._changed()
 
     def _ghost_ended(self, stay: Stay) -> None:
         """Its partition may get messages again, if it is ours again."""
@@ -387,6 +403,7 @@ class Handling:
             await self._owned.note(stay.partition, note)
             if not (stay.void or control.halt):
                 ran = await self._runner.start(run, Delivery(stay.partition, run.attempt), control)
+                control.begun = False
                 suspicion.handled(ran.handled)
             if note.alone and not stay.void:
                 end = note.until if ran.handled else None
@@ -409,7 +426,7 @@ class Handling:
         self._cleared(stay)
         self._metrics.ran(stay.partition.queue.name, ran)
         self._pace.ran(ran.handled, ran.seconds + sum(ran.slow))
-        if control.abandoned and ran.failure is None and ran.handled < len(run.messages):
+        if control.abandoned == ran.handled and ran.failure is None:
             ran = ran._replace(failure=self._too_long())
         if not stay.void:
             self._settle(stay, run, ran)

@@ -46,10 +46,12 @@ class Control:
         since: When that was another number, by the loop's clock.
         told: After how many seconds without another one somebody was told last.
         tell: Called when it is set, for whoever cannot look.
-        abandoned: Its message in hand did not come to an end in time.
+        begun: A handler has it in hand: it waits for nothing else.
+        abandoned: How many were handled when the message in hand did not come to an end in time; None: it never was so.
+        stray: Nor did it come to an end when it was to be stopped.
     """
 
-    __slots__ = ("abandoned", "halt", "handled", "seen", "since", "tell", "told")
+    __slots__ = ("abandoned", "begun", "halt", "handled", "seen", "since", "stray", "tell", "told")
 
     def __init__(self) -> None:
         self.halt = False
@@ -58,7 +60,9 @@ class Control:
         self.since = 0.0
         self.told = 0.0
         self.tell: Callable[[], None] | None = None
-        self.abandoned = False
+        self.begun = False
+        self.abandoned: int | None = None
+        self.stray = False
 
     def stop(self) -> None:
         """Ends the run after the message in hand."""

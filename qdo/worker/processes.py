@@ -108,7 +108,8 @@ class Child:
                 dots, _, _ = said.partition(frames.ENDED)
                 control.handled += len(dots)
                 rest = said[len(dots) :]
-            ran: Ran = await self._rest(rest[1:])
+            async with asyncio.timeout(self._limit):
+                ran: Ran = await self._rest(rest[1:])
         except TimeoutError:
             await self.kill()
             failure = Failure.of(TimeLimit(f"the handler took longer than {self._limit:g} s and was killed"))
@@ -248,6 +249,7 @@ class Processes:
         while (child := await self._idle.get()).gone:
             await child.kill()
             self._drop(child, "a handler's process ended while it had nothing to do")
+        control.begun = True
         if self._hooks.around:
             ran = await self._one_by_one(child, run, place, control)
         else:

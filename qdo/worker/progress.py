@@ -38,6 +38,8 @@ class Progress:
         self._due = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._one = asyncio.Lock()
+        self.dropped = 0
+        """Ends that could not be recorded."""
 
     def note(self, partition: Partition, end: str, messages: int) -> None:
         """Notes that a partition is handled up to an id.
@@ -57,7 +59,7 @@ class Progress:
     def forget(self, partitions: Collection[Partition]) -> None:
         """Records nothing more for partitions until they are noted again."""
         for partition in partitions:
-            self._ends.pop(partition, None)
+            self.dropped += self._ends.pop(partition, None) is not None
 
     async def run(self) -> None:
         """Commits whenever it is time; never ends."""
@@ -71,15 +73,12 @@ class Progress:
             pause = min(_LONGEST_PAUSE, pause * 2)
             self._due.set()
 
-    async def flush(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
-        """Commits what is noted, again and again until it is recorded or a deadline is there.
+    async def flush(self, partitions: Collection[Partition] | None, deadline: float) -> None:
+        """Commits what is noted, again and again until it is recorded, or never can be, or a deadline is there.
 
         Args:
             partitions: Of which; None: all.
             deadline: Of the loop's clock.
-
-        Returns:
-            Whether it is recorded, or never can be.
         """
         pause = _FIRST_PAUSE
         try:
@@ -89,8 +88,6 @@ class Progress:
                     pause = min(_LONGEST_PAUSE, pause * 2)
         except TimeoutError:
             logger.error("progress could not be recorded in time; messages will be handled again")  # noqa: TRY400 - no news
-            return False
-        return True
 
     def close(self) -> None:
         """Stops the clock."""

@@ -30,7 +30,7 @@ class Runner(Protocol):
         """Ends one run whose message in hand takes too long; returns whether it ends, or else makes room for another.
 
         Args:
-            control: Of the run.
+            control: Of the run. It may be asked for once more if it has not ended.
         """
 
     def give_up(self) -> bool:

@@ -58,14 +58,23 @@ class Tasks:
                 self._handler, self._context, run.messages, place, control, self._seconds, self._hooks, self._limit
             )
         )
+        control.begun = True
         self._running[control] = task
         task.add_done_callback(lambda _: self._running.pop(control, None))
         return task
 
     def abandon(self, control: Control) -> bool:
-        """Cancels the run."""
-        self._running[control].cancel()
-        return True
+        """Cancels the run; one that goes on all the same gets no more messages, and another may run beside it."""
+        control.stop()
+        task = self._running.get(control)
+        if task is None or not task.cancelling():
+            return task is None or task.cancel()
+        self.slots += 1
+        task.add_done_callback(self._ended)
+        return False
+
+    def _ended(self, _: asyncio.Task[Ran]) -> None:
+        self.slots -= 1
 
     def give_up(self) -> bool:
         """Cancels what is running."""

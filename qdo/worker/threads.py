@@ -54,6 +54,7 @@ class Threads:
         """Begins a run in a thread."""
         future = asyncio.get_running_loop().create_future()
         self._busy += 1
+        control.begun = True
         if self._busy > len(self._threads) < self.slots:
             thread = threading.Thread(target=self._work, name=f"qdo-{len(self._threads) + 1}", daemon=True)
             self._threads.append(thread)
@@ -89,6 +90,6 @@ class Threads:
 
     def _settle(self, future: asyncio.Future[Ran], ran: Ran, control: Control) -> None:
         self._busy -= 1
-        self.slots -= control.abandoned
+        self.slots -= control.abandoned is not None
         if not future.done():
             future.set_result(ran)

@@ -263,10 +263,12 @@ class Worker:
         self._stopping = True
         loop = asyncio.get_running_loop()
         self._drained = loop.time() + patience
+        self._finished = True
+        unrecorded = self._progress.dropped
         logger.info("stops: nothing more is taken, what is in hand is finished")
         self._handling.stop()
         await self.consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
-        if not self._finished:
+        if not self._finished or self._progress.dropped > unrecorded:
             self._code = self._code or exits.UNFINISHED
             if self._runner.give_up():
                 await self._handling.until_ended(loop.time() + _GIVING_UP_SECONDS)
@@ -337,15 +339,15 @@ class Worker:
         finishing, recording = begun + seconds * _HAND_BACK, begun + seconds * (1 + _HAND_BACK) / 2
         if self._drained is not None:
             finishing, recording = self._drained, max(begun, self._drained) + _RECORDING_SECONDS
-        finished = await self._handling.close(partitions, finishing)
-        recorded = await self._progress.flush(partitions, recording)
-        if self._drained is not None and not (finished and recorded):
+        if not await self._handling.close(partitions, finishing):
             self._finished = False
+        await self._progress.flush(partitions, recording)
         self._progress.forget(partitions)
         self._moved("revoked", partitions)
 
     def _lost(self, partitions: frozenset[Partition]) -> None:
-        self._handling.void(partitions)
+        if self._handling.void(partitions):
+            self._finished = False
         self._progress.forget(partitions)
         self._moved("lost", partitions)
 
@@ -355,8 +357,7 @@ class Worker:
 
     def _resumed(self) -> None:
         logger.info("reaches the coordination service again")
-        if not self._stopping:
-            self._handling.resume()
+        self._handling.resume()
 
     def _moved(self, how: str, partitions: frozenset[Partition]) -> None:
         names = sorted(map(str, partitions))

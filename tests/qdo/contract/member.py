@@ -21,9 +21,8 @@ from qdo.partitions import Partition
 class Obeying:
     """Does what the lines say, and remembers what it holds."""
 
-    def __init__(self, session: Session, events: list[Event]) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._events = events
         self._held: dict[Partition, Held] = {}
 
     async def take(self, names: list[str]) -> list[str]:
@@ -48,14 +47,6 @@ class Obeying:
         """Keeps the interpreter: nothing else of this process runs meanwhile, no thread either."""
         ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
-    async def doubt(self, seconds: float) -> list[Event]:
-        """Keeps the interpreter, looks at once whether it is a member, and waits for the end of any doubt."""
-        await self.hold(seconds)
-        if self._session.state != "connected":
-            while not {"connected", "lost"}.intersection(self._events):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.01)
-        return self._events
-
     async def stand(self, seconds: float) -> None:
         """Keeps the event loop, but no other thread, from running."""
         time.sleep(seconds)  # noqa: ASYNC251 - as asked
@@ -79,7 +70,7 @@ async def main(url: str, group: str, member: str, session_timeout: float, outlas
     await coordinator.open()
     events: list[Event] = []
     session = await coordinator.join(Member(member), events.append)
-    obeying = Obeying(session, events)
+    obeying = Obeying(session)
     loop = asyncio.get_running_loop()
     answer: dict[str, Any] = {"done": "joined"}
     while True:

@@ -42,12 +42,6 @@ async def test_a_member_that_nobody_speaks_for_is_gone(start: Start, service: Se
         await process.ask("commit", {str(ONE): "1"})
 
 
-async def test_a_member_that_was_held_up_hears_the_end_of_its_doubt(start: Start, service: Service) -> None:
-    """If it finds itself in doubt when it goes on, an event tells that it is none any more."""
-    process = await start("held", session_timeout=service.short, outlast=600.0)
-    assert "lost" not in await process.ask("doubt", SESSIONS * service.short)
-
-
 @pytest.mark.parametrize("how", ["hold", "stand"])
 async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join, service: Service, how: str) -> None:
     """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""

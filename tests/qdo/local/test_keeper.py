@@ -46,6 +46,16 @@ async def test_a_session_past_its_time_is_in_doubt(join: Join) -> None:
     assert LocalSession(mine._keeper, replace(mine._stay, until=now())).state == "suspended"
 
 
+async def test_the_end_of_a_doubt_is_told(join: Join) -> None:
+    """Another process gave the signs of life while this one was held up, so nothing else would tell of it."""
+    mine, heard = await join("a", session_timeout=1.5)
+    assert isinstance(mine, LocalSession)
+    mine._stay.until = now()
+    await heard.next("connected")
+    assert mine.state == "connected"
+    assert heard.events == ["suspended", "connected"]
+
+
 def test_a_loop_that_has_ended_is_not_told() -> None:
     """Events for nobody are dropped, and keep no thread from going on."""
     loop = asyncio.new_event_loop()

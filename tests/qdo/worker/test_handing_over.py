@@ -11,6 +11,7 @@ import pytest
 
 from qdo.consumer import AsyncConsumer
 from qdo.consumer.ownership import Callbacks
+from qdo.coordination import Member
 from qdo.errors import CoordinationLost
 from qdo.partitions import Partition
 from qdo.worker import exits
@@ -74,6 +75,60 @@ async def test_a_clean_hand_over_fills_the_gaps_between_keys(floor: Floor) -> No
     assert len(floor.seen) == 100
     await floor.serve_until(await floor.worker(handle, queue, settings=settings), 100)
     assert sorted(floor.seen) == list(range(100))
+
+
+async def test_gaps_are_filled_when_the_coordination_service_answers_again(floor: Floor) -> None:
+    """A worker that drains was suspended in the middle of it: it finishes what it had begun all the same."""
+    queue = await floor.site.queue()
+    go_on, filled = asyncio.Event(), asyncio.Event()
+    begun: list[object] = []
+
+    async def handle(message: Message, context: object) -> None:
+        begun.append(message.body)
+        if message.body == 1:
+            await go_on.wait()
+        if message.body == 11:
+            await filled.wait()
+        floor.note(message, context)
+
+    sent = [Outgoing(json=at, headers={"key": "slow" if at % 10 == 1 else f"{at % 10}"}) for at in range(100)]
+    await floor.site.client.send_many(queue.name, sent)
+    worker = await floor.worker(handle, queue, settings=quick(by="header:key", parallel=2))
+    task = floor.start(worker)
+    await until(lambda: len(floor.seen) == 90)
+    worker.stop()
+    await until(lambda: worker._drained is not None)
+    go_on.set()
+    await until(lambda: 11 in begun)
+    worker._suspended()
+    filled.set()
+    await until(lambda: len(floor.seen) == 92)
+    worker._resumed()
+    assert await task == exits.ENDED
+    assert len(floor.seen) == 100
+
+
+async def test_a_session_that_is_lost_while_a_worker_drains_is_told(floor: Floor) -> None:
+    """What it had in hand counts for nothing and is handled again: whoever supervises it learns that by the code."""
+    queue = await floor.site.queue()
+    go_on = asyncio.Event()
+
+    async def handle(message: Message, context: object) -> None:
+        floor.note(message, context)
+        await go_on.wait()
+
+    worker = await floor.worker(handle, queue)
+    task = floor.start(worker)
+    await floor.site.send(queue, 1)
+    await until(lambda: bool(floor.seen))
+    worker.stop()
+    await until(lambda: worker._drained is not None)
+    coordinator = await floor.site.coordinator()
+    await coordinator.join(Member(worker.consumer.member), lambda _: None, replace=True)
+    await until(task.done)
+    go_on.set()
+    assert await task == exits.UNFINISHED
+    assert await floor.offsets() == {}
 
 
 async def test_the_message_in_hand_is_finished_before_its_partition_goes(floor: Floor) -> None:
@@ -249,8 +304,8 @@ async def test_an_end_that_cannot_be_recorded_is_told(floor: Floor) -> None:
 
     flush = Progress.flush
 
-    async def flush_briefly(self: Progress, partitions: Collection[Partition] | None, deadline: float) -> bool:
-        return await flush(self, partitions, min(deadline, asyncio.get_running_loop().time() + 0.3))
+    async def flush_briefly(self: Progress, partitions: Collection[Partition] | None, deadline: float) -> None:
+        await flush(self, partitions, min(deadline, asyncio.get_running_loop().time() + 0.3))
 
     with replace(AsyncConsumer.commit, refuse), replace(flush, flush_briefly):
         worker.stop()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from qdo.worker.loops import Control
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.processes import Crashed
 from qdo.worker.settings import WorkerSettings
+from qdo.worker.tasks import Tasks
 from qdo.worker.threads import Threads
 from queuey.client import Message
 
@@ -164,3 +167,194 @@ async def test_the_smallest_window_lets_one_after_another_through() -> None:
             break
         await asyncio.sleep(0.01)
     assert partition not in middle.busy
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+
+
+def aged(middle: Handling, seconds: float) -> None:
+    """Makes all that is in hand so much older, and looks at it."""
+    for stay in (*middle._stays.values(), *middle._ghosts):
+        for control in stay.runs:
+            control.since -= seconds
+    middle.glance()
+
+
+async def test_a_handler_that_hangs_takes_no_room_when_its_partition_is_gone() -> None:
+    """It cannot be stopped and counts for nothing; other partitions go on in other threads."""
+    gate, begun = threading.Event(), []
+
+    def handle(message: Message, _: object) -> None:
+        begun.append(message.partition)
+        if message.partition < 3:
+            gate.wait(30)
+
+    middle = await handling(handle, stalled_after=10.0)
+    gone = [Partition(QUEUE, 1), Partition(QUEUE, 2)]
+    for partition in gone:
+        middle.feed(partition, messages(1, partition.number))
+    middle.dispatch()
+    await _until(lambda: len(begun) == 2)
+    middle.void(gone)
+    assert middle.room == 0
+    aged(middle, 11)
+    aged(middle, 20)
+    assert middle._runner.slots == 4
+    middle.feed(Partition(QUEUE, 3), messages(1, 3))
+    middle.dispatch()
+    await _until(lambda: 3 in begun)
+    gate.set()
+    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+    assert middle._runner.slots == 2
+
+
+async def test_what_waited_for_a_suspect_goes_on_when_its_partition_is_gone() -> None:
+    """Also if that suspect never comes to an end."""
+    gate, begun = threading.Event(), threading.Event()
+
+    def handle(message: Message, _: object) -> None:
+        if message.partition == 1:
+            begun.set()
+            gate.wait(30)
+
+    note = Note(messages(1, 1)[0].id, 1)
+    owned = Owned(p1=Offset(held=True, note=note), p2=Offset(held=True, note=note))
+    middle = await handling(handle, owned=owned)
+    for number in (1, 2):
+        middle.feed(Partition(QUEUE, number), messages(1, number))
+    middle.dispatch()
+    await _until(begun.is_set)
+    assert len(middle._aside) == 1
+    middle.void([Partition(QUEUE, 1)])
+    (stay,) = middle._stays.values()
+    await _until(lambda: not stay.lane.count)
+    gate.set()
+    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+
+
+class Answerless(Owned):
+    """Notes nothing until it is told to."""
+
+    def __init__(self, **offsets: Offset) -> None:
+        super().__init__(**offsets)
+        self.answers = asyncio.Event()
+
+    async def note(self, partition: Partition, note: Note | None) -> None:
+        """See the protocol."""
+        await self.answers.wait()
+        await super().note(partition, note)
+
+
+@pytest.mark.parametrize("runner", [Threads, Tasks])
+async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(runner: type[Threads | Tasks]) -> None:
+    """It is coordination that does not answer: no attempt is counted for it, and nothing fails."""
+    owned = Answerless(p1=Offset(held=True))
+    begun = []
+
+    async def later(message: Message, _: object) -> None:
+        begun.append(message.id)
+
+    def at_once(message: Message, _: object) -> None:
+        begun.append(message.id)
+
+    middle = await handling(at_once, owned=owned, stalled_after=10.0)
+    if runner is Tasks:
+        middle._runner = Tasks(later, None, 2, 0.5, Hooks([], lambda _: None), None)
+        await middle._runner.open()
+    middle.feed(Partition(QUEUE, 1), messages(1, 1))
+    middle.dispatch()
+    aged(middle, 20)
+    aged(middle, 20)
+    assert owned.rejoined == 0
+    owned.answers.set()
+    (stay,) = middle._stays.values()
+    await _until(lambda: not stay.lane.count)
+    assert len(begun) == 1
+    assert owned.rejoined == 0
+
+
+async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() -> None:
+    """It ends after that message; the one behind it has failed at nothing, and is handled in its turn."""
+    ended, begun = asyncio.Event(), asyncio.Event()
+    failed: list[object] = []
+
+    async def handle(message: Message, _: object) -> None:
+        begun.set()
+        if message.id == first.id:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await ended.wait()
+
+    middle = await handling(lambda *_: None, stalled_after=10.0)
+    middle._runner = Tasks(handle, None, 1, 0.0, Hooks([], lambda _: None), None)
+    await middle._runner.open()
+    middle._hooks = Hooks([Failed(failed)], lambda _: None)
+    some = messages(2, 1)
+    first = some[0]
+    middle.feed(Partition(QUEUE, 1), some)
+    middle.dispatch()
+    await begun.wait()
+    aged(middle, 11)
+    await asyncio.sleep(0)
+    ended.set()
+    (stay,) = middle._stays.values()
+    await _until(lambda: not stay.lane.count)
+    assert failed == []
+
+
+async def test_a_task_that_never_ends_takes_no_room() -> None:
+    """When it does not end after it was cancelled, its partition goes to others and another run may begin."""
+    ended, begun = asyncio.Event(), asyncio.Event()
+
+    async def handle(_: Message, __: object) -> None:
+        begun.set()
+        while not ended.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await ended.wait()
+
+    owned = Owned()
+    middle = await handling(lambda *_: None, owned=owned, stalled_after=10.0)
+    middle._runner = Tasks(handle, None, 1, 0.5, Hooks([], lambda _: None), None)
+    await middle._runner.open()
+    middle.feed(Partition(QUEUE, 1), messages(1, 1))
+    middle.dispatch()
+    await begun.wait()
+    aged(middle, 11)
+    await asyncio.sleep(0)
+    aged(middle, 20)
+    await _until(lambda: bool(owned.rejoined))
+    assert middle.room > 0
+    ended.set()
+    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+
+
+async def test_a_partition_that_went_meanwhile_ends_no_other_session() -> None:
+    """While it is noted that a message hangs the session is lost: nobody joins again on account of the former one."""
+    gate, owned = threading.Event(), Answerless()
+    middle = await handling(lambda *_: gate.wait(30), owned=owned, stalled_after=10.0)
+    partition = Partition(QUEUE, 1)
+    middle.feed(partition, messages(1, 1))
+    middle.dispatch()
+    aged(middle, 11)
+    (giving,) = middle._given.values()
+    await asyncio.sleep(0)
+    middle.void([partition])
+    owned.answers.set()
+    await giving
+    assert owned.rejoined == 0
+    gate.set()
+    await middle.until_ended(asyncio.get_running_loop().time() + 30)
+
+
+class Failed:
+    """Writes down what has failed."""
+
+    def __init__(self, failures: list[object]) -> None:
+        self._failures = failures
+
+    def failed(self, message: Message, *_: object) -> None:
+        """See :class:`qdo.worker.Middleware`."""
+        self._failures.append(message.id)
