@@ -33,47 +33,36 @@ class QdoError(Exception):
 
     code = "Error"
 
+    def __init_subclass__(cls) -> None:
+        cls.code = cls.__name__
+
 
 class InvalidArgument(QdoError):
     """A name, a setting or a position that cannot be accepted. Nothing was done."""
-
-    code = "InvalidArgument"
 
 
 class CoordinationError(QdoError):
     """Something about the coordination service."""
 
-    code = "CoordinationError"
-
 
 class CoordinationLost(CoordinationError):
     """The service cannot be reached now, or the connection broke before the end of the operation was known."""
-
-    code = "CoordinationLost"
 
 
 class CoordinationRefused(CoordinationError):
     """The service does not accept the credentials, or does not allow this with them. Trying again does not help."""
 
-    code = "CoordinationRefused"
-
 
 class SessionLost(CoordinationError):
     """The session is over. What it held is free for others, and nothing more can be done under it."""
-
-    code = "SessionLost"
 
 
 class CoordinationIncompatible(CoordinationError):
     """What is stored was written in a format that this version does not know."""
 
-    code = "CoordinationIncompatible"
-
 
 class MemberExists(QdoError):
     """Another live member of the group has the same name."""
-
-    code = "MemberExists"
 
 
 class NotOwner(QdoError):
@@ -84,8 +73,6 @@ class NotOwner(QdoError):
         partitions: Which ones, where that is known.
     """
 
-    code = "NotOwner"
-
     def __init__(self, message: str, partitions: frozenset[Partition] = frozenset()) -> None:
         super().__init__(message)
         self.partitions = partitions
@@ -94,28 +81,18 @@ class NotOwner(QdoError):
 class GroupActive(QdoError):
     """Offsets of a group that has members cannot be moved from outside."""
 
-    code = "GroupActive"
-
 
 class OffsetMoved(QdoError):
     """An offset is not what the caller expected. Nothing was changed."""
-
-    code = "OffsetMoved"
 
 
 class StoreChanged(QdoError):
     """The service has another store than the one that this member began with. It has to be started again."""
 
-    code = "StoreChanged"
-
 
 class HandlerError(QdoError):
     """A handler that cannot be found or used."""
 
-    code = "HandlerError"
-
 
 class TimeLimit(HandlerError):
     """A handler did not return in time."""
-
-    code = "TimeLimit"

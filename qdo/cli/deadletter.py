@@ -12,10 +12,10 @@ import typer
 
 from qdo.cli import output
 from qdo.cli.opening import open_client
-from qdo.cli.options import QUEUES, SERVICE, with_settings
+from qdo.cli.options import QUEUES, with_settings
 from qdo.cli.output import DryRun, Json
 from qdo.cli.selection import moment, subscription
-from qdo.cli.settings import Settings
+from qdo.cli.settings import SERVICE, Settings
 from qdo.errors import InvalidArgument
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import typer
 
 from qdo.cli import output
 from qdo.cli.opening import group_of, open_both, open_group
-from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
+from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.output import DryRun, Json, Yes
 from qdo.cli.selection import chosen, deleted, ends, existing, id_of
-from qdo.cli.settings import Settings
+from qdo.cli.settings import SERVICE, Settings
 from queuey.client import EARLIEST
 
 if TYPE_CHECKING:

@@ -14,8 +14,6 @@ from qdo.cli import settings
 from qdo.cli.loading import CONFIG, load
 from qdo.cli.settings import Setting
 
-SERVICE = ("url", "app", "key", "profile", "ca")
-"""Where the service is and who asks."""
 MEETING = ("coordination",)
 """Where groups meet."""
 GROUP = ("group", *MEETING)

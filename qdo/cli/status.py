@@ -11,10 +11,10 @@ import typer
 
 from qdo.cli import output
 from qdo.cli.opening import open_client, open_group
-from qdo.cli.options import GROUP, QUEUES, SERVICE, with_settings
+from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.output import Json
 from qdo.cli.selection import chosen
-from qdo.cli.settings import Settings
+from qdo.cli.settings import SERVICE, Settings
 from qdo.partitions import Partition, Queue
 from queuey.client import ClientError, GroupOffset, instants
 
