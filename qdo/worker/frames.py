@@ -13,7 +13,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from qdo.worker.failure import Delivery
 from queuey.client import Message
@@ -50,13 +50,6 @@ class Task(NamedTuple):
     place: Delivery
 
 
-class Receive(Protocol):
-    """Returns exactly so many bytes, or raises EOFError."""
-
-    def __call__(self, count: int, /) -> bytes:
-        """Blocks."""
-
-
 def frame(value: object) -> bytes:
     """Returns the frame of a value."""
     data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if value is not None else b""
@@ -68,8 +61,11 @@ def value(data: bytes) -> Any:  # noqa: ANN401 - whatever the other end put in
     return pickle.loads(data) if data else None  # noqa: S301 - see the module
 
 
-def receive(read: Receive) -> Any:  # noqa: ANN401 - whatever the other end sent
+def receive(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - whatever the other end sent
     """Reads a frame.
+
+    Args:
+        read: Returns exactly so many bytes, or raises EOFError; blocks.
 
     Raises:
         EOFError: The other end is gone.

@@ -1,11 +1,15 @@
-"""Where handlers run: what threads, tasks and processes have in common."""
+"""Where handlers run: what threads, tasks and processes have in common, and what those in this process share."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
 
+from qdo.worker.contexts import enter
 from qdo.worker.failure import Delivery, Ran
+from qdo.worker.handlers import Context
+from qdo.worker.hooks import Hooks
 from qdo.worker.lanes import Run
 from qdo.worker.loops import Control
 
@@ -42,3 +46,39 @@ class Runner(Protocol):
 
     async def close(self) -> None:
         """Leaves the context. Nothing is running any more, or was given up."""
+
+
+class InThisProcess:
+    """What threads and tasks share: a handler, and a context that is entered once for all of them.
+
+    Args:
+        handler: Called with each message.
+        context: Factory of its second argument; None: an empty dict.
+        count: Runs at the same moment.
+        seconds: After which a run ends before its last message.
+        hooks: Called around each message.
+    """
+
+    def __init__(
+        self,
+        handler: Any,  # noqa: ANN401 - plain or async, as the runner wants it
+        context: Context | None,
+        count: int,
+        seconds: float,
+        hooks: Hooks,
+    ) -> None:
+        self.slots = count
+        self._handler = handler
+        self._factory = context
+        self._seconds = seconds
+        self._hooks = hooks
+        self._entered = AsyncExitStack()
+        self._context: Any = None
+
+    async def open(self) -> None:
+        """Enters the context."""
+        self._context = await enter(self._factory, self._entered)
+
+    async def close(self) -> None:
+        """Leaves the context."""
+        await self._entered.aclose()

@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
 from typing import Any
 
-from qdo.worker.contexts import enter
 from qdo.worker.failure import Delivery, Ran
-from qdo.worker.handlers import Context
-from qdo.worker.hooks import Hooks
 from qdo.worker.lanes import Run
 from qdo.worker.loops import Control, run_async
-from queuey.client import Message
+from qdo.worker.running import InThisProcess
 
 
-class Tasks:
+class Tasks(InThisProcess):
     """One task for a run.
 
     Args:
-        handler: Async function.
-        context: Factory of its second argument; None: an empty dict.
-        count: Runs at the same moment.
-        seconds: After which a run ends before its last message.
-        hooks: Called around each message.
+        *shared: See :class:`.running.InThisProcess`.
         limit: Seconds that one call may take; None: any. A handler that swallows its cancellation cannot be stopped.
     """
 
-    def __init__(
-        self,
-        handler: Callable[[Message, Any], Awaitable[Any]],
-        context: Context | None,
-        count: int,
-        seconds: float,
-        hooks: Hooks,
-        limit: float | None,
-    ) -> None:
-        self.slots = count
-        self._handler = handler
-        self._factory = context
-        self._seconds = seconds
-        self._hooks = hooks
+    def __init__(self, *shared: Any, limit: float | None) -> None:  # noqa: ANN401 - see there
+        super().__init__(*shared)
         self._limit = limit
-        self._entered = AsyncExitStack()
-        self._context: Any = None
         self._running: dict[Control, asyncio.Task[Ran]] = {}
-
-    async def open(self) -> None:
-        """Enters the context."""
-        self._context = await enter(self._factory, self._entered)
 
     def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
         """Begins a run in a task."""
@@ -81,7 +54,3 @@ class Tasks:
         for task in self._running.values():
             task.cancel()
         return True
-
-    async def close(self) -> None:
-        """Leaves the context."""
-        await self._entered.aclose()

@@ -6,49 +6,33 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from queue import SimpleQueue
 from typing import Any
 
-from qdo.worker.contexts import enter
 from qdo.worker.failure import Delivery, Ran
 from qdo.worker.handlers import Context
 from qdo.worker.hooks import Hooks
 from qdo.worker.lanes import Run
 from qdo.worker.loops import Control, run_plain
+from qdo.worker.running import InThisProcess
 from queuey.client import Message
 
 Job = tuple[asyncio.Future[Ran], Run, Delivery, Control]
 
 
-class Threads:
+class Threads(InThisProcess):
     """A pool whose threads do not keep the process from ending: one that never returns cannot be stopped.
 
-    Args:
-        handler: Plain function.
-        context: Factory of its second argument, which all threads share; None: an empty dict.
-        count: Threads; each is started when it is needed first.
-        seconds: After which a run ends before its last message.
-        hooks: Called around each message.
+    Each thread is started when it is needed first. Arguments: see :class:`.running.InThisProcess`.
     """
 
     def __init__(
         self, handler: Callable[[Message, Any], Any], context: Context | None, count: int, seconds: float, hooks: Hooks
     ) -> None:
-        self.slots = count
-        self._handler = handler
-        self._factory = context
-        self._seconds = seconds
-        self._hooks = hooks
-        self._entered = AsyncExitStack()
-        self._context: Any = None
+        super().__init__(handler, context, count, seconds, hooks)
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._busy = 0
-
-    async def open(self) -> None:
-        """Enters the context."""
-        self._context = await enter(self._factory, self._entered)
 
     def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
         """Begins a run in a thread."""
@@ -75,7 +59,7 @@ class Threads:
         """Lets the idle threads end and leaves the context."""
         for _ in self._threads:
             self._jobs.put(None)
-        await self._entered.aclose()
+        await super().close()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -21,8 +21,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
@@ -170,7 +170,7 @@ class Worker:
         self._loop = asyncio.get_running_loop()
         if self._stopping:
             self._asked.set()
-        with _Signals(self._signalled) if signals else nullcontext():
+        with _signals(self._signalled) if signals else nullcontext():
             try:
                 await self._runner.open()
                 try:
@@ -368,19 +368,15 @@ class Worker:
             self.metrics.lag = {one: lag for one, lag in self.metrics.lag.items() if one not in partitions}
 
 
-class _Signals:
+@contextmanager
+def _signals(told: Callable[[int], None]) -> Iterator[None]:
     """Calls something when the process is told to end."""
-
-    def __init__(self, told: Callable[[int], None]) -> None:
-        self._told = told
-
-    def __enter__(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self._told, number)
-
-    def __exit__(self, *_error: object) -> None:
-        loop = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, told, number)
+    try:
+        yield
+    finally:
         for number in _SIGNALS:
             loop.remove_signal_handler(number)
 
@@ -410,7 +406,7 @@ def _runner(
         limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
         return Processes(hello, settings.processes, limit, hooks)
     if handlers.is_async(found):
-        return Tasks(found, factory, settings.tasks, seconds, hooks, settings.time_limit)
+        return Tasks(found, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:
         raise InvalidArgument("a thread cannot be stopped, so a plain handler has a time limit with processes only")
     return Threads(found, factory, settings.threads, seconds, hooks)

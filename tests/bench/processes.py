@@ -97,8 +97,9 @@ def start(
     port: int,
     directory: Path,
     environment: Mapping[str, str] | None = None,
+    tree: Path = ROOT,
 ) -> Iterator[Process]:
-    """Runs a command that serves ``port`` for as long as the block lasts.
+    """Runs a command that serves ``port`` for as long as the block lasts, in this tree of the project or another one.
 
     Its home and its configuration directories lie in ``directory``, so that it neither reads nor changes the user's.
 
@@ -113,8 +114,8 @@ def start(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            cwd=ROOT,
-            env={**os.environ, **own, **(environment or {})},
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree), **own, **(environment or {})},
         )
     process = Process(name, child, port, log)
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.bench import handlers, service
 from tests.bench.harness import Void
-from tests.bench.processes import Process, start
+from tests.bench.processes import ROOT, Process, start
 from tests.bench.traffic import KEY
 from tests.served import free_port
 
@@ -71,7 +71,9 @@ class Look:
         )
 
 
-def worker(server: Process, directory: Path, *, handler: str) -> contextlib.AbstractContextManager[Process]:
+def worker(
+    server: Process, directory: Path, *, handler: str, tree: Path = ROOT
+) -> contextlib.AbstractContextManager[Process]:
     """Runs a worker with its default settings, which joins when the gate is open; its port is that of its metrics."""
     port = free_port()
     options = {
@@ -87,10 +89,12 @@ def worker(server: Process, directory: Path, *, handler: str) -> contextlib.Abst
     }
     command = [sys.executable, "-m", "qdo", "work", HANDLERS[handler]]
     command += [text for pair in options.items() for text in pair]
-    return start(f"worker-{port}", command, port, directory, {handlers.GATE: str(directory / OPEN)})
+    return start(f"worker-{port}", command, port, directory, {handlers.GATE: str(directory / OPEN)}, tree)
 
 
-def handle(server: Process, directory: Path, messages: int, *, handler: str = "plain", count: int = 1) -> Pace:
+def handle(
+    server: Process, directory: Path, messages: int, *, handler: str = "plain", count: int = 1, tree: Path = ROOT
+) -> Pace:
     """Has a new group handle everything in the queue and measures the steady part.
 
     Args:
@@ -99,12 +103,13 @@ def handle(server: Process, directory: Path, messages: int, *, handler: str = "p
         messages: How many there are.
         handler: Which of :data:`HANDLERS`.
         count: Workers.
+        tree: Of the project; theirs.
 
     Raises:
         Void: They stopped on the way, or handled more than there is.
     """
     with contextlib.ExitStack() as stack:
-        running = [stack.enter_context(worker(server, directory, handler=handler)) for _ in range(count)]
+        running = [stack.enter_context(worker(server, directory, handler=handler, tree=tree)) for _ in range(count)]
         (directory / OPEN).touch()
         first = last = look = Look(counts(running), running, server)
         moved = look.instant

@@ -33,17 +33,27 @@ JOBS: dict[str, Job] = {
 }
 
 
-@measure("before", "The service of this tree over that of another one, whose path is in BENCH_BEFORE")
-def before(bench: Bench) -> Report:
-    """Both serve at the same time, each its own data, and are asked in turns."""
+def earlier() -> Path:
+    """Returns the other tree.
+
+    Raises:
+        Skip: None is named.
+    """
     path = os.environ.get(BEFORE)
     if not path:
         raise Skip(f"set {BEFORE} to the path of another tree of the project (git worktree add ../before COMMIT)")
+    return Path(path).absolute()
+
+
+@measure("before", "The service of this tree over that of another one, whose path is in BENCH_BEFORE")
+def before(bench: Bench) -> Report:
+    """Both serve at the same time, each its own data, and are asked in turns."""
+    other = earlier()
     rows, verdicts = [], []
     with contextlib.ExitStack() as stack:
         servers = {
             "now": stack.enter_context(_serve(bench)),
-            "before": stack.enter_context(_serve(bench, Path(path).absolute())),
+            "before": stack.enter_context(_serve(bench, other)),
         }
         for what, job in JOBS.items():
             for connections in CONNECTIONS:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
@@ -179,10 +181,17 @@ def spread(store: Store, queue: Queue, bodies: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def process(url: str, hosts: str) -> Iterator[Member]:
-    """Starts a member that has not joined."""
-    command = [sys.executable, "-m", member.__name__, url, f"zookeeper://{hosts}/bench", "bench", *QUEUES]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+def process(url: str, hosts: str, tree: Path = ROOT) -> Iterator[Member]:
+    """Starts a member of a tree of the project that has not joined; those of one tree are a group."""
+    command = [sys.executable, "-m", member.__name__, url, f"zookeeper://{hosts}/bench", str(tree), *QUEUES]
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(tree)},
+    )
     try:
         one = Member(child)
         one.do("mark")

@@ -6,25 +6,22 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
-
-Item = TypeVar("Item")
 
 
-class Inbox(Generic[Item]):
+class Inbox:
     """Filled by any thread, emptied by the loop that made it.
 
     Args:
         handle: Is given everything that has come, in the loop.
     """
 
-    def __init__(self, handle: Callable[[list[Item]], None]) -> None:
+    def __init__(self, handle: Callable[[list[Callable[[], None]]], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._handle = handle
-        self._items: deque[Item] = deque()
+        self._items: deque[Callable[[], None]] = deque()
         self._called = False
 
-    def put(self, item: Item) -> None:
+    def put(self, item: Callable[[], None]) -> None:
         """Leaves an item; never waits. After the loop has ended it is lost, as there is nobody to care."""
         self._items.append(item)
         if not self._called:

@@ -106,7 +106,7 @@ class Link:
         self._client = self._make()
         self._state: State = "new"
         self._error: CoordinationError | None = None
-        self._inbox: Inbox[Callable[[], None]] = Inbox(self._handle)
+        self._inbox = Inbox(self._handle)
         self._changed: list[str] = []
         self._settled = asyncio.Event()
         self._begun: asyncio.Future[None] = self._loop.create_future()

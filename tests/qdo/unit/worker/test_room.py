@@ -262,7 +262,7 @@ async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(run
 
     middle = await handling(at_once, owned=owned, stalled_after=10.0)
     if runner is Tasks:
-        middle._runner = Tasks(later, None, 2, 0.5, Hooks([], lambda _: None), None)
+        middle._runner = Tasks(later, None, 2, 0.5, Hooks([], lambda _: None), limit=None)
         await middle._runner.open()
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
@@ -289,7 +289,7 @@ async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() ->
             await ended.wait()
 
     middle = await handling(lambda *_: None, stalled_after=10.0)
-    middle._runner = Tasks(handle, None, 1, 0.0, Hooks([], lambda _: None), None)
+    middle._runner = Tasks(handle, None, 1, 0.0, Hooks([], lambda _: None), limit=None)
     await middle._runner.open()
     middle._hooks = Hooks([Failed(failed)], lambda _: None)
     some = messages(2, 1)
@@ -317,7 +317,7 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
 
     owned = Owned()
     middle = await handling(lambda *_: None, owned=owned, stalled_after=10.0)
-    middle._runner = Tasks(handle, None, 1, 0.5, Hooks([], lambda _: None), None)
+    middle._runner = Tasks(handle, None, 1, 0.5, Hooks([], lambda _: None), limit=None)
     await middle._runner.open()
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
