@@ -488,13 +488,14 @@ class AsyncConsumer:
         """Commits what counts as processed, if that is wanted."""
         if self.settings.commit_every is None:
             return
+        tracks = self._tracks() if partitions is None else filter(None, map(self._track, partitions))
         settled = {
             track.partition: track.settled
-            for track in self._tracks()
+            for track in tracks
             if track.settled is not None and not is_behind(track, track.settled)
         }
         try:
-            await self._commits.given({each: settled[each] for each in settled.keys() & (partitions or settled)})
+            await self._commits.given(settled)
         except QdoError as error:
             log.warning("not everything could be committed: %s", error)
 
