@@ -1,19 +1,50 @@
-"""Who may do what with a queue: pure decisions over a queue's row and the caller's names.
+"""Who may do what with a queue: pure decisions over a queue's row and the caller.
 
-A caller is a set of names such as ``app:reports`` or ``bid:ann@example.org``; an anonymous caller has none. What a
-queue grants beyond its owner is written as principals in the same form, optionally limited: ``app:reports=read``.
+A caller has names, such as ``app:reports`` or ``bid:ann@example.org``, and grants. A name may do all that the queues
+allow it: everything to the owning application, and what a queue's principals say to others, optionally limited:
+``app:reports=read``. A grant lends the owner's name for some verbs and some queues of one application.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal, get_args
+
+import msgspec
 
 from queuey.messages import Principal, Queue
 
-Action = Literal["read", "commit", "delete", "write", "manage"]
-"""``commit`` is recording consumer offsets, ``manage`` is changing the queue itself."""
+Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
+"""What a grant may allow:
+
+* ``send``: store new messages.
+* ``read``: read messages, and all that ``measure`` shows.
+* ``delete``: delete messages by id. With ``send`` it also overwrites them by id.
+* ``claim``: record and forget the offsets of consumer groups, and see what ``measure`` shows.
+* ``admin``: create, change, purge and delete queues, and see what ``measure`` shows.
+* ``measure``: list queues; see their fields, counts, groups, offsets and lags, and no message.
+"""
+
+VERBS: tuple[Verb, ...] = get_args(Verb)
+
+Action = Literal["send", "overwrite", "read", "delete", "claim", "admin", "measure"]
+"""What a request does with a queue. ``overwrite`` writes messages at ids that the caller names."""
+
+_ENOUGH: dict[Action, tuple[frozenset[Verb], ...]] = {
+    "send": (frozenset({"send"}),),
+    "overwrite": (frozenset({"send", "delete"}),),
+    "read": (frozenset({"read"}),),
+    "delete": (frozenset({"delete"}),),
+    "claim": (frozenset({"claim"}),),
+    "admin": (frozenset({"admin"}),),
+    "measure": (frozenset({"measure"}), frozenset({"read"}), frozenset({"claim"}), frozenset({"admin"})),
+}
+"""Sets of verbs any one of which is enough for an action."""
+
+_OWNERS_ALONE: frozenset[Action] = frozenset({"send", "overwrite", "admin"})
+_READING: frozenset[Action] = frozenset({"read", "measure"})
 
 MAX_NAME = 200
 
@@ -71,17 +102,131 @@ def format_principal(principal: Principal) -> str:
     return principal.name + _SUFFIX[principal.read, principal.delete]
 
 
-def allowed(queue: Queue, names: Collection[str], action: Action) -> bool:
+@lru_cache(maxsize=256)
+def _actions(allow: frozenset[Verb]) -> frozenset[Action]:
+    """Returns what verbs together are enough for."""
+    return frozenset(action for action, sets in _ENOUGH.items() if any(enough <= allow for enough in sets))
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Tells whether a queue's name matches a pattern, in which ``*`` stands for any text. Time: linear."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return name == pattern
+    *middle, last = rest
+    if not name.startswith(first) or not name.endswith(last) or len(name) < len(first) + len(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in middle:
+        found = name.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True
+
+
+class Grant(msgspec.Struct, frozen=True):
+    """Lends its holder the right of a queue's owner, for some verbs and some queues.
+
+    So it opens nothing that is closed to the owner by a queue's principals; only a grant over every application does.
+
+    Attributes:
+        application: Whose queues; None: those of every application.
+        allow: What may be done with them.
+        queues: Patterns of their names, in which ``*`` stands for any text; or, as a single text, the name of one
+            queue in which ``*`` stands for itself. Holders of patterns may list and, with ``admin``, create the queues
+            that match; a single name is not listed and not created.
+    """
+
+    application: str | None
+    allow: frozenset[Verb]
+    queues: tuple[str, ...] | str = ("*",)
+
+    def permits(self, application: str, action: Action) -> bool:
+        """Tells whether it allows an action with queues of an application."""
+        return self.application in {None, application} and action in _actions(self.allow)
+
+    def matches(self, name: str) -> bool:
+        """Tells whether it is about a queue of this name."""
+        if isinstance(self.queues, str):
+            return name == self.queues
+        return any(matches(pattern, name) for pattern in self.queues)
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """Who makes a request, as its credentials say.
+
+    Attributes:
+        names: What principals may name; ``app:<application>`` makes it the owner of all of the application's queues.
+        grants: What it may do beyond that.
+        tenant: Whom its requests count for where applications share a process, such as ``app:reports``.
+    """
+
+    names: frozenset[str] = frozenset()
+    grants: tuple[Grant, ...] = ()
+    tenant: str = ""
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether it gave no credential."""
+        return not self.names and not self.grants
+
+    def patterns(self, application: str, action: Action) -> Sequence[str]:
+        """Returns patterns of the queues with which it may do something, before they are there.
+
+        They are ``*`` alone for the owner, and empty if there are none.
+        """
+        if owner_name(application) in self.names:
+            return ("*",)
+        found = [
+            pattern
+            for grant in self.grants
+            if grant.permits(application, action) and not isinstance(grant.queues, str)
+            for pattern in grant.queues
+        ]
+        return ("*",) if "*" in found else tuple(dict.fromkeys(found))
+
+
+ANYBODY = Caller()
+"""A caller without a credential."""
+
+
+def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
     """Decides whether a caller may do something with a queue.
 
-    Writing and managing belong to the owning application alone. Reading and deleting do so too, unless the queue has
-    principals: then they belong to those alone. A public queue can be read by everybody, but that opens nothing
-    that changes state.
+    Sending, overwriting and changing the queue belong to the owning application alone. Everything else does so too,
+    unless the queue has principals: then it belongs to those alone. A public queue can be read by everybody, but that
+    opens nothing that changes state. What belongs to the owner is lent to holders of grants, each within its limits.
     """
-    if action == "read" and queue.type == "public":
+    if action in _READING and queue.type == "public":
         return True
-    if action in {"write", "manage"} or not queue.principals:
-        return f"app:{queue.application}" in names
+    owner = f"app:{queue.application}"
+    names = caller.names
+    for grant in caller.grants:
+        if grant.permits(queue.application, action) and grant.matches(queue.name):
+            if grant.application is None:
+                return True
+            names |= {owner}
+    if action in _OWNERS_ALONE or not queue.principals:
+        return owner in names
     if action == "delete":
         return any(principal.delete and principal.name in names for principal in queue.principals)
     return any(principal.read and principal.name in names for principal in queue.principals)
+
+
+def lacking(queue: Queue, caller: Caller, action: Action) -> str:
+    """Says in a sentence what the caller's grants lack for an action that is not allowed; blank without grants.
+
+    It names nothing but what the caller has named itself or holds.
+    """
+    mine = [grant for grant in caller.grants if grant.application in {None, queue.application}]
+    if not mine:
+        return ""
+    near = [grant for grant in mine if grant.matches(queue.name)]
+    if not near:
+        return "The credential is limited to other queues."
+    if any(action in _actions(grant.allow) for grant in near):
+        return "The principals of the queue keep its holder out."
+    verbs = " or ".join("+".join(sorted(enough)) for enough in _ENOUGH[action])
+    held = ", ".join(verb for verb in VERBS if any(verb in grant.allow for grant in near))
+    return f"This needs {verbs}; the credential allows {held}."

@@ -106,14 +106,19 @@ class NotAllowed(QueueyError):
     """The caller lacks the permission.
 
     Args:
+        text: What it lacks, in a sentence; blank: nothing is said.
         anonymous: It has given no credential at all.
     """
 
     code = "Forbidden"
 
-    def __init__(self, *, anonymous: bool = False) -> None:
-        super().__init__()
+    def __init__(self, text: str = "", *, anonymous: bool = False) -> None:
+        super().__init__(text)
         self.anonymous = anonymous
+
+    def __str__(self) -> str:
+        """Says that access was denied, and why."""
+        return f"Access was denied to this resource. {super().__str__()}".rstrip()
 
 
 class NotFound(QueueyError):

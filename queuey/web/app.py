@@ -12,7 +12,8 @@ from queuey.metrics import Metrics
 from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import ops, v1
-from queuey.web.authorization import Authenticator
+from queuey.web.credentials import Authenticator
+from queuey.web.credentials.application_keys import ApplicationKeys
 from queuey.web.errors import NoSuchResource, error_response
 from queuey.web.responses import Response
 
@@ -83,7 +84,7 @@ def make_app(
     config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
     config.add_traverser(_NoTraversal, _Root)
     config.registry.service = Service(store, limits, metrics=metrics, stopping=stopping)
-    config.registry.authenticate = Authenticator(store, clock=clock)
+    config.registry.authenticate = Authenticator([ApplicationKeys(store)], clock=clock)
     config.registry.publish_metrics = publish_metrics
     config.include(v1.includeme)
     config.include(ops.includeme)

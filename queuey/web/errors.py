@@ -36,7 +36,6 @@ BATCH = "queuey.batch"
 """Set in the environ of a batch once its messages are known: how many there are."""
 
 NO_SUCH_RESOURCE = "404 Not Found\n\nThe resource could not be found.\n"
-ACCESS_DENIED = "403 Forbidden\n\nAccess was denied to this resource.\n"
 
 
 class NoSuchResource(errors.NotFound):
@@ -67,7 +66,7 @@ def error_response(error: Exception, environ: Environ) -> Response:
     if _wants_problem(environ):
         return _problem(status, _code(error), _texts(error), extra, headers)
     if isinstance(error, errors.NotAllowed):
-        return Response(status, ACCESS_DENIED.encode(), TEXT)
+        return Response(status, f"403 Forbidden\n\n{error}\n".encode(), TEXT)
     if isinstance(error, NoSuchResource | errors.ApplicationNotFound):
         return Response(status, NO_SUCH_RESOURCE.encode(), TEXT)
     response = json_response({"status": "error", "error_msg": _texts(error), **extra}, status)
@@ -91,8 +90,6 @@ def _code(error: Exception) -> str:
 def _texts(error: Exception) -> dict[str, str]:
     if isinstance(error, errors.InvalidRequest):
         return error.fields
-    if isinstance(error, errors.NotAllowed):
-        return {error.code: "Access was denied to this resource."}
     return {_code(error): str(error)}
 
 

@@ -17,7 +17,7 @@ from schemathesis.core.failures import FailureGroup
 
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from queuey.web.authorization import digest_of
+from queuey.web.credentials.application_keys import digest_of
 from queuey.web.v1.spec import document
 from tests.acceptance.operations import Target
 from tests.served import Served

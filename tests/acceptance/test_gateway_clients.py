@@ -19,7 +19,7 @@ from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite import check, open_store
 from queuey.web import make_app
-from queuey.web.authorization import digest_of
+from queuey.web.credentials.application_keys import digest_of
 from tests.acceptance.conftest import SLOTS
 from tests.acceptance.test_serve_stop import until
 from tests.acceptance.wire import JSON, Reply, Wire, bodies, credential, post

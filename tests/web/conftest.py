@@ -10,7 +10,7 @@ import pytest
 from queuey.service import Limits
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.authorization import digest_of
+from queuey.web.credentials.application_keys import digest_of
 from tests.backends import BACKENDS, Backend
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller

@@ -10,7 +10,8 @@ import pytest
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.authorization import Authenticator, digest_of
+from queuey.web.credentials import Authenticator
+from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 
@@ -196,10 +197,11 @@ def test_revocation_and_expiry_hold_after_the_cache(
 
 def test_the_cache_is_bounded(store: Store, app: Any) -> None:  # noqa: ANN401
     """However many headers are sent, only so many are remembered, and each still works."""
-    known = Authenticator(store, most=3)
-    for number in range(10):
-        assert known(f"Application {KEY}; Other {number}") == {"app:queuey"}
-        assert len(known._cache) <= 3
+    authenticate = Authenticator([ApplicationKeys(store)], most=3)
+    headers = [f"Application {KEY}; Other {number}" for number in range(10)]
+    for header in headers:
+        assert authenticate(header).names == {"app:queuey"}
+    assert [authenticate.remembered(header) is not None for header in headers] == [False] * 7 + [True] * 3
 
 
 def test_permission_is_decided_on_the_row_that_is_used(owner: Caller, guest: Caller, other: Store) -> None:

@@ -17,7 +17,7 @@ from queuey.partitions import by_key
 from queuey.service import Limits
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
-from queuey.web.authorization import digest_of
+from queuey.web.credentials.application_keys import digest_of
 from tests.backends import Clock
 from tests.web.caller import Caller
 

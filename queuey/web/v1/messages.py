@@ -116,7 +116,7 @@ class MessageViews:
 
     def post(self, environ: Environ, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
-        access = self._authorization.enter(environ, self._authorization.find(match), "write")
+        access = self._authorization.enter(environ, self._authorization.find(match), "send")
         batch = _is_batch(environ)
         body = self._body(environ, batch=batch)
         try:
@@ -131,7 +131,7 @@ class MessageViews:
         """Is ``post`` without blocking."""
         if environ["QUERY_STRING"]:
             raise WouldBlock  # it has no fields, of which only the other way tells
-        queue = self._authorization.enter_at_once(environ, match, "write")
+        queue = self._authorization.enter_at_once(environ, match, "send")
         batch = _is_batch(environ)
         try:
             drafts, after = self._read(environ, self._body(environ, batch=batch), queue, batch=batch)
@@ -185,7 +185,7 @@ class MessageViews:
         """Writes one body at the ids, creating or overwriting each."""
         queue = self._authorization.find(match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
-        access = self._authorization.enter(environ, queue, "write")
+        access = self._authorization.enter(environ, queue, "overwrite")
         draft = read_single(environ, read_body(environ, self._limits.max_body), self._limits, None)
         self._messages.put(access, locations, draft)
         return json_response(schemas.Done())
