@@ -198,10 +198,12 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
     unless the queue has principals: then it belongs to those alone. A public queue can be read by everybody, but that
     opens nothing that changes state. What belongs to the owner is lent to holders of grants, each within its limits.
     """
-    if action in _READING and queue.type == "public":
-        return True
     owner = f"app:{queue.application}"
     names = caller.names
+    if owner in names and not queue.principals:
+        return True
+    if action in _READING and queue.type == "public":
+        return True
     for grant in caller.grants:
         if grant.permits(queue.application, action) and grant.matches(queue.name):
             if grant.application is None:

@@ -20,6 +20,8 @@ from queuey.errors import NotAuthenticated
 
 REMEMBERED = 4096
 """Headers that are remembered."""
+SHORT = 128
+"""Characters of a header that is remembered as it is; application keys have 64."""
 MAX_CREDENTIALS = 16
 """In one header; each unknown one costs a look into the store, or a check of a signature."""
 
@@ -68,8 +70,8 @@ class Reader(Protocol):
 class Authenticator:
     """Knows callers by their credentials. Safe for use by many threads.
 
-    Only headers with valid credentials are remembered, by their SHA-256, and never past the end of one of them: so a
-    new credential works at once, and an expired one ends on time.
+    Only headers with valid credentials are remembered, and never past the end of one of them: so a new credential works
+    at once, and an expired one ends on time. Of a long header, such as one with a signed token, its SHA-256 is kept.
 
     Args:
         readers: One for each scheme.
@@ -93,7 +95,7 @@ class Authenticator:
         self._wall = wall
         self._most = most
         self._lock = threading.Lock()
-        self._known: dict[bytes, tuple[Caller, float]] = {}
+        self._known: dict[str | bytes, tuple[Caller, float]] = {}
 
     def __call__(self, header: str | None) -> Caller:
         """Returns whoever sent this header; blocks if that is not remembered.
@@ -109,12 +111,12 @@ class Authenticator:
         """Returns the caller if it is known without reading its credentials."""
         if header is None:
             return ANYBODY
-        known = self._known.get(_digest(header))
+        known = self._known.get(_key(header))
         return known[0] if known is not None and known[1] > self._clock() else None
 
     def seen(self, header: str) -> str | None:
         """Returns the tenant as it was last known: for whom a request counts, not whether it is let in."""
-        known = self._known.get(_digest(header))
+        known = self._known.get(_key(header))
         return None if known is None else known[0].tenant
 
     def _read(self, header: str) -> Caller:
@@ -127,12 +129,13 @@ class Authenticator:
             raise NotAuthenticated(f"Too many credentials: {len(credentials)}, at most {MAX_CREDENTIALS}.")
         if not credentials:
             return ANYBODY
-        digest = _digest(header)
+        key = _key(header)
+        began = self._clock()
         try:
             found = [self._identify(*each) for each in credentials]
         except NotAuthenticated:
             with self._lock:
-                self._known.pop(digest, None)
+                self._known.pop(key, None)
             raise
         identities = [identity for identity, _ in found]
         caller = Caller(
@@ -141,10 +144,10 @@ class Authenticator:
             tenant=min(identity.tenant for identity in identities),
         )
         with self._lock:
-            self._known.pop(digest, None)
+            self._known.pop(key, None)
             while len(self._known) >= self._most:
                 del self._known[next(iter(self._known))]
-            self._known[digest] = caller, self._clock() + min(seconds for _, seconds in found)
+            self._known[key] = caller, began + min(seconds for _, seconds in found)
         return caller
 
     def _identify(self, reader: Reader, credential: str) -> tuple[Identity, float]:
@@ -157,5 +160,6 @@ class Authenticator:
         return identity, min(reader.believed, left)
 
 
-def _digest(header: str) -> bytes:
-    return sha256(header.encode("utf-8", "surrogatepass")).digest()
+def _key(header: str) -> str | bytes:
+    """Returns what a header is remembered by: itself if it is short, which costs no time, else its SHA-256."""
+    return header if len(header) <= SHORT else sha256(header.encode("utf-8", "surrogatepass")).digest()
