@@ -222,12 +222,25 @@ class Lag(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Scope(msgspec.Struct, frozen=True):
+    """What a key is limited to; :func:`queuey.access.parse_scope` makes one of texts.
+
+    Attributes:
+        allow: Verbs, see :data:`queuey.access.Verb`.
+        queues: Patterns of queues' names, in which ``*`` stands for any text.
+    """
+
+    allow: tuple[str, ...]
+    queues: tuple[str, ...] = ("*",)
+
+
 class Key(msgspec.Struct, frozen=True, kw_only=True):
     """An application's key as it is kept: never the key, only its SHA-256.
 
     Attributes:
         id: Public, names the key for revoking: the first 8 hex digits of the hash, more if another key has these.
         created, expires: Seconds since 1970; ``expires`` None: never.
+        scope: What it is limited to; None: to nothing, it does all that its application may.
     """
 
     application: str
@@ -235,6 +248,7 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     expires: float | None = None
     note: str = ""
+    scope: Scope | None = None
 
 
 class Acknowledgement(msgspec.Struct, frozen=True):

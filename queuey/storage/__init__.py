@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         PartitionInfo,
         Queue,
         QueueSpec,
+        Scope,
         Slice,
     )
 
@@ -340,8 +341,23 @@ class Applications(ABC):
         """Tells whether the application exists; may answer from a cache that is at most 5 s old."""
 
     @abstractmethod
-    def add_key(self, application: str, digest: bytes, *, expires: float | None = None, note: str = "") -> Key:
+    def add_key(
+        self,
+        application: str,
+        digest: bytes,
+        *,
+        expires: float | None = None,
+        note: str = "",
+        scope: Scope | None = None,
+    ) -> Key:
         """Adds a key by its 32-byte SHA-256; adding one that the application has already gives that one.
+
+        Args:
+            application: Whose key it is.
+            digest: Its hash.
+            expires: Seconds since 1970 when it ends; None: never.
+            note: What it is for.
+            scope: What it is limited to; None: to nothing.
 
         Raises:
             ApplicationNotFound: No such application.

@@ -8,7 +8,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound
-from queuey.messages import Key
+from queuey.messages import Key, Scope
 from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.samples import at_once, eventually
@@ -137,6 +137,15 @@ class TestKeys:
             changed = store.expire_key(APP, key.id, expires)
             assert changed == Key(application=APP, id=key.id, created=key.created, expires=expires, note="n")
             assert other.find_key(digest("k")) == changed
+
+    def test_scope(self, store: Store, other: Store) -> None:
+        """What a key is limited to stays with it, also when its end is moved and when it is added again without."""
+        scope = Scope(("send", "read"), ("orders-*", 'a,b "c" é*'))
+        limited, free = store.add_key(APP, digest("k"), scope=scope), store.add_key(APP, digest("free"))
+        assert (limited.scope, free.scope) == (scope, None)
+        changed = store.expire_key(APP, limited.id, 5e9)
+        assert other.add_key(APP, digest("k")) == changed == other.find_key(digest("k"))
+        assert [key.scope for key in other.keys(APP)] == [scope, None]
 
     def test_unknown_key(self, store: Store) -> None:
         """An id that the application does not have reaches no key, least of all another application's."""

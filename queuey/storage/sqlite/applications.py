@@ -7,13 +7,13 @@ from typing import Any
 
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound
-from queuey.messages import Key
-from queuey.storage import Applications
+from queuey.messages import Key, Scope
+from queuey.storage import Applications, scopes
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.transaction import Transaction
 
-_KEY = "SELECT application, id, created, expires, note FROM keys "
+_KEY = "SELECT application, id, created, expires, note, scope FROM keys "
 _CACHED = 5.0
 """Seconds for which the existence of an application is remembered."""
 
@@ -52,7 +52,15 @@ class SqliteApplications(Applications):
             self._known[name] = now + _CACHED
         return found
 
-    def add_key(self, application: str, digest: bytes, *, expires: float | None = None, note: str = "") -> Key:
+    def add_key(
+        self,
+        application: str,
+        digest: bytes,
+        *,
+        expires: float | None = None,
+        note: str = "",
+        scope: Scope | None = None,
+    ) -> Key:
         """See the contract."""
 
         def work(transaction: Transaction) -> Key:
@@ -71,10 +79,12 @@ class SqliteApplications(Applications):
                 created=ids.ticks_to_seconds(transaction.now),
                 expires=expires,
                 note=note,
+                scope=scope,
             )
             connection.execute(
-                "INSERT INTO keys (digest, application, id, created, expires, note) VALUES (?, ?, ?, ?, ?, ?)",
-                (digest, key.application, key.id, key.created, key.expires, key.note),
+                "INSERT INTO keys (digest, application, id, created, expires, note, scope) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (digest, application, key.id, key.created, expires, note, scopes.to_text(scope)),
             )
             return key
 
@@ -123,5 +133,12 @@ class SqliteApplications(Applications):
 
 
 def _key(row: Any) -> Key:  # noqa: ANN401 - a row of the driver
-    application, key_id, created, expires, note = row
-    return Key(application=application, id=key_id, created=created, expires=expires, note=note)
+    application, key_id, created, expires, note, scope = row
+    return Key(
+        application=application,
+        id=key_id,
+        created=created,
+        expires=expires,
+        note=note,
+        scope=scopes.from_text(scope),
+    )

@@ -108,6 +108,9 @@ CREATE INDEX IF NOT EXISTS ledger_by_change ON ledger (changed);
 """Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
 older versions of this program know nothing of them and can go on using the file."""
 
+LATER_COLUMNS = (("keys", "scope", "TEXT"),)
+"""Columns that older files do not have: table, name and type. They are made in the same way."""
+
 
 def prepare(connection: Connection, path: Path) -> None:
     """Creates the tables in an empty file and those that an older one lacks; two processes may do so at once.
@@ -128,6 +131,7 @@ def prepare(connection: Connection, path: Path) -> None:
                 version, application = FORMAT, APPLICATION_ID
             if (version, application) == (FORMAT, APPLICATION_ID):
                 connection.execute(LATER)
+                _add_columns(connection)
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
@@ -140,6 +144,12 @@ def prepare(connection: Connection, path: Path) -> None:
     if version != FORMAT:
         message = f"{path} has format {version}; this version of queuey knows format {FORMAT}"
         raise StoreIncompatible(message)
+
+
+def _add_columns(connection: Connection) -> None:
+    for table, name, kind in LATER_COLUMNS:
+        if not connection.execute("SELECT 1 FROM pragma_table_info(?) WHERE name = ?", (table, name)).fetchall():
+            connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
 
 
 def _marks(connection: Connection) -> tuple[int, int]:

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import Key
-from queuey.storage import Applications
+from queuey.messages import Key, Scope
+from queuey.storage import Applications, scopes
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
@@ -26,9 +28,9 @@ _CREATE = Statement(
 _APPLICATION = Statement("SELECT ver FROM applications WHERE shard = 0 AND name = ?")
 _APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0")
 
-_KEY = Statement("SELECT application, id, created, expires, note, ver FROM keys WHERE digest = ?")
+_KEY = Statement("SELECT application, id, created, expires, note, scope, ver FROM keys WHERE digest = ?")
 _ADD_KEY = Statement(
-    "INSERT INTO keys (digest, application, id, created, expires, note, ver) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO keys (digest, application, id, created, expires, note, scope, ver) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
     "IF NOT EXISTS",
     idempotent=False,
 )
@@ -99,7 +101,15 @@ class CassandraApplications(Applications):
             self._known[name] = now
         return found
 
-    def add_key(self, application: str, digest: bytes, *, expires: float | None = None, note: str = "") -> Key:
+    def add_key(
+        self,
+        application: str,
+        digest: bytes,
+        *,
+        expires: float | None = None,
+        note: str = "",
+        scope: Scope | None = None,
+    ) -> Key:
         """See the contract."""
         if not self.has_application(application):
             raise ApplicationNotFound(application)
@@ -109,7 +119,7 @@ class CassandraApplications(Applications):
                 return _own(present.key, application)
             entry = self._add_entry(application, digest)
             created = ids.ticks_to_seconds(self._clock.now())
-            key = Key(application=application, id=entry.id, created=created, expires=expires, note=note)
+            key = Key(application=application, id=entry.id, created=created, expires=expires, note=note, scope=scope)
             if self._transactions.run(_ADD_KEY, (digest, *_values(key), new_number())).applied:
                 return key
             present = self._find_digest(digest)
@@ -163,8 +173,7 @@ class CassandraApplications(Applications):
             token = new_number()
             verdict = self._transactions.run(_EXPIRE_KEY, (expires, token, entry.digest, found.version))
             if verdict.conclude(token) is Conclusion.DONE:
-                key = found.key
-                return Key(application=application, id=key_id, created=key.created, expires=expires, note=key.note)
+                return msgspec.structs.replace(found.key, expires=expires)
 
     def find_key(self, digest: bytes) -> Key | None:
         """See the contract."""
@@ -191,12 +200,20 @@ class CassandraApplications(Applications):
 
 
 def _found(row: Sequence[Any]) -> _Found:
-    application, key_id, created, expires, note, version = row
-    return _Found(Key(application=application, id=key_id, created=created, expires=expires, note=note or ""), version)
+    application, key_id, created, expires, note, scope, version = row
+    key = Key(
+        application=application,
+        id=key_id,
+        created=created,
+        expires=expires,
+        note=note or "",
+        scope=scopes.from_text(scope),
+    )
+    return _Found(key, version)
 
 
 def _values(key: Key) -> tuple[Any, ...]:
-    return key.application, key.id, key.created, key.expires, key.note
+    return key.application, key.id, key.created, key.expires, key.note, scopes.to_text(key.scope)
 
 
 def _own(key: Key, application: str) -> Key:
