@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from queuey.messages import Principal, Queue
+from queuey.messages import Principal, Queue, Scope
 
 Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 """What a grant may allow:
@@ -47,6 +47,10 @@ _OWNERS_ALONE: frozenset[Action] = frozenset({"send", "overwrite", "admin"})
 _READING: frozenset[Action] = frozenset({"read", "measure"})
 
 MAX_NAME = 200
+MAX_PATTERNS = 20
+"""In one scope."""
+MAX_PATTERN = 100
+"""Characters."""
 
 _APPLICATION = re.compile(r"app:[\w.\-]+")
 _MAIL = re.compile(r"bid:[\w.!#$%&'*+/?^`{|}~\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)*")
@@ -191,6 +195,29 @@ ANYBODY = Caller()
 """A caller without a credential."""
 
 
+def parse_scope(allow: Iterable[str] = (), queues: Iterable[str] = ()) -> Scope | None:
+    """Reads what a key is to be limited to; blanks are skipped. Nothing given limits it to nothing: None.
+
+    Raises:
+        ValueError: A verb or a pattern cannot be; the message says so in words for the caller.
+    """
+    verbs = {text.strip() for text in allow} - {""}
+    patterns = tuple(dict.fromkeys(text.strip() for text in queues if text.strip()))
+    if unknown := sorted(verbs.difference(VERBS)):
+        raise ValueError(f'"{unknown[0][:MAX_NAME]}" is not one of {", ".join(VERBS)}')
+    if len(patterns) > MAX_PATTERNS:
+        raise ValueError(f"{len(patterns)} patterns of queues; {MAX_PATTERNS} at most")
+    for pattern in patterns:
+        if len(pattern) > MAX_PATTERN or not pattern.isprintable() or "/" in pattern:
+            raise ValueError(
+                f'"{pattern[:MAX_PATTERN]}" is no pattern of queues: up to {MAX_PATTERN} characters as in their names, '
+                "and * for any text"
+            )
+    if not verbs and not patterns:
+        return None
+    return Scope(tuple(verb for verb in VERBS if verb in (verbs or VERBS)), patterns or ("*",))
+
+
 def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
     """Decides whether a caller may do something with a queue.
 
@@ -216,19 +243,25 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
     return any(principal.read and principal.name in names for principal in queue.principals)
 
 
-def lacking(queue: Queue, caller: Caller, action: Action) -> str:
-    """Says in a sentence what the caller's grants lack for an action that is not allowed; blank without grants.
+def lacking(caller: Caller, application: str, action: Action, name: str | None = None) -> str:
+    """Says in a sentence what the caller's grants lack for an action that is not allowed; blank if it has none.
 
-    It names nothing but what the caller has named itself or holds.
+    It names nothing but what the caller holds.
+
+    Args:
+        caller: Who may not do it.
+        application: With whose queues.
+        action: What it wanted to do.
+        name: With which queue; None: with none in particular.
     """
-    mine = [grant for grant in caller.grants if grant.application in {None, queue.application}]
+    mine = [grant for grant in caller.grants if grant.application in {None, application}]
+    near = [grant for grant in mine if name is None or grant.matches(name)]
     if not mine:
-        return ""
-    near = [grant for grant in mine if grant.matches(queue.name)]
+        return "The credential is for another application." if caller.grants else ""
     if not near:
         return "The credential is limited to other queues."
     if any(action in _actions(grant.allow) for grant in near):
-        return "The principals of the queue keep its holder out."
-    verbs = " or ".join("+".join(sorted(enough)) for enough in _ENOUGH[action])
+        return "The principals of the queue keep the credential's holder out."
+    verbs = " or ".join(" with ".join(verb for verb in VERBS if verb in enough) for enough in _ENOUGH[action])
     held = ", ".join(verb for verb in VERBS if any(verb in grant.allow for grant in near))
     return f"This needs {verbs}; the credential allows {held}."

@@ -222,6 +222,10 @@ class Lag(msgspec.Struct, frozen=True):
     seconds: float
 
 
+OPERATORS = "@all"
+"""Stands for an application where keys are kept: they are operators' keys, over all applications."""
+
+
 class Scope(msgspec.Struct, frozen=True):
     """What a key is limited to; :func:`queuey.access.parse_scope` makes one of texts.
 

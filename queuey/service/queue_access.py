@@ -19,7 +19,8 @@ from queuey.storage import Store
 
 T = TypeVar("T")
 Check = Callable[[Queue], None]
-"""Raises :class:`~queuey.errors.NotAllowed` when the caller may not do what it asks with this row."""
+"""Raises :class:`~queuey.errors.NotAllowed` when the caller may not do what it asks with this row, and
+:class:`~queuey.errors.NotAuthenticated` when its credential has ended meanwhile."""
 
 ATTEMPTS = 5
 """A row that changes under five reads in a row is being rewritten by somebody in a loop."""
@@ -68,6 +69,14 @@ class QueueAccess:
         queue = find_queue(self._store, self.queue.application, self.queue.name, fresh=True)
         self._check(queue)
         self.queue = queue
+
+    def check_again(self) -> None:
+        """Makes sure that the caller may still do what it was let in for, as far as that shows without the row.
+
+        Raises:
+            NotAllowed, NotAuthenticated: It may not.
+        """
+        self._check(self.queue)
 
     def renew(self) -> bool:
         """Does :meth:`refresh` and returns whether the row had been out of date."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from uuid import uuid4
 
 import msgspec
 
+from queuey.access import matches
 from queuey.errors import ApplicationNotFound, InvalidRequest, QueueExists, QueueNotFound
 from queuey.messages import Acknowledgement, PartitionInfo, Queue, QueueSpec
 from queuey.service.limits import Limits
@@ -29,6 +32,25 @@ def queue_name_error(name: str, longest: int) -> str | None:
     if "/" in name or not _CONTROL.isdisjoint(name) or name in {".", ".."} or name[0] == "_":
         return "A queue name has no slash and no control character, is not . or .. and does not begin with _"
     return None
+
+
+MOST_LISTED = 100_000
+"""Queues that are looked at for one page of those that match a caller's patterns."""
+PAGE_LISTED = 1000
+"""Of these, so many at a time."""
+TOO_FEW_MATCH = (
+    "Too few of the application's queues match the patterns of the credential to find them here. "
+    "List with a credential whose patterns begin with text, such as orders-*."
+)
+
+
+def _prefixes(patterns: Sequence[str]) -> list[str]:
+    """Returns what the names that match begin with, in their order; none of them begins with another."""
+    found: list[str] = []
+    for prefix in sorted(pattern.partition("*")[0] for pattern in patterns):
+        if not found or not prefix.startswith(found[-1]):
+            found.append(prefix)
+    return found
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,14 +113,52 @@ class Queues:
             spec = msgspec.structs.replace(spec, principals=error.queue.principals)
         return self._store.create_queue(application, name, spec)
 
-    def list(self, application: str, *, start: str, limit: int) -> tuple[list[Queue], str | None]:
+    def list(
+        self, application: str, *, start: str, limit: int, patterns: Sequence[str] = ("*",)
+    ) -> tuple[list[Queue], str | None]:
         """Lists queues by name from ``start`` on, inclusive.
+
+        Args:
+            application: Whose queues.
+            start: A name.
+            limit: Queues at most.
+            patterns: Of their names; those that match none of them are left out. See :func:`queuey.access.matches`.
 
         Returns:
             At most ``limit`` queues, and the name at which the next page starts, None at the end.
+
+        Raises:
+            InvalidRequest: Too many queues would have to be looked at to find these.
         """
-        found = self._store.list_queues(application, start=start, limit=limit + 1)
+        if "*" in patterns:
+            found = self._store.list_queues(application, start=start, limit=limit + 1)
+        else:
+            found = list(islice(self._matching(application, start, patterns, limit + 1), limit + 1))
         return found[:limit], found[limit].name if len(found) > limit else None
+
+    def _matching(self, application: str, start: str, patterns: Sequence[str], some: int) -> Iterator[Queue]:
+        """Yields the queues from ``start`` on whose names match, asking the store for ``some`` at a time."""
+        left = MOST_LISTED
+        for prefix in _prefixes(patterns):
+            at = max(start, prefix)
+            while at.startswith(prefix):
+                page = self._store.list_queues(application, start=at, limit=some)
+                for queue in page:
+                    if not queue.name.startswith(prefix):
+                        break
+                    if any(matches(pattern, queue.name) for pattern in patterns):
+                        yield queue
+                if len(page) < some:
+                    break
+                if (left := left - some) < 0:
+                    raise InvalidRequest({"offset": TOO_FEW_MATCH})
+                at, some = page[-1].name + "\0", max(some, PAGE_LISTED)
+
+    def applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
+        """Lists applications by name in the same way."""
+        names = self._store.applications()
+        first = bisect_left(names, start)
+        return names[first : first + limit], names[first + limit] if len(names) > first + limit else None
 
     def count(self, queue: Queue) -> int | None:
         """Returns how many messages a listed queue has, None if it has gone meanwhile."""

@@ -126,6 +126,8 @@ class Reader:
                         break
                     if waiters:
                         waiters[0](min(left, tick))
+                    for source in sources:
+                        source.access.check_again()
                     waiters = self._watch(sources)
                     responses = self._read_each(sources)
         for response in responses:

@@ -353,7 +353,8 @@ class Applications(ABC):
         """Adds a key by its 32-byte SHA-256; adding one that the application has already gives that one.
 
         Args:
-            application: Whose key it is.
+            application: Whose key it is; :data:`~queuey.messages.OPERATORS`, which need not be created, for an
+                operator's.
             digest: Its hash.
             expires: Seconds since 1970 when it ends; None: never.
             note: What it is for.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
-from queuey.access import Action, Caller, allowed, lacking, owner_name
+from queuey.access import Action, Caller, allowed, lacking
 from queuey.errors import NotAllowed, QueueyError
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
@@ -44,24 +45,19 @@ class Authorization:
         return self._service.find(match["app"], match["queue"])
 
     def enter(self, environ: Environ, queue: Queue, action: Action) -> QueueAccess:
-        """Checks that the caller may use a queue that was found.
+        """Checks that the caller may use a queue that was found. A request that takes long is checked again and again.
 
         Raises:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
-        return self.enter_as(self._authenticate(environ.get("HTTP_AUTHORIZATION")), queue, action)
-
-    def enter_as(self, caller: Caller, queue: Queue, action: Action) -> QueueAccess:
-        """Checks a caller who is known already.
-
-        Raises:
-            NotAllowed: The caller may not do this.
-        """
+        header = environ.get("HTTP_AUTHORIZATION")
 
         def check(row: Queue) -> None:
+            caller = self._authenticate(header)
             if not allowed(row, caller, action):
-                raise NotAllowed(lacking(row, caller, action), anonymous=caller.anonymous)
+                text = lacking(caller, row.application, action, row.name)
+                raise NotAllowed(text, anonymous=caller.anonymous)
 
         return self._service.enter(queue, check)
 
@@ -83,15 +79,27 @@ class Authorization:
             self.find(match)
             self.caller(environ)
 
-    def own(self, environ: Environ, application: str) -> None:
-        """Checks that the caller is the application itself.
+    def patterns(self, environ: Environ, application: str, action: Action) -> Sequence[str]:
+        """Returns patterns of the queues of an application with which the caller may do something: one at least.
 
         Raises:
             ApplicationNotFound: There is none of that name.
             NotAuthenticated: A credential is not valid.
-            NotAllowed: The caller is somebody else.
+            NotAllowed: There is no such queue.
         """
         self._service.queues.require_application(application)
         caller = self.caller(environ)
-        if owner_name(application) not in caller.names:
-            raise NotAllowed(anonymous=caller.anonymous)
+        if not (found := caller.patterns(application, action)):
+            raise NotAllowed(lacking(caller, application, action), anonymous=caller.anonymous)
+        return found
+
+    def oversee(self, environ: Environ) -> None:
+        """Checks that the caller may see which applications there are.
+
+        Raises:
+            NotAuthenticated: A credential is not valid.
+            NotAllowed: It is no operator.
+        """
+        caller = self.caller(environ)
+        if not any(grant.application is None for grant in caller.grants):
+            raise NotAllowed("Only operators' keys list applications.", anonymous=caller.anonymous)

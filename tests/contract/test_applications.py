@@ -8,7 +8,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound
-from queuey.messages import Key, Scope
+from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Store
 from tests.backends import APP
 from tests.contract.samples import at_once, eventually
@@ -146,6 +146,16 @@ class TestKeys:
         changed = store.expire_key(APP, limited.id, 5e9)
         assert other.add_key(APP, digest("k")) == changed == other.find_key(digest("k"))
         assert [key.scope for key in other.keys(APP)] == [scope, None]
+
+    def test_operators(self, store: Store, other: Store) -> None:
+        """Operators have keys like an application's, and are none."""
+        key = store.add_key(OPERATORS, digest("k"))
+        assert other.find_key(digest("k")) == key
+        assert (other.keys(OPERATORS), other.applications(), other.has_application(OPERATORS)) == ([key], [APP], False)
+        with pytest.raises(Conflict):
+            store.add_key(APP, digest("k"))
+        store.revoke_key(OPERATORS, key.id)
+        assert other.find_key(digest("k")) is None
 
     def test_unknown_key(self, store: Store) -> None:
         """An id that the application does not have reaches no key, least of all another application's."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound
-from queuey.messages import Key, Scope
+from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, scopes
 from queuey.storage.sqlite import rows
 from queuey.storage.sqlite.database import Database
@@ -65,7 +65,7 @@ class SqliteApplications(Applications):
 
         def work(transaction: Transaction) -> Key:
             connection = transaction.connection
-            if not rows.has_application(connection, application):
+            if application != OPERATORS and not rows.has_application(connection, application):
                 raise ApplicationNotFound(application)
             present = connection.execute(_KEY + "WHERE digest = ?", (digest,)).fetchone()
             if present is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from queuey.access import owner_name
+from queuey.access import VERBS, Grant, owner_name
 from queuey.errors import NotAuthenticated
+from queuey.messages import OPERATORS, Key
 from queuey.storage import Applications
 from queuey.web.credentials import Identity
 
@@ -30,5 +31,17 @@ class ApplicationKeys:
         key = self._applications.find_key(digest_of(credential))
         if key is None or (key.expires is not None and key.expires <= now):
             raise NotAuthenticated("Invalid application key")
-        name = owner_name(key.application)
-        return Identity(names=frozenset({name}), grants=(), tenant=name, expires=key.expires)
+        return Identity(*_rights(key), tenant=owner_name(key.application), expires=key.expires)
+
+
+def _rights(key: Key) -> tuple[frozenset[str], tuple[Grant, ...]]:
+    """Returns a key's names and grants.
+
+    A key that is limited has no name: principals of other applications' queues mean the application as a whole.
+    """
+    if key.application == OPERATORS:
+        return frozenset(), (Grant(None, frozenset({"measure"})),)
+    if key.scope is None:
+        return frozenset({owner_name(key.application)}), ()
+    allow = frozenset(verb for verb in VERBS if verb in key.scope.allow)
+    return frozenset(), (Grant(key.application, allow, key.scope.queues),)

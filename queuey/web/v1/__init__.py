@@ -8,6 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from queuey.messages import OPERATORS
 from queuey.service import Service
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Match
@@ -26,7 +27,7 @@ APP = "/v1/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"
 ORIGINAL = frozenset({HOT, "v1.application", "v1.ids"})
 """The resources that the original had, too: its clients know their 403 and 404."""
-ASKING = {HOT: {"GET"}, "v1.application": {"GET"}, "v1.ids": {"GET"}}
+ASKING = {HOT: {"GET"}, "v1.applications": {"GET"}, "v1.application": {"GET"}, "v1.ids": {"GET"}}
 """Methods whose requests have a query."""
 
 
@@ -54,6 +55,7 @@ def routes(
         ("v1.root", "/", {"GET": hello.show}),
         ("v1.hello", "/v1", {"GET": hello.show}),
         ("v1.openapi", "/v1/openapi.json", {"GET": show_document}),
+        ("v1.applications", f"/v1/{OPERATORS}", {"GET": queues.applications}),
         ("v1.application", APP, {"POST": queues.create, "GET": queues.list}),
         ("v1.read", APP + "/_read", {"POST": ranges.read_many}),
         ("v1.info", QUEUE + "/info", {"GET": queues.info}),

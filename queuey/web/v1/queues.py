@@ -7,7 +7,8 @@ from typing import Any
 from msgspec import UNSET
 
 from queuey import ids
-from queuey.access import format_principal, parse_principals
+from queuey.access import format_principal, matches, parse_principals
+from queuey.errors import NotAllowed
 from queuey.messages import CONSISTENCIES, MAX_TTL, TYPES, Principal, Queue, QueueSpec
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import Service
@@ -21,7 +22,8 @@ from queuey.web.v1.message_json import horizon_id
 from queuey.web.validators import Errors
 
 MAX_READ_DELAY = 3600
-LIST_FIELDS = frozenset({"limit", "offset", "details", "include_count"})
+PAGE_FIELDS = frozenset({"limit", "offset"})
+LIST_FIELDS = PAGE_FIELDS | {"details", "include_count"}
 RESETTABLE = ("principals", "ttl", "read_delay")
 
 
@@ -90,12 +92,14 @@ class QueueViews:
 
     def create(self, environ: Environ, match: Match) -> Response:
         """Creates a queue, or finds the one that has every field given."""
-        self._authorization.own(environ, match["app"])
+        patterns = self._authorization.patterns(environ, match["app"], "admin")
         given = read_fields(environ, self._limits.max_body)
         errors = Errors()
         name = errors.take("queue_name", validators.text, given.get("queue_name"))
         spec = _spec(given, errors, self._limits.max_principals)
         errors.check()
+        if not any(matches(pattern, name or "*") for pattern in patterns):
+            raise NotAllowed(f"The credential creates only queues that match {', '.join(patterns)}.")
         queue, created = self._queues.create(match["app"], name, spec)
         response = schemas.CreatedQueue(
             queue_name=queue.name,
@@ -110,16 +114,12 @@ class QueueViews:
 
     def list(self, environ: Environ, match: Match) -> Response:
         """Lists queues by name."""
-        self._authorization.own(environ, match["app"])
+        patterns = self._authorization.patterns(environ, match["app"], "measure")
         given = read_query(environ, LIST_FIELDS)
-        errors = Errors()
-        limit = errors.take("limit", validators.integer, given.get("limit"), 1, self._limits.max_list)
-        errors.check()
+        start, limit = self._page(given)
         with_count = validators.boolean(given.get("include_count", ""))
         details = with_count or validators.boolean(given.get("details", ""))
-        queues, following = self._queues.list(
-            match["app"], start=given.get("offset", ""), limit=limit or self._limits.default_list
-        )
+        queues, following = self._queues.list(match["app"], start=start, limit=limit, patterns=patterns)
         items = []
         for queue in queues:
             count = self._queues.count(queue) if with_count else None
@@ -127,6 +127,20 @@ class QueueViews:
                 continue
             items.append(_listed(queue, count) if details else schemas.ListedQueue(queue_name=queue.name))
         return json_response(schemas.QueueList(queues=items, next=following))
+
+    def _page(self, given: dict[str, str]) -> tuple[str, int]:
+        """Reads where a listing starts, and how long it may be."""
+        errors = Errors()
+        limit = errors.take("limit", validators.integer, given.get("limit"), 1, self._limits.max_list)
+        errors.check()
+        return given.get("offset", ""), limit or self._limits.default_list
+
+    def applications(self, environ: Environ, match: Match) -> Response:
+        """Lists applications by name, for operators."""
+        self._authorization.oversee(environ)
+        start, limit = self._page(read_query(environ, PAGE_FIELDS))
+        names, following = self._queues.applications(start=start, limit=limit)
+        return json_response(schemas.ApplicationList(applications=list(names), next=following))
 
     def update(self, environ: Environ, match: Match) -> Response:
         """Changes what is given, resets what is null."""

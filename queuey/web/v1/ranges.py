@@ -121,7 +121,7 @@ class RangeViews:
     def read_many(self, environ: Environ, match: Match) -> Response:
         """Reads ranges of several queues; what is wrong with one queue does not keep the others from being read."""
         self._service.queues.require_application(match["app"])
-        caller = self._authorization.caller(environ)
+        self._authorization.caller(environ)
         given = read_object(read_body(environ, self._limits.max_body))
         asked = given.get("queues")
         if not isinstance(asked, list):
@@ -136,7 +136,7 @@ class RangeViews:
         for name, wanted in ranges:
             try:
                 queue = self._authorization.find({"app": match["app"], "queue": name})
-                sources.append(Source(self._authorization.enter_as(caller, queue, "read"), wanted))
+                sources.append(Source(self._authorization.enter(environ, queue, "read"), wanted))
             except (NotFound, NotAllowed) as error:
                 sources.append(error)
         readable = [source for source in sources if isinstance(source, Source)]

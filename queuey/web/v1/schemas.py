@@ -103,6 +103,13 @@ class QueueList(Done, kw_only=True):
     next: str | None
 
 
+class ApplicationList(Done, kw_only=True):
+    """Applications by name; ``next`` is the offset of the next page."""
+
+    applications: list[str]
+    next: str | None
+
+
 class Acknowledged(Struct):
     """What an acknowledged write means."""
 

@@ -103,7 +103,7 @@ RANGE_PARAMETERS = (
     STRICT,
 )
 LIST_PARAMETERS = (
-    _query("limit", "Queues in the answer", _number(1, LIMITS.max_list, LIMITS.default_list)),
+    _query("limit", "Names in the answer", _number(1, LIMITS.max_list, LIMITS.default_list)),
     _query("offset", "Queue name to start at, inclusive"),
     _query("details", "All fields", BOOLEAN),
     _query("include_count", "Message counts and all fields", BOOLEAN),
@@ -155,6 +155,14 @@ def _asked_by_post(path: str, summary: str, question: Any, answer: Any) -> Opera
 
 
 QUEUE_OPERATIONS = (
+    Operation(
+        method="GET",
+        path="/v1/@all",
+        summary="List applications, for operators",
+        parameters=(LIST_PARAMETERS[0], _query("offset", "Application to start at, inclusive"), STRICT),
+        success=_ok(schemas.ApplicationList),
+        errors=USUAL,
+    ),
     Operation(
         method="POST",
         path=APP,

@@ -15,7 +15,7 @@ import msgspec
 
 from queuey import ids
 from queuey.errors import ApplicationExists, ApplicationNotFound, Conflict, KeyNotFound, StoreClosed, StoreUnavailable
-from queuey.messages import Key, Scope
+from queuey.messages import OPERATORS, Key, Scope
 from queuey.storage import Applications, scopes
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
@@ -111,7 +111,7 @@ class CassandraApplications(Applications):
         scope: Scope | None = None,
     ) -> Key:
         """See the contract."""
-        if not self.has_application(application):
+        if application != OPERATORS and not self.has_application(application):
             raise ApplicationNotFound(application)
         with self._transactions.turn(("key", digest)):
             present = self._find_digest(digest)
