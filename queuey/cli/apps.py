@@ -19,9 +19,10 @@ from queuey.cli.configured import Place, on_store
 from queuey.cli.output import Json, Yes
 from queuey.client import instants
 from queuey.errors import ApplicationNotFound, KeyNotFound
+from queuey.messages import OPERATORS
 
 if TYPE_CHECKING:
-    from queuey.messages import Key
+    from queuey.messages import Key, Scope
     from queuey.storage import Store
 
 app = typer.Typer(
@@ -32,6 +33,26 @@ Name = Annotated[str, typer.Argument(help="Name of the application.", show_defau
 Note = Annotated[str, typer.Option("--note", help="What the key is for.")]
 Expires = Annotated[
     str | None, typer.Option("--expires", help="The key ends after this time, such as 30d.", show_default="never")
+]
+Allow = Annotated[
+    str,
+    typer.Option(
+        "--allow",
+        help="All that the key may do: some of send, read, delete, claim, admin, measure, with commas between them.",
+        show_default="everything",
+    ),
+]
+Queues = Annotated[
+    str,
+    typer.Option(
+        "--queues",
+        help="The queues that the key is for: names in which * stands for any text, with commas between them.",
+        show_default="all",
+    ),
+]
+Owner = Annotated[
+    str,
+    typer.Argument(help=f"Name of the application, or {OPERATORS} for operators' keys.", show_default=False),
 ]
 
 
@@ -60,7 +81,7 @@ def list_applications(place: Place, json: Json = False) -> None:
 
 @app.command("keys")
 @on_store
-def keys(place: Place, name: Name, json: Json = False) -> None:
+def keys(place: Place, name: Owner, json: Json = False) -> None:
     """List an application's keys, oldest first. The keys themselves are not kept."""
     with place.open() as store:
         _existing(store, name)
@@ -69,31 +90,48 @@ def keys(place: Place, name: Name, json: Json = False) -> None:
         output.emit([_described(key) for key in found])
         return
     output.table(
-        ["key", "created", "expires", "note"],
-        ([key.id, instants.iso(key.created), _expiry(key), key.note] for key in found),
+        ["key", "created", "expires", "allow", "queues", "note"],
+        ([key.id, instants.iso(key.created), _expiry(key), *_limits(key), key.note] for key in found),
     )
 
 
 @app.command("key-add")
 @on_store
-def key_add(place: Place, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
-    """Make a further key; the others stay as they are."""
+def key_add(
+    place: Place,
+    name: Owner,
+    allow: Allow = "",
+    queues: Queues = "",
+    note: Note = "",
+    expires: Expires = None,
+    json: Json = False,
+) -> None:
+    """Make a further key; the others stay as they are.
+
+    With --allow or --queues the key is limited to that.
+    """
+    scope = _scope(allow, queues)
+    if name == OPERATORS and scope is not None:
+        raise typer.BadParameter(
+            f"a key of {OPERATORS} lists and measures the queues of all applications and takes no limits",
+            param_hint="--allow, --queues",
+        )
     with place.open() as store:
         _existing(store, name)
-        _show_new(name, *_new_key(store, name, _end(expires), note), json=json)
+        _show_new(name, *_new_key(store, name, _end(expires), note, scope), json=json)
 
 
 @app.command("rotate")
 @on_store
 def rotate(
     place: Place,
-    name: Name,
+    name: Owner,
     grace: Annotated[str, typer.Option(help="How long the old keys still work, such as 1h.")] = "1d",
     key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
     note: Note = "",
     json: Json = False,
 ) -> None:
-    """Make a new key; the old ones end after a grace period.
+    """Make a new key, limited as the old ones are; these end after a grace period.
 
     A profile of this machine that holds one of the old keys gets the new one.
     """
@@ -106,7 +144,14 @@ def rotate(
         if key is not None and not old:
             text = f"Application {name!r} has no valid key {key!r}. List its keys: queuey app keys {name}"
             raise KeyNotFound(key, text)
-        secret, new = _new_key(store, name, None, note)
+        scopes = {found.scope for found in old}
+        if len(scopes) > 1:
+            output.note(
+                f"queuey: the keys of {name} are not limited alike, so one new key cannot stand for all. "
+                f"Rotate them one by one: queuey app rotate {name} --key {old[0].id}"
+            )
+            raise typer.Exit(1)
+        secret, new = _new_key(store, name, None, note, *scopes)
         end = time.time() + seconds
         for found in old:
             if found.id != new.id and (found.expires is None or found.expires > end):
@@ -122,7 +167,7 @@ def rotate(
 @on_store
 def revoke(
     place: Place,
-    name: Name,
+    name: Owner,
     key: Annotated[str, typer.Argument(help="Id of the key, from queuey app keys.", show_default=False)],
     yes: Yes = False,
     json: Json = False,
@@ -137,12 +182,21 @@ def revoke(
 
 @app.command("key-import")
 @on_store
-def key_import(place: Place, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+def key_import(
+    place: Place,
+    name: Name,
+    allow: Allow = "",
+    queues: Queues = "",
+    note: Note = "",
+    expires: Expires = None,
+    json: Json = False,
+) -> None:
     """Take an existing key from standard input; makes the application if it is not there."""
     from queuey.cli import first_start
     from queuey.errors import ApplicationExists
 
     _check_name(name)
+    scope = _scope(allow, queues)
     if sys.stdin.isatty():
         output.note("Type or paste the key and press Enter:")
     secret = sys.stdin.readline().strip()
@@ -155,12 +209,18 @@ def key_import(place: Place, name: Name, note: Note = "", expires: Expires = Non
     with place.open() as store:
         with suppress(ApplicationExists):
             store.create_application(name)
-        added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note)
+        added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note, scope=scope)
+        if added.scope != scope:
+            output.note(
+                f"queuey: {name} has this key already, as {added.id}, with other limits, and it was left as it is. "
+                f"To change them revoke it first: queuey app revoke {name} {added.id}"
+            )
+            raise typer.Exit(1)
     _done(_described(added), f"Key {added.id} now belongs to {name}.", json=json)
 
 
 def _existing(store: Store, name: str) -> None:
-    if name not in store.applications():
+    if name != OPERATORS and name not in store.applications():
         raise ApplicationNotFound(name)
 
 
@@ -175,18 +235,35 @@ def _check_name(name: str) -> None:
         raise typer.BadParameter(f"{name!r} is not the name of an application: letters, digits and . _ - only")
 
 
-def _new_key(store: Store, name: str, expires: float | None, note: str) -> tuple[str, Key]:
+def _scope(allow: str, queues: str) -> Scope | None:
+    from queuey.access import parse_scope
+
+    try:
+        return parse_scope(allow.split(","), queues.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--allow, --queues") from error
+
+
+def _new_key(store: Store, name: str, expires: float | None, note: str, scope: Scope | None = None) -> tuple[str, Key]:
     from queuey.cli import first_start
 
     secret = first_start.new_secret()
-    return secret, store.add_key(name, first_start.digest(secret), expires=expires, note=note)
+    return secret, store.add_key(name, first_start.digest(secret), expires=expires, note=note, scope=scope)
 
 
 def _show_new(name: str, secret: str, key: Key, *, json: bool) -> None:
     if json:
         output.emit({**_described(key), "application": name, "secret": secret})
         return
-    output.pairs([("application", name), ("key id", key.id), ("key", secret), ("expires", _expiry(key))])
+    output.pairs(
+        [
+            ("application", name),
+            ("key id", key.id),
+            ("key", secret),
+            ("expires", _expiry(key)),
+            *zip(("allow", "queues"), _limits(key), strict=True),
+        ]
+    )
     output.note("The key is not shown again: the store keeps only its hash.")
 
 
@@ -197,7 +274,18 @@ def _described(key: Key) -> dict[str, Any]:
         "created": key.created,
         "expires": key.expires,
         "note": key.note,
+        "allow": None if key.scope is None else key.scope.allow,
+        "queues": None if key.scope is None else key.scope.queues,
     }
+
+
+def _limits(key: Key) -> tuple[str, str]:
+    """Returns what a key may do and with which queues, for people."""
+    if key.application == OPERATORS:
+        return "measure", "of all applications"
+    if key.scope is None:
+        return "everything", "all"
+    return ",".join(key.scope.allow), ",".join(key.scope.queues)
 
 
 def _done(value: dict[str, Any], text: str, *, json: bool) -> None:

@@ -116,12 +116,68 @@ def test_rotation(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert added["expires"] > first["expires"]
 
 
+def test_limited_keys(run: Run, served: Served) -> None:
+    """A limited key does what it is limited to, and is told what it lacks; its limits are shown."""
+    data = ["--data", str(served.data)]
+    run("app", "create", "shop", *data)
+    limits = ["--allow", "read, send", "--queues", "orders-*,orders-*,back"]
+    made = run("app", "key-add", "shop", *limits, "--json", *data).json
+    assert (made["allow"], made["queues"]) == (["send", "read"], ["orders-*", "back"])
+    assert re.search(r"send,read +orders-\*,back", run("app", "keys", "shop", *data).text)
+    as_shop = ["--url", served.profile.url, "--app", "shop", "--key", made["secret"]]
+    refused = run("queue", "create", "orders-1", *as_shop)
+    assert (refused.code, "the credential allows send, read" in refused.err) == (1, True)
+    whole = run("app", "key-add", "shop", "--json", *data).json["secret"]
+    with Client(served.profile.url, key=whole, application="shop") as client:
+        for name in ("orders-1", "others"):
+            client.create_queue(name)
+    assert run("send", "orders-1", "hello", *as_shop).code == 0
+    assert run("queue", "list", *as_shop).text == "orders-1\n"
+    refused = run("send", "others", "hello", *as_shop)
+    assert (refused.code, "limited to other queues" in refused.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "limits", [["--allow", "write"], ["--queues", "a/b"], ["--queues", ",".join("abcdefghijklmnopqrstu")]]
+)
+def test_limits_that_cannot_be(run: Run, served: Served, limits: list[str]) -> None:
+    """A verb that is none, a pattern that no queue can match and too many patterns are wrong usage."""
+    assert run("app", "key-add", "queuey", *limits, "--data", str(served.data)).code == 2
+
+
+def test_rotation_keeps_limits(run: Run, tmp_path: Path) -> None:
+    """A new key is limited as the one that it replaces; one cannot stand for keys of different limits."""
+    data = ["--data", str(tmp_path / "data")]
+    open_store(tmp_path / "data").close()
+    run("app", "create", "a", *data)
+    old = run("app", "key-add", "a", "--allow", "claim", "--json", *data).json
+    assert run("app", "rotate", "a", *data).code == 1
+    new = run("app", "rotate", "a", "--key", old["key"], "--json", *data).json
+    assert (new["allow"], new["queues"]) == (["claim"], ["*"])
+
+
+def test_operators(run: Run, served: Served) -> None:
+    """An operator's key needs no application, takes no limits, and lists the queues of every application."""
+    data = ["--data", str(served.data)]
+    assert run("app", "key-add", "@all", "--allow", "send", *data).code == 2
+    made = run("app", "key-add", "@all", "--json", *data).json
+    assert "of all applications" in run("app", "keys", "@all", *data).text
+    assert "@all" not in run("app", "list", *data).text
+    as_operator = ["--url", served.profile.url, "--key", made["secret"], "--app", "queuey"]
+    assert run("queue", "list", *as_operator).code == 0
+    assert run("queue", "create", "mine", *as_operator).code == 1
+    assert run("app", "revoke", "@all", made["key"], "--yes", *data).code == 0
+
+
 def test_existing_keys_can_be_imported(run: Run, served: Served) -> None:
     """A key from elsewhere works after its import, one character at either end included."""
     ended = run("app", "key-import", "old-app", "--data", str(served.data), stdin=b"a-key-of-old-times-c\n")
     assert (ended.code, b"old-times" in ended.out) == (0, False)
     with Client(served.profile.url, key="a-key-of-old-times-c", application="old-app") as client:
         assert list(client.queue_names()) == []
+    again = ["app", "key-import", "old-app", "--data", str(served.data), "--allow", "send"]
+    assert run(*again, stdin=b"a-key-of-old-times-c\n").code == 1
+    assert run(*again, "--json", stdin=b"another-key").json["allow"] == ["send"]
     half = Client(served.profile.url, key="-key-of-old-times-", application="old-app")
     with half, pytest.raises(NotAuthenticated):
         list(half.queue_names())
