@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from queuey.metrics import Metrics
 from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import ops, v1
-from queuey.web.credentials import Authenticator
+from queuey.web.credentials import Authenticator, Reader
 from queuey.web.credentials.application_keys import ApplicationKeys
 from queuey.web.errors import NoSuchResource, error_response
 from queuey.web.responses import Response
@@ -69,6 +69,7 @@ def make_app(
     metrics: Metrics | None = None,
     stopping: threading.Event | None = None,
     publish_metrics: bool = True,
+    readers: Sequence[Reader] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # noqa: ANN401 - Pyramid's router, a WSGI application
     """Makes the WSGI application.
@@ -79,12 +80,13 @@ def make_app(
         metrics: Where requests are counted.
         stopping: Setting it answers everybody who waits for messages and turns the load balancer's heartbeat red.
         publish_metrics: Serve what was counted at ``/metrics``.
+        readers: Of credentials other than the store's application keys.
         clock: Seconds, for how long a credential is believed without asking the store.
     """
     config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
     config.add_traverser(_NoTraversal, _Root)
     config.registry.service = Service(store, limits, metrics=metrics, stopping=stopping)
-    config.registry.authenticate = Authenticator([ApplicationKeys(store)], clock=clock)
+    config.registry.authenticate = Authenticator([ApplicationKeys(store), *readers], clock=clock)
     config.registry.publish_metrics = publish_metrics
     config.include(v1.includeme)
     config.include(ops.includeme)
