@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.access import Action, Caller, allowed, format_principal, parse_principal, parse_principals
-from queuey.messages import Principal, Queue
+from queuey.access import (
+    VERBS,
+    Action,
+    Caller,
+    Grant,
+    Verb,
+    allowed,
+    format_principal,
+    lacking,
+    matches,
+    parse_principal,
+    parse_principals,
+    parse_scope,
+)
+from queuey.messages import Principal, Queue, Scope
 
 NAMES = [
     "app:reports",
@@ -115,3 +130,90 @@ def test_the_anonymous_only_ever_read(queue: Queue) -> None:
     """Who has no credential changes nothing."""
     actions: list[Action] = ["send", "overwrite", "admin", "delete", "claim"]
     assert not any(allowed(queue, Caller(), action) for action in actions)
+
+
+ACTIONS: list[Action] = ["send", "overwrite", "read", "delete", "claim", "admin", "measure"]
+
+
+@given(pattern=st.text("ab*", max_size=8), name=st.text("ab*", max_size=10))
+def test_patterns(pattern: str, name: str) -> None:
+    """A star stands for any text, also none, and every other character for itself."""
+    expected = re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+    assert matches(pattern, name) == expected
+
+
+def test_patterns_take_no_time() -> None:
+    """A pattern of many stars that almost matches is no way to hold the service up."""
+    assert not matches("*a" * 10_000 + "b", "a" * 50_000)
+
+
+@given(
+    queue=queues,
+    allow=st.frozensets(st.sampled_from(VERBS), min_size=1),
+    patterns=st.lists(st.sampled_from(["q", "q*", "x*", "*"]), max_size=2),
+    application=st.sampled_from(["own", "x", None]),
+)
+def test_a_grant_never_opens_more_than_its_owner_has(
+    queue: Queue, allow: frozenset[Verb], patterns: list[str], application: str | None
+) -> None:
+    """A grant over one application opens a part of what its owner may do; all verbs and queues open exactly that."""
+    owner, grant = Caller(frozenset({"app:own"})), Grant(application, allow, tuple(patterns))
+    whole = Caller(grants=(Grant("own", frozenset(VERBS)),))
+    for action in ACTIONS:
+        assert allowed(queue, whole, action) == allowed(queue, owner, action)
+        if allowed(queue, Caller(grants=(grant,)), action) and not allowed(queue, Caller(), action):
+            assert grant.permits("own", action)
+            assert any(matches(pattern, "q") for pattern in patterns)
+            assert application is None or (application == "own" and allowed(queue, owner, action))
+
+
+def test_overwriting_needs_two_verbs() -> None:
+    """Writing at ids takes away what was there: sending alone is not enough, and two grants do not add up to it."""
+    queue = Queue(application="own", name="q", uid=1, qid=1)
+    apart = tuple(Grant("own", frozenset({verb})) for verb in VERBS)
+    assert not allowed(queue, Caller(grants=apart), "overwrite")
+    assert allowed(queue, Caller(grants=(Grant("own", frozenset({"send", "delete"})),)), "overwrite")
+
+
+def test_patterns_of_a_caller() -> None:
+    """What a caller may list follows from the grants for that; the name of a single queue is not listed."""
+    read: frozenset[Verb] = frozenset({"read"})
+    grants = Grant("own", read, ("a*", "b")), Grant("own", read, "inbox"), Grant("own", frozenset({"send"}), ("c*",))
+    assert Caller(grants=grants).patterns("own", "measure") == ("a*", "b")
+    assert Caller(grants=grants).patterns("own", "admin") == Caller(grants=grants).patterns("x", "measure") == ()
+    assert Caller(frozenset({"app:own"}), grants).patterns("own", "admin") == ("*",)
+
+
+def test_what_is_lacking() -> None:
+    """A refusal says what the credential allows or that it is for others, and names no queue."""
+    caller = Caller(grants=(Grant("own", frozenset({"send", "read"}), ("orders-*",)),))
+    assert lacking(caller, "own", "admin", "orders-1") == "This needs admin; the credential allows send, read."
+    assert lacking(caller, "own", "overwrite") == "This needs send with delete; the credential allows send, read."
+    assert lacking(caller, "own", "read", "x") == "The credential is limited to other queues."
+    assert lacking(caller, "own", "read", "orders-1") == "The principals of the queue keep the credential's holder out."
+    assert lacking(caller, "x", "read", "orders-1") == "The credential is for another application."
+    assert lacking(Caller(frozenset({"app:x"})), "own", "read", "q") == ""
+
+
+def test_scopes() -> None:
+    """Verbs are put in order, and what is not given means all; nothing given is no limit."""
+    assert parse_scope(["read", " send", ""], ["a*", "b ", "a*"]) == Scope(("send", "read"), ("a*", "b"))
+    assert parse_scope(["claim"]) == Scope(("claim",), ("*",))
+    assert parse_scope(queues=["a"]) == Scope(VERBS, ("a",))
+    assert parse_scope([""], [" "]) is None
+
+
+@pytest.mark.parametrize(
+    ("allow", "patterns", "text"),
+    [
+        (["write"], [], '"write" is not one of send, read'),
+        ([], ["a/b"], '"a/b" is no pattern'),
+        ([], ["a\x00"], "is no pattern"),
+        ([], ["a" * 101], "up to 100 characters"),
+        ([], list("abcdefghijklmnopqrstu"), "21 patterns of queues; 20 at most"),
+    ],
+)
+def test_what_is_no_scope(allow: list[str], patterns: list[str], text: str) -> None:
+    """Verbs that are none, and patterns that are too many, too long or match no name, are refused."""
+    with pytest.raises(ValueError, match=re.escape(text)):
+        parse_scope(allow, patterns)

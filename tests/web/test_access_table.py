@@ -76,7 +76,7 @@ class Names(NamedTuple):
     elsewhere: str
 
 
-ALIKE = Names("a", "ab", "ann", "Ann", "a*", "ab")
+ALIKE = Names("a", "ab", "ann", "Ann", "ab", "a*")
 
 NUMBERS = itertools.count()
 LETTERS = st.text("aAb-_é1", min_size=1, max_size=4)

@@ -12,6 +12,8 @@ import pytest
 
 from queuey.service import Service
 from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
 from tests.web.caller import Caller, Reply
 
 ALWAYS = 60.0
@@ -136,3 +138,27 @@ def test_deletion_ends_the_wait(owner: Caller, app: Any, pool: ThreadPoolExecuto
     waiting(app, 1)
     owner("DELETE", "q")
     assert found.result(ALWAYS).status == 404
+
+
+@pytest.mark.parametrize("path", ["q?wait=20", "_read"])
+def test_a_key_that_ends_ends_the_wait(
+    owner: Caller,
+    store: Store,
+    pool: ThreadPoolExecutor,
+    path: str,
+) -> None:
+    """Who waits with a key that is revoked gets 401 once the key is looked at again, and no message that comes then."""
+    now = [0.0]
+    app = make_app(store, clock=lambda: now[0])
+    owner.create("q")
+    reader = Caller(app, "Application ending")
+    key = store.add_key("queuey", digest_of("ending"))
+    if path == "_read":
+        content = {"queues": [{"queue_name": "q"}], "wait": 20}
+        found = pool.submit(reader.send_json, "POST", path, content)
+    else:
+        found = pool.submit(reader.get, path)
+    waiting(app, 1)
+    store.revoke_key("queuey", key.id)
+    now[0] = 5.1
+    assert found.result(ALWAYS).status == 401
