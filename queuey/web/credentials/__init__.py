@@ -56,6 +56,8 @@ class Reader(Protocol):
     def read(self, credential: str, now: float) -> Identity:
         """Reads a credential. It may block, with a bound of its own: it is never called on the event loop.
 
+        It need not look at when the credential ends, only say so.
+
         Args:
             credential: What follows the scheme, without blanks around it. Not blank; bytes are Latin-1, as WSGI has
                 them.

@@ -27,10 +27,10 @@ class ApplicationKeys:
         self._applications = applications
 
     def read(self, credential: str, now: float) -> Identity:
-        """Finds a key."""
+        """Finds a key, an expired one included."""
         key = self._applications.find_key(digest_of(credential))
-        if key is None or (key.expires is not None and key.expires <= now):
-            raise NotAuthenticated("Invalid application key")
+        if key is None:
+            raise NotAuthenticated("Invalid application key: it is unknown or was revoked.")
         return Identity(*_rights(key), tenant=owner_name(key.application), expires=key.expires)
 
 

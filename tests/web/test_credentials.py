@@ -1,0 +1,140 @@
+"""The Authenticator: credentials of several schemes in one header, and for how long it is remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey.access import ANYBODY, Caller, Grant
+from queuey.errors import NotAuthenticated
+from queuey.web.credentials import MAX_CREDENTIALS, Authenticator, Identity
+
+
+class Clock:
+    """The time, moved by hand; the wall's is ahead."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        """Returns seconds."""
+        return self.now
+
+    def wall(self) -> float:
+        """Returns seconds since 1970."""
+        return self.now + 1e9
+
+
+class Letters:
+    """Reads credentials that it was told of; every look takes the time given.
+
+    Args:
+        scheme: See the protocol.
+        clock: Moved on by each look.
+        believed: See the protocol.
+        seconds: Of a look.
+    """
+
+    def __init__(self, scheme: str, clock: Clock, *, believed: float = 60.0, seconds: float = 0.0) -> None:
+        self.scheme, self.believed = scheme, believed
+        self.known: dict[str, Identity] = {}
+        self.looks = 0
+        self._clock, self._seconds = clock, seconds
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Finds a credential."""
+        self.looks += 1
+        self._clock.now += self._seconds
+        if credential not in self.known:
+            raise NotAuthenticated("unknown")
+        return self.known[credential]
+
+
+def somebody(name: str, *grants: Grant, expires: float | None = None) -> Identity:
+    """An identity of one name."""
+    return Identity(frozenset({name}), grants, name, expires)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The time."""
+    return Clock()
+
+
+def test_credentials_add_up(clock: Clock) -> None:
+    """The caller has the names and grants of all its credentials, and counts for one tenant in whatever order."""
+    grant = Grant("shop", frozenset({"read"}))
+    one, two = Letters("One", clock), Letters("Two", clock)
+    one.known["x"], two.known["x y"] = somebody("app:b", grant), somebody("app:a", grant)
+    authenticate = Authenticator([one, two], clock=clock, wall=clock.wall)
+    expected = Caller(frozenset({"app:a", "app:b"}), (grant,), "app:a")
+    assert authenticate("One x;Two x y") == authenticate(" Two  x y ; One x") == expected
+    assert authenticate.seen("One x;Two x y") == "app:a"
+
+
+def test_what_no_reader_reads_is_nobody(clock: Clock) -> None:
+    """Without a credential that somebody reads the caller is anonymous, and nothing is remembered of its header."""
+    one = Letters("One", clock)
+    authenticate = Authenticator([one], clock=clock, wall=clock.wall)
+    for header in ("", "One", "One ", "one x", "OneTwo x", "Two x; Three", ";;"):
+        assert authenticate(header) is ANYBODY
+        assert authenticate.seen(header) is None
+    assert one.looks == 0
+
+
+def test_too_many_are_not_looked_at(clock: Clock) -> None:
+    """A header with more credentials than are allowed costs no look at any."""
+    one = Letters("One", clock)
+    one.known["x"] = somebody("app:a")
+    authenticate = Authenticator([one], clock=clock, wall=clock.wall)
+    with pytest.raises(NotAuthenticated, match="17, at most 16"):
+        authenticate(";".join(["One x"] * (MAX_CREDENTIALS + 1)))
+    assert one.looks == 0
+    assert authenticate(";".join(["One x"] * MAX_CREDENTIALS)).names == {"app:a"}
+
+
+@pytest.mark.parametrize("padding", ["", "; Other " + "x" * 1000], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("believed", "left", "seconds", "expected"),
+    [(60.0, None, 0.0, 60.0), (60.0, 7.0, 0.0, 7.0), (5.0, 7.0, 0.0, 5.0), (60.0, 7.0, 3.0, 7.0)],
+)
+def test_how_long_it_is_remembered(
+    clock: Clock, padding: str, believed: float, left: float | None, seconds: float, expected: float
+) -> None:
+    """No longer than the reader says, nor past the credential's end, which does not move while it is looked at."""
+    one, other = Letters("One", clock, believed=believed, seconds=seconds), Letters("Lasting", clock, believed=1e9)
+    began = clock.now
+    one.known["x"] = somebody("a", expires=None if left is None else clock.wall() + left)
+    other.known["y"] = somebody("b")
+    authenticate = Authenticator([one, other], clock=clock, wall=clock.wall)
+    header = "One x; Lasting y" + padding
+    caller = authenticate(header)
+    assert authenticate.remembered(header) is caller
+    clock.now = began + expected - 0.01
+    assert authenticate.remembered(header) is caller
+    clock.now = began + expected + 0.01
+    assert authenticate.remembered(header) is None
+
+
+def test_an_expired_credential_is_refused_and_forgotten(clock: Clock) -> None:
+    """At its end a credential is refused, whatever its reader says; nobody is known by the header any more."""
+    one = Letters("One", clock)
+    one.known["x"] = somebody("a", expires=clock.wall() + 5)
+    authenticate = Authenticator([one], clock=clock, wall=clock.wall)
+    authenticate("One x")
+    clock.now += 5
+    with pytest.raises(NotAuthenticated, match="expired"):
+        authenticate("One x")
+    assert authenticate.seen("One x") is None
+
+
+def test_the_oldest_are_forgotten_first(clock: Clock) -> None:
+    """A header that was just looked at again outlives those of before."""
+    one = Letters("One", clock, believed=10)
+    one.known |= {name: somebody(name) for name in "abcd"}
+    authenticate = Authenticator([one], clock=clock, wall=clock.wall, most=3)
+    for name in "abc":
+        authenticate(f"One {name}")
+    clock.now += 11
+    for name in "ad":
+        authenticate(f"One {name}")
+    assert [authenticate.seen(f"One {name}") for name in "abcd"] == ["a", None, "c", "d"]
