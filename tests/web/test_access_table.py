@@ -45,7 +45,7 @@ def rows() -> list[Row]:
 
 ROWS = rows()
 COLUMNS = list(ROWS[0])[2:]
-EXAMPLES = max(2, settings().max_examples // 12)
+EXAMPLES = max(2, settings().max_examples // 20)
 """Each plays the whole table."""
 
 
