@@ -1,0 +1,123 @@
+"""Users and the queues that are theirs: names that are computed, so that millions of users need no list.
+
+A user is named by a text that also serves as a principal of a queue:
+
+* ``bid:ann@example.org``: a mail address, proved by a BrowserID assertion;
+* ``user:shop:nhabavi2.ann``: the user ``ann`` of application ``shop`` by tokens of one issuer. The eight characters
+  before the point stand for the issuer, so ``ann`` of another issuer is another user.
+
+A pattern such as ``inbox-{user}`` gives each of them one queue: ``inbox-bid.ann@example.org``, ``inbox-nhabavi2.ann``.
+Letters, digits and ``-_.@`` of a user's name stay as they are. Each byte (UTF-8) of anything else becomes ``~`` and two
+hex digits; so does the point of a final ``.dead``, which names a queue of dead letters. Where that is too long, ``~``
+and 26 characters of a SHA-256 take its place. So two users never have the same queue.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from base64 import b32encode
+from hashlib import sha256
+
+from queuey.deadletters import SUFFIX
+
+LONGEST_NAME = 50
+"""Characters of a queue's name."""
+LONGEST_USER = 255
+"""Characters of a user's name, as the issuer has it."""
+
+_SLOT = "{user}"
+_TAG, _HASH = 8, 26
+_ROOM = LONGEST_NAME - len(SUFFIX)
+LONGEST_TEXT = _ROOM - 1 - _HASH
+"""Characters of a pattern before ``{user}``."""
+_LONGEST_PART = 64
+_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\{user\}")
+_PLAIN = frozenset(string.ascii_letters + string.digits + "-_.@")
+_TOKEN_USER = re.compile(r"user:[\w.\-]+:([A-Za-z0-9._@~-]+)")
+_MAIL_USER = re.compile(r"bid:([^@\s]+@[^@\s]+)")
+
+
+def user_name(application: str, issuer: str, user: str) -> str:
+    """Returns the name of a user who shows tokens of an issuer.
+
+    Args:
+        application: Whose user it is.
+        issuer: The ``iss`` of its tokens, exactly as they have it.
+        user: What the tokens have in the claim that the setting ``users`` names, ``sub`` unless it says otherwise.
+
+    Raises:
+        ValueError: The user's name is empty, too long or no text that can be encoded.
+
+    Example:
+        >>> user_name("shop", "https://accounts.example.org", "ann")
+        'user:shop:nhabavi2.ann'
+    """
+    if not 0 < len(user) <= LONGEST_USER:
+        raise ValueError(f"The user's name has {len(user)} characters. It must have 1 to {LONGEST_USER}.")
+    part = f"{_short_hash(issuer, _TAG)}.{_escaped(user)}"
+    return f"user:{application}:{_bounded(part, _LONGEST_PART, of=f'{issuer} {user}')}"
+
+
+def queue_name(pattern: str, user: str) -> str:
+    """Returns the name of the queue that a pattern gives a user.
+
+    Args:
+        pattern: Such as ``inbox-{user}``: one of those in the setting ``users``.
+        user: From :func:`user_name`, or ``bid:`` and a mail address.
+
+    Raises:
+        ValueError: The pattern or the user's name has another form.
+
+    Example:
+        >>> queue_name("inbox-{user}", user_name("shop", "https://accounts.example.org", "ann"))
+        'inbox-nhabavi2.ann'
+        >>> queue_name("inbox-{user}", "bid:ann@example.org")
+        'inbox-bid.ann@example.org'
+    """
+    check_pattern(pattern)
+    text = pattern.removesuffix(_SLOT)
+    if (token := _TOKEN_USER.fullmatch(user)) is not None:
+        part = token[1]
+    elif (mail := _MAIL_USER.fullmatch(user)) is not None:
+        part = f"bid.{_escaped(mail[1])}"
+    else:
+        raise ValueError(f'The user "{user[:80]}" is neither bid:<mail address> nor from user_name().')
+    return text + _bounded(part, _ROOM - len(text), of=user)
+
+
+def check_pattern(pattern: str) -> None:
+    """Makes sure that a text is a pattern of queues' names.
+
+    Raises:
+        ValueError: It is none; the message says what one looks like.
+    """
+    if _PATTERN.fullmatch(pattern) is None or len(pattern) - len(_SLOT) > LONGEST_TEXT:
+        raise ValueError(
+            f'The pattern "{pattern[:80]}" is not 1 to {LONGEST_TEXT} letters, digits and ._- followed by {_SLOT}, '
+            f"such as inbox-{_SLOT}."
+        )
+
+
+def overlap(one: str, other: str) -> bool:
+    """Tells whether two patterns, if they differ, might give two users the same queue."""
+    shorter, longer = sorted((one.removesuffix(_SLOT), other.removesuffix(_SLOT)), key=len)
+    return one != other and longer.startswith(shorter)
+
+
+def _escaped(user: str) -> str:
+    """Writes any text in characters of a queue's name, in one way only."""
+    try:
+        text = "".join(c if c in _PLAIN else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
+    except UnicodeEncodeError as error:
+        raise ValueError("The user's name has half of a surrogate pair, which is no character.") from error
+    return f"{text[: -len(SUFFIX)]}~2e{SUFFIX[1:]}" if text.endswith(SUFFIX) else text
+
+
+def _bounded(part: str, room: int, *, of: str) -> str:
+    """Returns a part of a name, or a hash where there is no room for it; nothing else begins with ``~``."""
+    return part if len(part) <= room else f"~{_short_hash(of, _HASH)}"
+
+
+def _short_hash(text: str, length: int) -> str:
+    return b32encode(sha256(text.encode()).digest()).decode().lower()[:length]

@@ -1,0 +1,139 @@
+"""Names of users and of their queues: nobody has the name or the queue of somebody else."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from itertools import combinations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as some
+
+from queuey import user_queues
+from queuey.service.limits import Limits
+from queuey.service.queues import queue_name_error
+from queuey.user_queues import LONGEST_TEXT, LONGEST_USER, check_pattern, overlap, queue_name, user_name
+
+ISSUERS = ["https://accounts.example.org", "https://accounts.example.org/", "https://login.example.com/realms/shop"]
+PATTERNS = ["inbox-{user}", "i{user}", "a.b_c{user}", "x" * LONGEST_TEXT + "{user}"]
+
+tricky = some.text(alphabet="ab~.-_@/\\%{}*?=,: \n\x002e7dé\U0001f600", min_size=1, max_size=60)
+users = some.one_of(tricky, some.text(some.characters(codec="utf-8"), min_size=1, max_size=LONGEST_USER))
+issuers = some.sampled_from(ISSUERS)
+mails = some.builds(
+    "{}@{}".format,
+    some.text("abZ09.!#$%&'*+/?^`{|}~-é", min_size=1, max_size=40),
+    some.sampled_from(["example.org", "localhost", "mail.example.org", "d-e.example.co.uk"]),
+)
+names = some.one_of(some.builds(user_name, some.just("shop"), issuers, users), mails.map(lambda mail: f"bid:{mail}"))
+patterns = some.sampled_from(PATTERNS)
+
+
+def test_the_examples_run() -> None:
+    """What the docstrings show is what happens."""
+    assert doctest.testmod(user_queues).failed == 0
+
+
+@given(one=some.tuples(issuers, users), other=some.tuples(issuers, users))
+@example(one=(ISSUERS[0], "ann"), other=(ISSUERS[1], "ann"))
+@example(one=(ISSUERS[0], "a/b"), other=(ISSUERS[0], "a~2fb"))
+@example(one=(ISSUERS[0], "x" * 60), other=(ISSUERS[0], "x" * 61))
+@example(one=(ISSUERS[0], "é"), other=(ISSUERS[0], "e\u0301"))
+@example(one=(ISSUERS[0], "Ann"), other=(ISSUERS[0], "ann"))
+def test_different_users_have_different_names(one: tuple[str, str], other: tuple[str, str]) -> None:
+    """The issuer and the user's text, both as they are, make the name; case and normal forms count."""
+    assert (user_name("shop", *one) == user_name("shop", *other)) == (one == other)
+
+
+@given(one=names, other=names, pattern=patterns)
+@example(one="bid:ann@example.org", other=user_name("shop", ISSUERS[0], "ann@example.org"), pattern="inbox-{user}")
+def test_different_users_have_different_queues(one: str, other: str, pattern: str) -> None:
+    """No pattern gives two users one queue, whether they show tokens or prove mail addresses."""
+    assert (queue_name(pattern, one) == queue_name(pattern, other)) == (one == other)
+
+
+@given(one=names, other=names, few=some.lists(patterns, min_size=2, max_size=2, unique=True))
+def test_different_patterns_have_different_queues(one: str, other: str, few: list[str]) -> None:
+    """Patterns that may stand beside each other never meet, whoever the users are."""
+    if not overlap(*few):
+        assert queue_name(few[0], one) != queue_name(few[1], other)
+
+
+@given(name=names, pattern=patterns)
+@example(name=user_name("shop", ISSUERS[0], "ann.dead"), pattern="inbox-{user}")
+@example(name=user_name("shop", ISSUERS[0], "../_info?x#y"), pattern="inbox-{user}")
+@example(name=user_name("shop", ISSUERS[0], "*"), pattern="inbox-{user}")
+def test_a_name_stays_within_its_pattern(name: str, pattern: str) -> None:
+    """The queue's name can be used, begins with the pattern's text, has nothing that paths, patterns and lists give a
+    meaning to, leaves room for dead letters, and is never the queue of somebody's dead letters.
+    """  # noqa: D205 - one sentence
+    found = queue_name(pattern, name)
+    text = pattern.removesuffix("{user}")
+    assert queue_name_error(found, Limits().max_queue_name) is None
+    assert queue_name_error(f"{found}.dead", Limits().max_queue_name) is None
+    assert re.fullmatch(rf"{re.escape(text)}[A-Za-z0-9._@~-]+", found)
+    assert not found.endswith(".dead")
+
+
+@given(issuer=issuers, user=users)
+def test_a_name_can_be_a_principal(issuer: str, user: str) -> None:
+    """The name has no separator of principals in it but its own two colons, and is no longer than one may be."""
+    found = user_name("shop", issuer, user)
+    assert re.fullmatch(r"user:shop:[A-Za-z0-9._@~-]+", found)
+    assert len(found) <= 100
+
+
+def test_names_stay_as_they_were() -> None:
+    """Queues are found by these names for as long as they exist, so the names never change."""
+    long = user_name("shop", ISSUERS[0], "x" * 100)
+    assert user_name("shop", ISSUERS[0], "auth0|5f7c") == "user:shop:nhabavi2.auth0~7c5f7c"
+    assert (
+        queue_name("inbox-{user}", user_name("shop", ISSUERS[0], "Größe.dead"))
+        == "inbox-nhabavi2.Gr~c3~b6~c3~9fe~2edead"
+    )
+    assert long == "user:shop:~d6fg2ro47bzb3z3kgisuuwmcd3"
+    assert queue_name("inbox-{user}", long) == "inbox-~d6fg2ro47bzb3z3kgisuuwmcd3"
+    assert queue_name("inbox-{user}", f"bid:{'x' * 40}@example.org") == "inbox-~dw3zd6dejwppoqhq6pm6rgew2c"
+
+
+@pytest.mark.parametrize("user", ["", "x" * (LONGEST_USER + 1), "\ud800", "a\udfffb"])
+def test_what_is_no_users_name(user: str) -> None:
+    """A name that is empty, too long or cannot be encoded is refused."""
+    with pytest.raises(ValueError, match=r"The user's name has"):
+        user_name("shop", ISSUERS[0], user)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("", "{user}", "inbox", "inbox-", "{user}-inbox", "a{user}b", "a-{user}{user}", "_a{user}", ".{user}"),
+        *("-{user}", "a/{user}", "a*{user}", "a~{user}", "ä{user}", "a {user}", "a{User}", "a{user}\n"),
+        "a" * 19 + "{user}",
+    ],
+)
+def test_what_is_no_pattern(pattern: str) -> None:
+    """Text of plain characters stands before the user, who comes last; everything else is refused, and named."""
+    with pytest.raises(ValueError, match="such as inbox-") as caught:
+        check_pattern(pattern)
+    assert pattern in str(caught.value)
+    with pytest.raises(ValueError, match="such as inbox-"):
+        queue_name(pattern, "bid:ann@example.org")
+
+
+@pytest.mark.parametrize("user", ["", "ann", "bid:", "bid:ann", "bid:a@b c", "app:shop", "user:shop", "user:shop:a/b"])
+def test_a_queue_needs_a_user(user: str) -> None:
+    """Text that names no user gets no queue: it would be one that nobody reads."""
+    with pytest.raises(ValueError, match=r"neither bid:<mail address> nor"):
+        queue_name("inbox-{user}", user)
+
+
+def test_which_patterns_overlap() -> None:
+    """Patterns overlap if one goes on where the other has its user."""
+    pairs = combinations(["inbox-{user}", "inbox{user}", "inbox-x{user}", "outbox-{user}"], 2)
+    assert [(one[:-6], other[:-6]) for one, other in pairs if overlap(one, other)] == [
+        ("inbox-", "inbox"),
+        ("inbox-", "inbox-x"),
+        ("inbox", "inbox-x"),
+    ]
+    assert not overlap("inbox-{user}", "inbox-{user}")
