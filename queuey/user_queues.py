@@ -3,8 +3,8 @@
 A user is named by a text that also serves as a principal of a queue:
 
 * ``bid:ann@example.org``: a mail address, proved by a BrowserID assertion;
-* ``user:shop:nhabavi2.ann``: the user ``ann`` of application ``shop`` by tokens of one issuer. The eight characters
-  before the point stand for the issuer, so ``ann`` of another issuer is another user.
+* ``user:nhabavi2.ann``: the user ``ann`` by tokens of one issuer. The eight characters before the point stand for the
+  issuer, so ``ann`` of another issuer is another user.
 
 A pattern such as ``inbox-{user}`` gives each of them one queue: ``inbox-bid.ann@example.org``, ``inbox-nhabavi2.ann``.
 Letters, digits and ``-_.@`` of a user's name stay as they are. Each byte (UTF-8) of anything else becomes ``~`` and two
@@ -34,15 +34,14 @@ LONGEST_TEXT = _ROOM - 1 - _HASH
 _LONGEST_PART = 64
 _PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\{user\}")
 _PLAIN = frozenset(string.ascii_letters + string.digits + "-_.@")
-_TOKEN_USER = re.compile(r"user:[\w.\-]+:([A-Za-z0-9._@~-]+)")
+_TOKEN_USER = re.compile(r"user:([A-Za-z0-9._@~-]+)")
 _MAIL_USER = re.compile(r"bid:([^@\s]+@[^@\s]+)")
 
 
-def user_name(application: str, issuer: str, user: str) -> str:
+def user_name(issuer: str, user: str) -> str:
     """Returns the name of a user who shows tokens of an issuer.
 
     Args:
-        application: Whose user it is.
         issuer: The ``iss`` of its tokens, exactly as they have it.
         user: What the tokens have in the claim that the setting ``users`` names, ``sub`` unless it says otherwise.
 
@@ -50,13 +49,13 @@ def user_name(application: str, issuer: str, user: str) -> str:
         ValueError: The user's name is empty, too long or no text that can be encoded.
 
     Example:
-        >>> user_name("shop", "https://accounts.example.org", "ann")
-        'user:shop:nhabavi2.ann'
+        >>> user_name("https://accounts.example.org", "ann")
+        'user:nhabavi2.ann'
     """
     if not 0 < len(user) <= LONGEST_USER:
         raise ValueError(f"The user's name has {len(user)} characters. It must have 1 to {LONGEST_USER}.")
     part = f"{_short_hash(issuer, _TAG)}.{_escaped(user)}"
-    return f"user:{application}:{_bounded(part, _LONGEST_PART, of=f'{issuer} {user}')}"
+    return f"user:{_bounded(part, _LONGEST_PART, of=f'{issuer} {user}')}"
 
 
 def queue_name(pattern: str, user: str) -> str:
@@ -70,7 +69,7 @@ def queue_name(pattern: str, user: str) -> str:
         ValueError: The pattern or the user's name has another form.
 
     Example:
-        >>> queue_name("inbox-{user}", user_name("shop", "https://accounts.example.org", "ann"))
+        >>> queue_name("inbox-{user}", user_name("https://accounts.example.org", "ann"))
         'inbox-nhabavi2.ann'
         >>> queue_name("inbox-{user}", "bid:ann@example.org")
         'inbox-bid.ann@example.org'

@@ -26,7 +26,7 @@ mails = some.builds(
     some.text("abZ09.!#$%&'*+/?^`{|}~-é", min_size=1, max_size=40),
     some.sampled_from(["example.org", "localhost", "mail.example.org", "d-e.example.co.uk"]),
 )
-names = some.one_of(some.builds(user_name, some.just("shop"), issuers, users), mails.map(lambda mail: f"bid:{mail}"))
+names = some.one_of(some.builds(user_name, issuers, users), mails.map(lambda mail: f"bid:{mail}"))
 patterns = some.sampled_from(PATTERNS)
 
 
@@ -43,11 +43,11 @@ def test_the_examples_run() -> None:
 @example(one=(ISSUERS[0], "Ann"), other=(ISSUERS[0], "ann"))
 def test_different_users_have_different_names(one: tuple[str, str], other: tuple[str, str]) -> None:
     """The issuer and the user's text, both as they are, make the name; case and normal forms count."""
-    assert (user_name("shop", *one) == user_name("shop", *other)) == (one == other)
+    assert (user_name(*one) == user_name(*other)) == (one == other)
 
 
 @given(one=names, other=names, pattern=patterns)
-@example(one="bid:ann@example.org", other=user_name("shop", ISSUERS[0], "ann@example.org"), pattern="inbox-{user}")
+@example(one="bid:ann@example.org", other=user_name(ISSUERS[0], "ann@example.org"), pattern="inbox-{user}")
 def test_different_users_have_different_queues(one: str, other: str, pattern: str) -> None:
     """No pattern gives two users one queue, whether they show tokens or prove mail addresses."""
     assert (queue_name(pattern, one) == queue_name(pattern, other)) == (one == other)
@@ -61,9 +61,9 @@ def test_different_patterns_have_different_queues(one: str, other: str, few: lis
 
 
 @given(name=names, pattern=patterns)
-@example(name=user_name("shop", ISSUERS[0], "ann.dead"), pattern="inbox-{user}")
-@example(name=user_name("shop", ISSUERS[0], "../_info?x#y"), pattern="inbox-{user}")
-@example(name=user_name("shop", ISSUERS[0], "*"), pattern="inbox-{user}")
+@example(name=user_name(ISSUERS[0], "ann.dead"), pattern="inbox-{user}")
+@example(name=user_name(ISSUERS[0], "../_info?x#y"), pattern="inbox-{user}")
+@example(name=user_name(ISSUERS[0], "*"), pattern="inbox-{user}")
 def test_a_name_stays_within_its_pattern(name: str, pattern: str) -> None:
     """The queue's name can be used, begins with the pattern's text, has nothing that paths, patterns and lists give a
     meaning to, leaves room for dead letters, and is never the queue of somebody's dead letters.
@@ -78,21 +78,18 @@ def test_a_name_stays_within_its_pattern(name: str, pattern: str) -> None:
 
 @given(issuer=issuers, user=users)
 def test_a_name_can_be_a_principal(issuer: str, user: str) -> None:
-    """The name has no separator of principals in it but its own two colons, and is no longer than one may be."""
-    found = user_name("shop", issuer, user)
-    assert re.fullmatch(r"user:shop:[A-Za-z0-9._@~-]+", found)
+    """The name has no separator of principals in it, and is no longer than one may be."""
+    found = user_name(issuer, user)
+    assert re.fullmatch(r"user:[A-Za-z0-9._@~-]+", found)
     assert len(found) <= 100
 
 
 def test_names_stay_as_they_were() -> None:
     """Queues are found by these names for as long as they exist, so the names never change."""
-    long = user_name("shop", ISSUERS[0], "x" * 100)
-    assert user_name("shop", ISSUERS[0], "auth0|5f7c") == "user:shop:nhabavi2.auth0~7c5f7c"
-    assert (
-        queue_name("inbox-{user}", user_name("shop", ISSUERS[0], "Größe.dead"))
-        == "inbox-nhabavi2.Gr~c3~b6~c3~9fe~2edead"
-    )
-    assert long == "user:shop:~d6fg2ro47bzb3z3kgisuuwmcd3"
+    long = user_name(ISSUERS[0], "x" * 100)
+    assert user_name(ISSUERS[0], "auth0|5f7c") == "user:nhabavi2.auth0~7c5f7c"
+    assert queue_name("inbox-{user}", user_name(ISSUERS[0], "Größe.dead")) == "inbox-nhabavi2.Gr~c3~b6~c3~9fe~2edead"
+    assert long == "user:~d6fg2ro47bzb3z3kgisuuwmcd3"
     assert queue_name("inbox-{user}", long) == "inbox-~d6fg2ro47bzb3z3kgisuuwmcd3"
     assert queue_name("inbox-{user}", f"bid:{'x' * 40}@example.org") == "inbox-~dw3zd6dejwppoqhq6pm6rgew2c"
 
@@ -101,7 +98,7 @@ def test_names_stay_as_they_were() -> None:
 def test_what_is_no_users_name(user: str) -> None:
     """A name that is empty, too long or cannot be encoded is refused."""
     with pytest.raises(ValueError, match=r"The user's name has"):
-        user_name("shop", ISSUERS[0], user)
+        user_name(ISSUERS[0], user)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_what_is_no_pattern(pattern: str) -> None:
         queue_name(pattern, "bid:ann@example.org")
 
 
-@pytest.mark.parametrize("user", ["", "ann", "bid:", "bid:ann", "bid:a@b c", "app:shop", "user:shop", "user:shop:a/b"])
+@pytest.mark.parametrize("user", ["", "ann", "bid:", "bid:ann", "bid:a@b c", "app:shop", "user:", "user:a/b"])
 def test_a_queue_needs_a_user(user: str) -> None:
     """Text that names no user gets no queue: it would be one that nobody reads."""
     with pytest.raises(ValueError, match=r"neither bid:<mail address> nor"):
