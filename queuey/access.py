@@ -53,7 +53,9 @@ MAX_PATTERN = 100
 """Characters."""
 
 _APPLICATION = re.compile(r"app:[\w.\-]+")
+_USER = re.compile(r"user:[A-Za-z0-9._@~\-]+")
 _MAIL = re.compile(r"bid:[\w.!#$%&'*+/?^`{|}~\-]+@[A-Za-z0-9\-]+(?:\.[A-Za-z0-9\-]+)*")
+_FORMS = {"app": _APPLICATION, "user": _USER}
 _RIGHTS = {
     "": (True, True),
     "=read": (True, False),
@@ -69,6 +71,11 @@ def owner_name(application: str) -> str:
     return f"app:{application}"
 
 
+def name_within(application: str, name: str) -> str:
+    """Returns the name of somebody who is known by it to one application alone, as that application's users are."""
+    return f"{application} {name}"
+
+
 def parse_principal(text: str) -> Principal:
     """Reads one principal.
 
@@ -77,10 +84,11 @@ def parse_principal(text: str) -> Principal:
     """
     name, equals, rights = text.partition("=")
     readable, deletable = _RIGHTS.get(equals + rights, (False, False))
-    form = _APPLICATION if name.startswith("app:") else _MAIL
+    form = _FORMS.get(name.partition(":")[0], _MAIL)
     if not (readable or deletable) or len(name) > MAX_NAME or form.fullmatch(name) is None:
         raise ValueError(
-            f'"{text[:MAX_NAME]}" is not app:<name> or bid:<mail address>, with =read or =delete or nothing'
+            f'"{text[:MAX_NAME]}" is not app:<name> or bid:<mail address> or user:<name>, with =read or =delete or '
+            "nothing"
         )
     return Principal(name, read=readable, delete=deletable)
 
@@ -161,7 +169,8 @@ class Caller(msgspec.Struct, frozen=True):
     """Who makes a request, as its credentials say.
 
     Attributes:
-        names: What principals may name; ``app:<application>`` makes it the owner of all of the application's queues.
+        names: What principals may name; ``app:<application>`` makes it the owner of all of the application's queues. A
+            name from :func:`name_within` counts for the queues of that application alone.
         grants: What it may do beyond that.
         tenant: Whom its requests count for where applications share a process, such as ``app:reports``.
     """
@@ -238,9 +247,8 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
             names |= {owner}
     if action in _OWNERS_ALONE or not queue.principals:
         return owner in names
-    if action == "delete":
-        return any(principal.delete and principal.name in names for principal in queue.principals)
-    return any(principal.read and principal.name in names for principal in queue.principals)
+    given = [each.name for each in queue.principals if (each.delete if action == "delete" else each.read)]
+    return any(name in names or name_within(queue.application, name) in names for name in given)
 
 
 def lacking(caller: Caller, application: str, action: Action, name: str | None = None) -> str:

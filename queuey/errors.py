@@ -7,7 +7,9 @@
     │   ├── TooLarge              a body or a batch over its limit
     │   └── UnknownCoding         a body that is compressed
     ├── NotAuthenticated          a credential that is not known
-    │   └── NoCredential          none was given, and one is needed
+    │   ├── NoCredential          none was given, and one is needed
+    │   ├── InvalidToken          a token of a user that is not accepted
+    │   └── InvalidAssertion      the same for an assertion of BrowserID
     ├── NotAllowed                a known caller without the permission
     ├── NotFound
     │   ├── ApplicationNotFound
@@ -24,7 +26,8 @@
     ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
     │   ├── StoreBusy             locked by another process for too long
     │   ├── StoreFull             no space left
-    │   └── StoreClosed           shutting down
+    │   ├── StoreClosed           shutting down
+    │   └── IssuerUnavailable     the keys that a user's credential is checked with are not there
     ├── TooLate                   ids that were reserved may have been passed by readers
     ├── StoreIncompatible         the file or schema is newer than this program
     └── SettingsError             unknown, conflicting or malformed settings
@@ -90,6 +93,8 @@ class NotAuthenticated(QueueyError):
     """A credential was given and is not valid (unknown, expired, revoked)."""
 
     code = "InvalidApplicationKey"
+    challenge = 'Application realm="queuey"'
+    """The value of ``WWW-Authenticate``: which credential to send."""
 
 
 class NoCredential(NotAuthenticated):
@@ -100,6 +105,20 @@ class NoCredential(NotAuthenticated):
     def __str__(self) -> str:
         """Says what to send."""
         return "This needs a credential. Send the header Authorization: Application KEY"
+
+
+class InvalidToken(NotAuthenticated):
+    """A user's token is not accepted; the message has nothing of the token."""
+
+    code = "InvalidToken"
+    challenge = 'Bearer realm="queuey", error="invalid_token"'
+
+
+class InvalidAssertion(NotAuthenticated):
+    """A user's BrowserID assertion is not accepted; the message has nothing of the assertion."""
+
+    code = "InvalidBrowserID"
+    challenge = 'BrowserID realm="queuey"'
 
 
 class NotAllowed(QueueyError):
@@ -288,6 +307,19 @@ class StoreClosed(StoreUnavailable):
     """The store is shutting down."""
 
     code = "StoreClosed"
+
+
+class IssuerUnavailable(StoreUnavailable):
+    """The issuer of a user's credential cannot be asked for its keys now. Nothing was done.
+
+    Args:
+        retry_after: Seconds after which it will be asked again.
+    """
+
+    code = "IssuerUnavailable"
+
+    def __init__(self, *, retry_after: int = 1) -> None:
+        super().__init__("The issuer of this credential cannot be asked for its keys now.", retry_after=retry_after)
 
 
 class TooLate(QueueyError):

@@ -13,6 +13,7 @@ from queuey.settings.reference import as_markdown
 from queuey.settings.removed import REMOVED, Given, refuse_removed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table
+from queuey.settings.users import UserIssuer, Users
 
 __all__ = [
     "AUTO",
@@ -24,6 +25,8 @@ __all__ = [
     "SecretName",
     "Setting",
     "Settings",
+    "UserIssuer",
+    "Users",
     "as_markdown",
     "as_text",
     "attribute_of",

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from queuey.messages import DEFAULT_TTL, MAX_TTL
 from queuey.settings.secret_names import SecretName
+from queuey.settings.users import Users
 
 AUTO: Literal["auto"] = "auto"
 """As a consistency level: QUORUM, or LOCAL_QUORUM with several data centres."""
@@ -175,6 +176,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 16
 
+    users: Annotated[
+        Users,
+        Meta(
+            description="Whom each application trusts to say who its users are, and what users may do.",
+            extra={"default": "none"},
+        ),
+    ] = msgspec.field(default_factory=dict)
+
     metrics: Annotated[bool, Meta(description="Serve Prometheus metrics at `/metrics`.")] = True
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="The least severe log records to write.")
@@ -259,6 +268,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     SQLITE: ("data", "sync", "readers"),
     "Messages and requests": ("default_ttl", "max_body", "max_batch_bytes", "page_bytes", "max_wait"),
     "Capacity of a worker": ("threads", "connections", "memory", "wait_slots"),
+    "Users of applications": ("users",),
     "Logs and metrics": ("metrics", "log_level", "log_format"),
     CASSANDRA: (
         *("cassandra_user", "cassandra_password", "cassandra_tls", "cassandra_tls_ca", "cassandra_tls_cert"),

@@ -17,6 +17,7 @@ from queuey.settings.definitions import Settings
 from queuey.settings.removed import REMOVED, Given, refuse_removed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, bare, option_of, shown, table, variable_of
+from queuey.settings.users import Users, read_users
 
 CONFIG = PREFIX + "CONFIG"
 OTHER_VARIABLES = frozenset({CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA"})
@@ -131,10 +132,14 @@ def _convert(line: Setting, given: Given) -> object:
     if isinstance(value, str) and kind is bool:
         value = _SWITCHES.get(value.lower(), value.lower())
     try:
+        if kind == Users:
+            return read_users(value, given.base)
         if kind in {Path, SecretName}:
             return _place(kind, value, given.base)
         return msgspec.convert(value, Annotated[kind, meta], strict=False)
     except (msgspec.ValidationError, ValueError) as error:
+        if kind == Users:
+            raise SettingsError(f"Setting {line.name} (from {given.source}) cannot be used. {error}.") from error
         choices = f" Choose from {', '.join(typing.get_args(kind))}." if typing.get_args(kind) else ""
         shown_value = shown(line.name, value)
         raise SettingsError(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from queuey.settings.definitions import GROUPS
-from queuey.settings.table import Setting, table
+from queuey.settings.table import Setting, as_text, table
+from queuey.settings.users import UserIssuer
 
 _OFTEN = ("store", "data", "host", "port", "tls_cert", "tls_key", "workers", "max_body", "default_ttl", "log_format")
 """What people change, the most important first."""
@@ -20,6 +24,7 @@ def as_markdown() -> str:
         groups="\n\n".join(groups),
         level=_fields(lines["consistency.strong"]),
         catalogue=_fields(lines["consistency.catalogue"]),
+        users=_fields_of_users(),
     )
 
 
@@ -34,6 +39,23 @@ def _fields(line: Setting) -> str:
     names = (field.name.removeprefix(f"{line.name}.") for field in line.fields)
     rows = ([f"`{name}`", field.type, field.help] for name, field in zip(names, line.fields, strict=True))
     return _drawn(["field", "type", "meaning"], rows)
+
+
+def _fields_of_users() -> str:
+    hints = typing.get_type_hints(UserIssuer, include_extras=True)
+    rows = [
+        [
+            f"`{field.name}`",
+            "needed"
+            if field.required
+            else f"`{as_text(field.default)}`"
+            if isinstance(field.default, str | float)
+            else "none",
+            hints[field.name].__metadata__[-1].description,
+        ]
+        for field in msgspec.structs.fields(UserIssuer)
+    ]
+    return _drawn(["field", "default", "meaning"], rows)
 
 
 def _drawn(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -90,6 +112,22 @@ cassandra_password = "file:/run/secrets/cassandra"
 cassandra_tls_ca = "/etc/queuey/cassandra-ca.pem"
 cassandra_local_dc = "berlin"
 ```
+
+## Users
+
+`users` says who the users of an application are and which queues are theirs; [users](users.md) explains it. It is one
+setting: a table for each application, or a list of tables (`[[users.shop]]`) if an application trusts several issuers.
+On the command line and in the environment it is written as JSON.
+
+```toml
+[users.shop]
+issuer = "https://accounts.example.org"
+audience = "queuey"
+keys = "https://accounts.example.org/jwks.json"
+queues = {{"inbox-{{user}}" = ["read", "delete"]}}
+```
+
+{users}
 
 ## Consistency levels
 

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.secret_names import SecretName
+from queuey.settings.users import Users, as_json
 
 PREFIX = "QUEUEY_"
 DEFAULT_SOURCE = "default"
@@ -79,6 +80,8 @@ def shown(name: str, value: object) -> str:
         return ""
     if name == "cassandra_password" and not isinstance(value, SecretName):
         return "***"
+    if name == "users" and isinstance(value, Mapping):
+        return as_json(value)
     text = as_text(value)
     return _PASSWORD.sub(r"\1:***@", text) if name == "store" else text
 
@@ -123,6 +126,8 @@ def _is_table(kind: Any) -> bool:  # noqa: ANN401 - a type
 
 
 def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
+    if kind == Users:
+        return "table of tables"
     if choices := typing.get_args(kind):
         *others, last = (f"`{choice}`" for choice in choices)
         return f"{', '.join(others)} or {last}"

@@ -27,7 +27,6 @@ STATUSES: dict[type[Exception], int] = {
 """The most specific class of an error decides; whatever is not here is a defect of ours and answers 500."""
 
 HEADERS: dict[int, tuple[Header, ...]] = {
-    401: (("WWW-Authenticate", 'Application realm="queuey"'),),
     415: (("Accept-Encoding", "identity"),),
 }
 """What goes with a status whatever the error."""
@@ -113,6 +112,8 @@ def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
 def _headers(error: Exception, status: int) -> tuple[Header, ...]:
     if status in {429, 503}:
         return (("Retry-After", str(getattr(error, "retry_after", 1))),)
+    if isinstance(error, errors.NotAuthenticated):
+        return (("WWW-Authenticate", error.challenge),)
     return HEADERS.get(status, ())
 
 

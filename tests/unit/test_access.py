@@ -31,6 +31,7 @@ NAMES = [
     "bid:ann@example.org",
     "bid:a.b+c@d-e.example.co.uk",
     "bid:root@localhost",
+    "user:nhabavi2.ann~20@x",
 ]
 READING: list[Action] = ["read", "measure"]
 RIGHTS = {"": (True, True), "=read": (True, False), "=delete": (False, True), "=read+delete": (True, True)}
@@ -69,6 +70,9 @@ def test_forms(name: str, suffix: str, rights: tuple[bool, bool]) -> None:
         "app:a b",
         "app:a/b",
         "app:a:b",
+        "user:",
+        "user:a b",
+        "user:a:b",
         "App:x",
         "bid:ann",
         "bid:@x.org",
@@ -86,7 +90,7 @@ def test_forms(name: str, suffix: str, rights: tuple[bool, bool]) -> None:
 )
 def test_what_is_no_principal(text: str) -> None:
     """Everything else is refused with a text that quotes it."""
-    with pytest.raises(ValueError, match=r"is not app:<name> or bid:<mail address>"):
+    with pytest.raises(ValueError, match=r"is not app:<name> or bid:<mail address> or user:<name>"):
         parse_principal(text)
 
 
@@ -217,3 +221,14 @@ def test_what_is_no_scope(allow: list[str], patterns: list[str], text: str) -> N
     """Verbs that are none, and patterns that are too many, too long or match no name, are refused."""
     with pytest.raises(ValueError, match=re.escape(text)):
         parse_scope(allow, patterns)
+
+
+@given(queue=queues, names=callers)
+def test_users_of_an_application_have_no_name_elsewhere(queue: Queue, names: frozenset[str]) -> None:
+    """Whoever is known by a name to one application may do with its queues what the name may, and nothing with others'."""
+    users = {app: Caller(names=frozenset(name_within(app, name) for name in names)) for app in ("own", "x")}
+    actions: list[Action] = ["read", "delete", "claim", "measure"]
+    for action in actions:
+        inside = Caller(names=names - {"app:own"})
+        assert allowed(queue, users["own"], action) == allowed(queue, inside, action)
+        assert allowed(queue, users["x"], action) == allowed(queue, ANYBODY, action)

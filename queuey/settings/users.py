@@ -1,0 +1,194 @@
+"""The setting ``users``: whom each application trusts to say who its users are, and what these may do."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, combinations
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from queuey.user_queues import check_pattern, overlap
+
+UserVerb = Literal["send", "read", "delete", "claim"]
+Word = Annotated[str, Meta(pattern=r"\A[!-~]+\Z", max_length=255)]
+"""Visible ASCII without blanks."""
+_APPLICATION = re.compile(r"[\w.\-]+")
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-]+(?::[0-9]+)?")
+_HOST = re.compile(r"[a-z0-9\-]+(?:\.[a-z0-9\-]+)*")
+MAX_ISSUERS = 16
+"""Of one application."""
+
+
+class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An issuer that an application trusts, and what its users may do."""
+
+    scheme: Annotated[
+        Literal["Bearer", "BrowserID"],
+        Meta(description="`Bearer`: tokens (JWT) of an OpenID provider. `BrowserID`: assertions of a mail address."),
+    ] = "Bearer"
+    issuer: Annotated[
+        Word, Meta(description="Who issues them: exactly the `iss` of the tokens; with `BrowserID` a host.")
+    ]
+    audience: Annotated[
+        Word | tuple[Word, ...],
+        Meta(
+            description="For whom they are issued: one of these is in the `aud` of each. With `BrowserID` it is an "
+            "origin such as `https://queuey.example.org`."
+        ),
+    ]
+    keys: Annotated[
+        str,
+        Meta(
+            description="URL or file of the issuer's public keys: a JSON Web Key Set, with `BrowserID` the issuer's "
+            "support document. A URL begins with `https://`, or with `http://` on this machine.",
+            min_length=1,
+        ),
+    ]
+    user: Annotated[Word, Meta(description="The claim of a token that names the user. Not with `BrowserID`.")] = "sub"
+    leeway: Annotated[
+        float, Meta(description="Seconds by which the issuer's clock may differ from this one.", ge=0, le=300)
+    ] = 30.0
+    domains: Annotated[
+        tuple[str, ...],
+        Meta(description="With `BrowserID`: the mail domains that the issuer may speak for; by default its own host."),
+    ] = ()
+    queues: Annotated[
+        dict[str, tuple[UserVerb, ...]],
+        Meta(description="What users may do with queues of their own: verbs by pattern, such as `inbox-{user}`."),
+    ] = {}
+
+    @property
+    def audiences(self) -> tuple[str, ...]:
+        """The audiences, also where there is one."""
+        return (self.audience,) if isinstance(self.audience, str) else self.audience
+
+
+Users = Mapping[str, tuple[UserIssuer, ...]]
+"""Issuers by the name of the application that trusts them."""
+
+
+def read_users(value: object, base: Path | None) -> Users:
+    """Reads the setting.
+
+    Args:
+        value: A table of TOML, or the same as a text of JSON. Each application has a table or a list of tables.
+        base: The directory that paths are relative to; None: the working directory.
+
+    Raises:
+        ValueError: It cannot be used; the message says which part of it, and why.
+    """
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"As a text it is JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError("Expected a table for each application, [users.NAME]")  # noqa: TRY004 - of a setting's text
+    users = {}
+    for application, found in value.items():
+        tables = found if isinstance(found, list) else [found]
+        where = f"users.{application}"
+        if _APPLICATION.fullmatch(application) is None or not 0 < len(tables) <= MAX_ISSUERS:
+            raise ValueError(f"{where}: expected an application's name and 1 to {MAX_ISSUERS} issuers")
+        try:
+            issuers = tuple(_place(issuer, base) for issuer in msgspec.convert(tables, tuple[UserIssuer, ...]))
+            _check_application(issuers)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise ValueError(f"{where}: {str(error).rstrip('.')}") from error
+        users[application] = issuers
+    _check_places(chain.from_iterable(users.values()))
+    return users
+
+
+def as_json(users: Users) -> str:
+    """Returns the setting as it can be given as a text."""
+    return msgspec.json.encode(users).decode() if users else ""
+
+
+def _place(issuer: UserIssuer, base: Path | None) -> UserIssuer:
+    """Returns the issuer with a path of its keys that does not depend on where the settings are."""
+    if "://" in issuer.keys:
+        return issuer
+    return msgspec.structs.replace(issuer, keys=str((base or Path()) / Path(issuer.keys).expanduser()))
+
+
+def _check_application(issuers: tuple[UserIssuer, ...]) -> None:
+    for issuer in issuers:
+        if (wrong := next(_faults(issuer), None)) is not None:
+            raise ValueError(wrong)
+    for one, other in combinations(issuers, 2):
+        if (one.scheme, one.issuer) == (other.scheme, other.issuer):
+            raise ValueError(f"the issuer {one.issuer!r} stands twice: give it once, with several audiences")
+    for pattern, further in combinations(dict.fromkeys(chain.from_iterable(each.queues for each in issuers)), 2):
+        if overlap(pattern, further):
+            raise ValueError(
+                f"the patterns {pattern!r} and {further!r} might name the same queue: neither may begin as the other"
+            )
+
+
+def _faults(issuer: UserIssuer) -> Iterator[str]:
+    """Says what of one issuer cannot be used."""
+    if not issuer.audiences:
+        yield "audience is empty"
+    if "://" in issuer.keys and not _is_safe_url(issuer.keys):
+        yield f"keys is {issuer.keys!r}: expected https://host/path, http:// only on this machine, or a file"
+    for pattern, verbs in issuer.queues.items():
+        try:
+            check_pattern(pattern)
+        except ValueError as error:
+            yield f"queues: {error}"
+        if not verbs:
+            choices = ", ".join(typing.get_args(UserVerb))
+            yield f"queues: the pattern {pattern!r} has no verb: give some of {choices}"
+    if issuer.scheme == "BrowserID":
+        yield from _faults_of_browserid(issuer)
+    elif issuer.domains:
+        yield "domains is for scheme BrowserID only"
+
+
+def _faults_of_browserid(issuer: UserIssuer) -> Iterator[str]:
+    if issuer.user != "sub":
+        yield "user is for scheme Bearer only: an assertion has one mail address"
+    for host in (issuer.issuer, *issuer.domains):
+        if _HOST.fullmatch(host) is None:
+            yield f"{host!r} is no host in small letters, such as login.example.org"
+    for audience in issuer.audiences:
+        if _ORIGIN.fullmatch(audience) is None:
+            yield f"audience {audience!r} is no origin such as https://queuey.example.org"
+
+
+def _is_safe_url(url: str) -> bool:
+    """Tells whether nobody on the way can change what is read from a URL."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        return False
+    if not host or parts.username is not None or parts.fragment or re.fullmatch(r"[!-~]+", url) is None:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_places(issuers: Iterable[UserIssuer]) -> None:
+    """Makes sure that an issuer has one place of its keys, whoever trusts it."""
+    places: dict[tuple[str, str], str] = {}
+    for issuer in issuers:
+        place = places.setdefault((issuer.scheme, issuer.issuer), issuer.keys)
+        if place != issuer.keys:
+            raise ValueError(
+                f"the issuer {issuer.issuer!r} has keys at {place!r} and at {issuer.keys!r}: give one place"
+            )

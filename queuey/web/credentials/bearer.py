@@ -1,0 +1,203 @@
+"""Reads users' tokens: ``Bearer TOKEN``, a JWT that an OpenID provider has signed (RFC 7519, RFC 8725).
+
+PyJWT checks the signature; what a token says is checked here, before that, because it costs less and because what the
+token says of itself decides nothing: which issuers are trusted, where their keys are and which algorithms go with a
+kind of key is known beforehand. See docs/decisions/0023.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jwt
+
+from queuey.errors import InvalidToken
+from queuey.settings import UserIssuer
+from queuey.user_queues import LONGEST_USER, user_name
+from queuey.web.credentials import Identity
+from queuey.web.credentials.key_sets import Published
+from queuey.web.credentials.strict_json import read_object, read_part
+from queuey.web.credentials.user_identity import identity_of, is_time
+from queuey.web.credentials.users import Trusted
+
+MAX_TOKEN = 8192
+"""Characters."""
+MAX_KEYS = 64
+"""In one set of keys."""
+RSA_BITS = range(2048, 8193)
+_MAX_EXPONENT = 1 << 33
+_TYPES = frozenset({"jwt", "at+jwt", "application/at+jwt"})
+"""What a token may say of itself. Logout tokens and others that the same keys sign let nobody in."""
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_ALGORITHMS: Mapping[tuple[str, str | None], tuple[str, ...]] = {
+    ("RSA", None): _RSA,
+    ("EC", "P-256"): ("ES256",),
+    ("EC", "P-384"): ("ES384",),
+    ("EC", "P-521"): ("ES512",),
+    ("OKP", "Ed25519"): ("EdDSA",),
+}
+"""By kind of key (``kty``, ``crv``). Keys of other kinds, secrets among them, are passed over."""
+_KNOWN = frozenset(algorithm for algorithms in _ALGORITHMS.values() for algorithm in algorithms)
+_SIGNATURES = jwt.PyJWS(sorted(_KNOWN))
+_PUBLIC = ("kty", "crv", "n", "e", "x", "y")
+
+
+class KeySet:
+    """The keys of an issuer, each with one algorithm. The first of two keys with one id is the one that counts.
+
+    Args:
+        content: A JSON Web Key Set (RFC 7517).
+
+    Raises:
+        ValueError: It is none, has too many keys, or none that can be used.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        found = read_object(content).get("keys")
+        if not isinstance(found, list) or len(found) > MAX_KEYS:
+            raise ValueError(f"it has no list of at most {MAX_KEYS} keys")
+        self._keys: dict[tuple[str | None, str], jwt.PyJWK] = {}
+        self._by_algorithm: dict[str, list[jwt.PyJWK]] = {}
+        for each in found:
+            self._add(each)
+        if not self._keys:
+            raise ValueError("it has no key that can be used")
+
+    def _add(self, given: Any) -> None:  # noqa: ANN401 - whatever JSON has
+        for algorithm in _algorithms(given):
+            try:
+                key = jwt.PyJWK({name: given[name] for name in _PUBLIC if name in given}, algorithm)
+            except (jwt.PyJWTError, KeyError, TypeError, ValueError):
+                continue
+            if _is_strong(key.key) and (given.get("kid"), algorithm) not in self._keys:
+                self._keys[given.get("kid"), algorithm] = key
+                self._by_algorithm.setdefault(algorithm, []).append(key)
+
+    def find(self, name: str | None, algorithm: str) -> jwt.PyJWK | None:
+        """Returns the key of a name; without a name the only one that goes with the algorithm."""
+        if name is not None:
+            return self._keys.get((name, algorithm))
+        keys = self._by_algorithm.get(algorithm, [])
+        return keys[0] if len(keys) == 1 else None
+
+
+def _algorithms(key: Any) -> tuple[str, ...]:  # noqa: ANN401 - whatever JSON has
+    """Returns the algorithms that a key is for; none if it is not for checking signatures, or no public key."""
+    if not isinstance(key, dict) or "d" in key or key.get("use", "sig") != "sig":
+        return ()
+    operations = key.get("key_ops", ["verify"])
+    if not isinstance(operations, list) or "verify" not in operations:
+        return ()
+    kind, curve, name = key.get("kty"), key.get("crv"), key.get("kid")
+    if not isinstance(kind, str) or not isinstance(curve, str | None) or not isinstance(name, str | None):
+        return ()
+    fitting = _ALGORITHMS.get((kind, curve), ())
+    return tuple(algorithm for algorithm in fitting if key.get("alg", algorithm) == algorithm)
+
+
+def _is_strong(key: Any) -> bool:  # noqa: ANN401 - one of several kinds of keys of cryptography's
+    """Tells whether a key is long enough to be safe, and short enough to be used quickly."""
+    numbers = key.public_numbers() if hasattr(key, "public_numbers") else None
+    exponent = getattr(numbers, "e", None)
+    return exponent is None or (key.key_size in RSA_BITS and exponent < _MAX_EXPONENT)
+
+
+class Bearer:
+    """Reads tokens of the issuers that applications trust. See :class:`~queuey.web.credentials.Reader`.
+
+    Args:
+        trusted: Applications and whom they trust.
+        keys: The keys of each issuer.
+    """
+
+    scheme = "Bearer"
+    believed = 300.0
+    """As long as a key that its issuer has taken back may still be in memory."""
+
+    def __init__(self, trusted: Trusted, keys: Mapping[str, Published[KeySet]]) -> None:
+        self._keys = keys
+        self._trusted: dict[str, list[tuple[str, UserIssuer]]] = {}
+        for application, issuer in trusted:
+            self._trusted.setdefault(issuer.issuer, []).append((application, issuer))
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Checks a token.
+
+        Raises:
+            InvalidToken: It is not accepted.
+            IssuerUnavailable: The issuer's keys are not there.
+        """
+        if len(credential) > MAX_TOKEN:
+            raise InvalidToken(f"The token is longer than {MAX_TOKEN} characters.")
+        try:
+            header, claims = map(read_part, credential.split(".")[:2])
+        except (ValueError, RecursionError) as error:
+            raise InvalidToken("The token is not a signed JWT.") from error
+        name, algorithm = _signed_by(header)
+        trusted = self._audience(claims)
+        users = [(application, issuer, _user(issuer, claims)) for application, issuer in trusted]
+        expires = min(_check_times(claims, now, issuer.leeway) for _, issuer in trusted)
+        self._verify(credential, trusted[0][1].issuer, name, algorithm)
+        return identity_of(users, expires)
+
+    def _audience(self, claims: Mapping[str, Any]) -> Trusted:
+        """Returns the applications for which a token is meant."""
+        name = claims.get("iss")
+        trusted = self._trusted.get(name) if isinstance(name, str) else None
+        if trusted is None:
+            raise InvalidToken("The token's issuer is not trusted here.")
+        audience = claims.get("aud")
+        meant = [audience] if isinstance(audience, str) else audience if isinstance(audience, list) else []
+        found = [
+            (application, issuer) for application, issuer in trusted if any(each in meant for each in issuer.audiences)
+        ]
+        if not found:
+            raise InvalidToken("The token is for another audience.")
+        return found
+
+    def _verify(self, token: str, issuer: str, name: str | None, algorithm: str) -> None:
+        published = self._keys[issuer]
+        keys = published.get()
+        key = keys.find(name, algorithm) or published.newer_than(keys).find(name, algorithm)
+        if key is None:
+            raise InvalidToken("The token is signed with a key that its issuer does not have.")
+        try:
+            _SIGNATURES.decode_complete(token, key, [algorithm])
+        except (jwt.PyJWTError, ValueError) as error:
+            raise InvalidToken("The token's signature is not valid.") from error
+
+
+def _signed_by(header: Mapping[str, Any]) -> tuple[str | None, str]:
+    """Returns the key's name and the algorithm. A header may not ask for more than that."""
+    kind, algorithm, name = header.get("typ", "jwt"), header.get("alg"), header.get("kid")
+    if not isinstance(kind, str) or kind.lower() not in _TYPES:
+        raise InvalidToken("The token is of another type than JWT.")
+    if not isinstance(algorithm, str) or algorithm not in _KNOWN:
+        raise InvalidToken("The token is not signed with an algorithm that is accepted.")
+    if not isinstance(name, str | None) or not header.keys().isdisjoint({"crit", "b64", "cty", "zip", "enc"}):
+        raise InvalidToken("The token's header asks for something that is not done here.")
+    return name, algorithm
+
+
+def _check_times(claims: Mapping[str, Any], now: float, leeway: float) -> float:
+    """Returns when a token ends, in seconds since 1970."""
+    times = {name: claims[name] for name in ("exp", "nbf", "iat") if name in claims}
+    if "exp" not in times or not all(is_time(value) for value in times.values()):
+        raise InvalidToken("The token does not say when it ends, or its times are no seconds since 1970.")
+    if times["exp"] + leeway <= now:
+        raise InvalidToken("The token has expired.")
+    if max(times.get("nbf", 0), times.get("iat", 0)) > now + leeway:
+        raise InvalidToken("The token is not valid yet.")
+    return float(times["exp"] + leeway)
+
+
+def _user(issuer: UserIssuer, claims: Mapping[str, Any]) -> str:
+    """Returns the user's name."""
+    user = claims.get(issuer.user)
+    try:
+        return user_name(issuer.issuer, user if isinstance(user, str) else "")
+    except ValueError as error:
+        raise InvalidToken(
+            f"The token's claim {issuer.user} is no text of 1 to {LONGEST_USER} characters, so it names no user."
+        ) from error

@@ -1,0 +1,197 @@
+"""What issuers publish to check their users' credentials with: loaded from a file or over HTTP, and loaded again.
+
+An issuer is another party's server: it may hang, send without end, or be gone. So each document is loaded in a thread
+of its own, one at a time, within bounds of time and size. Of the threads that handle requests one at most waits for an
+issuer, for a moment; other requests that need what is being loaded are refused at once and may be repeated.
+
+====================  ==================================================================================
+not loaded            a request begins to load it, if the last attempt is `PAUSE` old; it waits or gets 503
+loaded                it is used; after `FRESH` a request begins to load it again and does not wait
+something is missing  it is loaded again, if the last attempt is `PAUSE` old; the request waits or gets 503
+loading failed        what was loaded before is used until it is `KEPT` old, then as if it was not loaded
+====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from queuey.errors import IssuerUnavailable, SettingsError
+
+logger = logging.getLogger(__name__)
+
+FRESH = 300.0
+"""Seconds after which a document is loaded again: how long a key that the issuer takes back is still good."""
+KEPT = 3600.0
+"""Seconds for which a document is used while it cannot be loaded again."""
+PAUSE = 10.0
+"""Seconds between two attempts."""
+WAIT = 2.0
+"""Seconds that a request waits."""
+FETCH_SECONDS = 5.0
+"""For all of an answer, whatever the server sends meanwhile."""
+MAX_BYTES = 256 * 1024
+
+T = TypeVar("T")
+
+
+class Published(Generic[T]):
+    """One document of an issuer. Used by many threads.
+
+    Args:
+        issuer: For messages.
+        place: A URL, or the path of a file.
+        parse: Makes something of the document's bytes; raises ValueError if it cannot.
+        clock: Seconds.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        place: str,
+        parse: Callable[[bytes], T],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._issuer = issuer
+        self._place = place
+        self._parse = parse
+        self._clock = clock
+        self._value: T | None = None
+        self._loaded = self._began = -float("inf")
+        self._loading = False
+        self._failure = ""
+        self._change = threading.Condition()
+        self._waiter = threading.Semaphore(1)
+
+    def start(self) -> None:
+        """Loads a file, or begins to load what is elsewhere, so that the first request finds it.
+
+        Raises:
+            SettingsError: The file cannot be used.
+        """
+        if _is_url(self._place):
+            with self._change:
+                self._begin()
+            return
+        self._load()
+        if self._value is None:
+            raise SettingsError(f"The keys of {self._issuer} cannot be read from {self._place}: {self._failure}.")
+
+    def get(self) -> T:
+        """Returns the document.
+
+        Raises:
+            IssuerUnavailable: It is not there, or too old.
+        """
+        with self._change:
+            age = self._clock() - self._loaded
+            if age > FRESH:
+                self._begin()
+            if age > KEPT:
+                self._wait()
+            if self._value is None or self._clock() - self._loaded > KEPT:
+                raise self._unavailable()
+            return self._value
+
+    def newer_than(self, value: T) -> T:
+        """Returns the document after something was missing in it: a newer one, if there is one.
+
+        Raises:
+            IssuerUnavailable: Whether there is a newer one is not known now.
+        """
+        with self._change:
+            if self._value is value:
+                self._begin()
+                self._wait()
+            if self._failure or self._value is None:
+                raise self._unavailable()
+            return self._value
+
+    def _begin(self) -> None:
+        """Begins to load, unless that is being done or was done a moment ago."""
+        now = self._clock()
+        if self._loading or now - self._began < PAUSE:
+            return
+        self._loading, self._began = True, now
+        threading.Thread(target=self._load, name="queuey-issuer", daemon=True).start()
+
+    def _wait(self) -> None:
+        """Waits until nothing is being loaded, if nobody else waits."""
+        if self._loading and self._waiter.acquire(blocking=False):
+            try:
+                self._change.wait_for(lambda: not self._loading, WAIT)
+            finally:
+                self._waiter.release()
+        if self._loading:
+            raise self._unavailable()
+
+    def _unavailable(self) -> IssuerUnavailable:
+        pause = 1 if self._loading else self._began + PAUSE - self._clock()
+        return IssuerUnavailable(retry_after=max(1, round(pause)))
+
+    def _load(self) -> None:
+        """Loads the document. Is a thread of its own, but for a file at the start."""
+        value, failure = None, ""
+        try:
+            value = self._parse(_read(self._place))
+        except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread tells of its end
+            failure = _reason(error)
+        with self._change:
+            if value is not None:
+                self._value, self._loaded = value, self._clock()
+            changed = bool(failure) != bool(self._failure)
+            self._loading, self._failure = False, failure
+            self._change.notify_all()
+        if failure and changed:
+            logger.warning("The keys of %s cannot be loaded from %s: %s.", self._issuer, self._place, failure)
+        elif changed:
+            logger.warning("The keys of %s can be loaded again.", self._issuer)
+
+
+def _is_url(place: str) -> bool:
+    return place.startswith(("https://", "http://"))
+
+
+def _read(place: str) -> bytes:
+    if _is_url(place):
+        return asyncio.run(_fetch(place))
+    with Path(place).open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+    return content
+
+
+async def _fetch(url: str) -> bytes:
+    """Gets a document from exactly this address: a redirection could lead where the operator did not want to ask."""
+    import httpx2  # noqa: PLC0415 - only where an issuer has a URL
+
+    content = bytearray()
+    async with (
+        asyncio.timeout(FETCH_SECONDS),
+        httpx2.AsyncClient(follow_redirects=False, trust_env=False, timeout=FETCH_SECONDS) as client,
+        client.stream("GET", url, headers={"Accept": "application/json", "Accept-Encoding": "identity"}) as answer,
+    ):
+        if answer.status_code != 200:  # noqa: PLR2004 - OK
+            raise ValueError(f"the answer is {answer.status_code}")
+        if answer.headers.get("Content-Encoding", "identity") != "identity":
+            raise ValueError("the answer is compressed")
+        async for part in answer.aiter_raw():
+            content += part
+            if len(content) > MAX_BYTES:
+                raise ValueError(f"the answer has more than {MAX_BYTES:,} bytes")
+    return bytes(content)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return f"there was no whole answer within {FETCH_SECONDS:g} s"
+    text = error.strerror if isinstance(error, OSError) else None
+    return (text or str(error) or type(error).__name__)[:200].rstrip(".")

@@ -1,0 +1,59 @@
+"""Makes the readers of users' credentials that the setting ``users`` asks for.
+
+Their libraries are extras and are imported here, only where there are such users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from queuey.errors import SettingsError
+from queuey.settings import UserIssuer, Users
+from queuey.web.credentials import Reader
+from queuey.web.credentials.key_sets import Published
+
+T = TypeVar("T")
+Trusted = Sequence[tuple[str, UserIssuer]]
+"""Applications and whom they trust."""
+
+
+def readers_of(users: Users) -> list[Reader]:
+    """Makes a reader for each scheme that some application's users have, and begins to load the issuers' keys.
+
+    Raises:
+        SettingsError: A library is not installed, or a file of keys cannot be used.
+    """
+    schemes = {"Bearer": (_bearer, "oidc"), "BrowserID": (_browserid, "browserid")}
+    readers = []
+    for scheme, (make, extra) in schemes.items():
+        trusted = [(name, issuer) for name, found in users.items() for issuer in found if issuer.scheme == scheme]
+        if not trusted:
+            continue
+        try:
+            readers.append(make(trusted))
+        except ImportError as error:
+            raise SettingsError(
+                f"Users of scheme {scheme} need more: pip install 'queuey[{extra}]' ({error})."
+            ) from error
+    return readers
+
+
+def _bearer(trusted: Trusted) -> Reader:
+    from queuey.web.credentials.bearer import Bearer, KeySet  # noqa: PLC0415 - an extra
+
+    return Bearer(trusted, _published(trusted, KeySet))
+
+
+def _browserid(trusted: Trusted) -> Reader:
+    from queuey.web.credentials.browserid import BrowserId, SupportDocument  # noqa: PLC0415 - an extra
+
+    return BrowserId(trusted, _published(trusted, SupportDocument))
+
+
+def _published(trusted: Trusted, parse: Callable[[bytes], T]) -> dict[str, Published[T]]:
+    """Begins to load the document of each issuer."""
+    found = {issuer.issuer: Published(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
+    for each in found.values():
+        each.start()
+    return found
