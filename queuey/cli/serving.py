@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import typer
 
 from queuey.cli import output
-from queuey.cli.configured import Config, load, with_settings
+from queuey.cli.configured import BAD_SETTINGS, Config, load, with_settings
 from queuey.cli.output import Json
 
 if TYPE_CHECKING:
@@ -78,9 +78,14 @@ def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, 
 
 def _serve(settings: Settings) -> int:
     """Checks everything that can be checked, sets up what is missing, serves. Returns the exit code."""
+    from queuey.errors import SettingsError
     from queuey.storage import opening
     from queuey.web import serve as server
 
+    try:
+        server.check_users(settings)
+    except SettingsError as error:
+        return _refuse(BAD_SETTINGS, str(error))
     try:
         server.check_tls(settings)
     except OSError as error:

@@ -47,6 +47,7 @@ from queuey.settings import Settings, part
 from queuey.storage import Store
 from queuey.storage.opening import no_password, open_store
 from queuey.web import logs
+from queuey.web.credentials.users import readers_of
 from queuey.web.workers import Told, WorkerIdentity
 
 logger = logging.getLogger(__name__)
@@ -93,10 +94,11 @@ def open_service(settings: Settings) -> Opened:
     """
     from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
 
+    readers = readers_of(settings.users) if settings.users else []
     limits = Limits(**part(settings, Limits.__struct_fields__))
     store = open_store(settings)
     stopping = threading.Event()
-    app = make_app(store, limits=limits, stopping=stopping, publish_metrics=settings.metrics)
+    app = make_app(store, limits=limits, stopping=stopping, publish_metrics=settings.metrics, readers=readers)
     return Opened(app, store, stopping.set)
 
 
@@ -116,6 +118,16 @@ def check_tls(settings: Settings) -> None:
     if settings.tls_cert is not None and settings.tls_key is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password=no_password)
+
+
+def check_users(settings: Settings) -> None:
+    """Makes the readers of users' credentials as the workers will, but asks no issuer.
+
+    Raises:
+        SettingsError: A library is not installed, or a file of keys cannot be used.
+    """
+    if settings.users:
+        readers_of(settings.users, ask=False)
 
 
 def find_address(settings: Settings) -> tuple[str, int]:

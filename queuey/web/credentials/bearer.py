@@ -131,7 +131,8 @@ class Bearer:
         if len(credential) > MAX_TOKEN:
             raise InvalidToken(f"The token is longer than {MAX_TOKEN} characters.")
         try:
-            header, claims = map(read_part, credential.split(".")[:2])
+            first, second, _ = credential.split(".")
+            header, claims = read_part(first), read_part(second)
         except (ValueError, RecursionError) as error:
             raise InvalidToken("The token is not a signed JWT.") from error
         name, algorithm = _signed_by(header)

@@ -70,15 +70,19 @@ class Published(Generic[T]):
         self._change = threading.Condition()
         self._waiter = threading.Semaphore(1)
 
-    def start(self) -> None:
-        """Loads a file, or begins to load what is elsewhere, so that the first request finds it.
+    def start(self, *, ask: bool = True) -> None:
+        """Loads a file.
+
+        Args:
+            ask: Begin to load what is elsewhere.
 
         Raises:
             SettingsError: The file cannot be used.
         """
         if _is_url(self._place):
-            with self._change:
-                self._begin()
+            if ask:
+                with self._change:
+                    self._begin()
             return
         self._load()
         if self._value is None:

@@ -18,8 +18,12 @@ Trusted = Sequence[tuple[str, UserIssuer]]
 """Applications and whom they trust."""
 
 
-def readers_of(users: Users) -> list[Reader]:
-    """Makes a reader for each scheme that some application's users have, and begins to load the issuers' keys.
+def readers_of(users: Users, *, ask: bool = True) -> list[Reader]:
+    """Makes a reader for each scheme that some application's users have.
+
+    Args:
+        users: The setting.
+        ask: Begin to ask issuers for their keys, so that the first request finds them.
 
     Raises:
         SettingsError: A library is not installed, or a file of keys cannot be used.
@@ -31,7 +35,7 @@ def readers_of(users: Users) -> list[Reader]:
         if not trusted:
             continue
         try:
-            readers.append(make(trusted))
+            readers.append(make(trusted, ask))
         except ImportError as error:
             raise SettingsError(
                 f"Users of scheme {scheme} need more: pip install 'queuey[{extra}]' ({error})."
@@ -39,21 +43,21 @@ def readers_of(users: Users) -> list[Reader]:
     return readers
 
 
-def _bearer(trusted: Trusted) -> Reader:
+def _bearer(trusted: Trusted, ask: bool) -> Reader:  # noqa: FBT001 - of two functions of one form
     from queuey.web.credentials.bearer import Bearer, KeySet  # noqa: PLC0415 - an extra
 
-    return Bearer(trusted, _published(trusted, KeySet))
+    return Bearer(trusted, _published(trusted, KeySet, ask=ask))
 
 
-def _browserid(trusted: Trusted) -> Reader:
+def _browserid(trusted: Trusted, ask: bool) -> Reader:  # noqa: FBT001 - as above
     from queuey.web.credentials.browserid import BrowserId, SupportDocument  # noqa: PLC0415 - an extra
 
-    return BrowserId(trusted, _published(trusted, SupportDocument))
+    return BrowserId(trusted, _published(trusted, SupportDocument, ask=ask))
 
 
-def _published(trusted: Trusted, parse: Callable[[bytes], T]) -> dict[str, Published[T]]:
-    """Begins to load the document of each issuer."""
+def _published(trusted: Trusted, parse: Callable[[bytes], T], *, ask: bool) -> dict[str, Published[T]]:
+    """Returns the document of each issuer; those that are files are loaded."""
     found = {issuer.issuer: Published(issuer.issuer, issuer.keys, parse) for _, issuer in trusted}
     for each in found.values():
-        each.start()
+        each.start(ask=ask)
     return found

@@ -1,0 +1,192 @@
+"""An issuer of tokens for tests: its keys, its tokens, and a server of its keys on loopback that can misbehave.
+
+Tokens are made when a test runs: those made while tests are collected have expired by the time that a long run comes to
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Literal
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from jwt.algorithms import get_default_algorithms
+
+AUDIENCE = "queuey"
+Kind = Literal["ES256", "ES384", "RS256", "PS256", "EdDSA"]
+Behaviour = Literal["serve", "hang", "grow", "drip", "redirect", "fail", "compress"]
+
+
+def new_key(kind: Kind) -> Any:  # noqa: ANN401 - one of several kinds
+    """Makes a private key."""
+    if kind in {"RS256", "PS256"}:
+        return rsa.generate_private_key(65537, 2048)
+    if kind == "EdDSA":
+        return ed25519.Ed25519PrivateKey.generate()
+    return ec.generate_private_key(ec.SECP256R1() if kind == "ES256" else ec.SECP384R1())
+
+
+@cache
+def known_key(kind: Kind, number: int = 0) -> Any:  # noqa: ANN401 - one of several kinds
+    """Returns a private key that is made once: they take a while."""
+    return new_key(kind)
+
+
+def encoded(content: object) -> str:
+    """Returns a part of a token."""
+    raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+class Issuer:
+    """Has keys and makes tokens of them.
+
+    Args:
+        name: Its ``iss``.
+        kind: Of its first key.
+    """
+
+    def __init__(self, name: str = "https://accounts.example.org", kind: Kind = "ES256") -> None:
+        self.name = name
+        self.keys: dict[str, tuple[Kind, Any]] = {"first": (kind, known_key(kind))}
+        self.further: list[dict[str, Any]] = []
+        """Keys to publish beside its own, as JSON Web Keys."""
+
+    def rotate(self, name: str, kind: Kind = "ES256") -> None:
+        """Signs with a new key from now on, and publishes the new one alone."""
+        self.keys = {name: (kind, new_key(kind))}
+
+    def published(self) -> bytes:
+        """Returns its set of keys."""
+        own = [self.jwk(name) for name in self.keys]
+        return json.dumps({"keys": [*own, *self.further]}).encode()
+
+    def jwk(self, name: str) -> dict[str, Any]:
+        """Returns one of its public keys."""
+        kind, key = self.keys[name]
+        found = get_default_algorithms()[kind].to_jwk(key.public_key(), as_dict=True)
+        return {**found, "kid": name, "use": "sig", "alg": kind}
+
+    def claims(self, user: object, **claims: object) -> dict[str, Any]:
+        """Returns what a token for a user says; a claim that is None is left out."""
+        now = int(time.time())
+        usual = {"iss": self.name, "aud": AUDIENCE, "sub": user, "iat": now, "nbf": now, "exp": now + 600}
+        return {name: value for name, value in {**usual, **claims}.items() if value is not None}
+
+    def token(
+        self, user: object = "ann", *, key: str | None = None, headers: dict[str, Any] | None = None, **claims: object
+    ) -> str:
+        """Makes a token.
+
+        Args:
+            user: Its ``sub``.
+            key: Of which of its keys; by default the last.
+            headers: Beside ``alg`` and ``kid``, or in their place.
+            claims: Beside the usual ones, or in their place.
+        """
+        return self.signed(json.dumps(self.claims(user, **claims)).encode(), key=key, headers=headers)
+
+    def signed(self, payload: bytes, *, key: str | None = None, headers: dict[str, Any] | None = None) -> str:
+        """Signs anything."""
+        name = key or list(self.keys)[-1]
+        kind, _ = self.keys[name]
+        header = {"typ": "JWT", "alg": kind, "kid": name, **(headers or {})}
+        header = {field: value for field, value in header.items() if value is not None}
+        return self.signed_text(f"{encoded(header)}.{encoded(payload)}", name)
+
+    def signed_text(self, text: str, name: str = "first") -> str:
+        """Signs two parts as they are."""
+        kind, private = self.keys[name]
+        signature = get_default_algorithms()[kind].sign(text.encode(), private)
+        return f"{text}.{encoded(signature)}"
+
+
+class KeyServer:
+    """Serves what an issuer publishes, at ``url``.
+
+    Attributes:
+        content: What it serves.
+        behaviour: How.
+        asked: How often it was asked.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+        self.behaviour: Behaviour = "serve"
+        self.asked = 0
+        self.closing = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.asked += 1
+                with contextlib.suppress(OSError):
+                    outer.answer(self)
+
+            def log_message(self, *_: object) -> None:
+                """Says nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}/keys"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answers one request."""
+        if self.behaviour == "hang":
+            self.closing.wait()
+            return
+        handler.send_response({"redirect": 302, "fail": 500}.get(self.behaviour, 200))
+        if self.behaviour == "redirect":
+            handler.send_header("Location", self.url + "/elsewhere")
+        if self.behaviour == "compress":
+            handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Type", "application/json")
+        handler.end_headers()
+        if self.behaviour == "grow":
+            while not self.closing.is_set():
+                handler.wfile.write(b" " * 65536)
+        elif self.behaviour == "drip":
+            while not self.closing.wait(0.05):
+                handler.wfile.write(b" ")
+        else:
+            handler.wfile.write(self.content)
+
+    def close(self) -> None:
+        """Ends it, and whatever it still sends."""
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def serving(content: bytes) -> Iterator[KeyServer]:
+    """Serves keys for as long as it is entered."""
+    server = KeyServer(content)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def unsigned(token: str, header: dict[str, Any]) -> str:
+    """Returns a token with another header and no signature."""
+    return f"{encoded(header)}.{token.split('.')[1]}."
+
+
+def resigned(token: str, secret: bytes, algorithm: str = "HS256") -> str:
+    """Returns a token signed with a secret, under the name of the issuer's key."""
+    claims = jwt.decode(token, options={"verify_signature": False})
+    text = f"{encoded({'typ': 'JWT', 'alg': algorithm, 'kid': 'first'})}.{encoded(claims)}"
+    signature = get_default_algorithms()[algorithm].sign(text.encode(), secret)
+    return f"{text}.{encoded(signature)}"
