@@ -247,8 +247,22 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
             names |= {owner}
     if action in _OWNERS_ALONE or not queue.principals:
         return owner in names
-    given = [each.name for each in queue.principals if (each.delete if action == "delete" else each.read)]
-    return any(name in names or name_within(queue.application, name) in names for name in given)
+    given = (each for each in queue.principals if (each.delete if action == "delete" else each.read))
+    return any(_is_named(queue, each, names) for each in given)
+
+
+def _is_named(queue: Queue, principal: Principal, names: frozenset[str]) -> bool:
+    return principal.name in names or name_within(queue.application, principal.name) in names
+
+
+def concerns(queue: Queue, caller: Caller) -> bool:
+    """Tells whether a caller may know that there is such a queue: whether anything may be done with it, by its name."""
+    names = caller.names
+    if owner_name(queue.application) in names or queue.type == "public":
+        return True
+    if any(grant.application in {None, queue.application} and grant.matches(queue.name) for grant in caller.grants):
+        return True
+    return any(_is_named(queue, principal, names) for principal in queue.principals)
 
 
 def lacking(caller: Caller, application: str, action: Action, name: str | None = None) -> str:

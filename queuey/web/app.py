@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from queuey.metrics import Metrics
@@ -70,6 +70,7 @@ def make_app(
     stopping: threading.Event | None = None,
     publish_metrics: bool = True,
     readers: Sequence[Reader] = (),
+    private: Container[str] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # noqa: ANN401 - Pyramid's router, a WSGI application
     """Makes the WSGI application.
@@ -81,12 +82,14 @@ def make_app(
         stopping: Setting it answers everybody who waits for messages and turns the load balancer's heartbeat red.
         publish_metrics: Serve what was counted at ``/metrics``.
         readers: Of credentials other than the store's application keys.
+        private: Applications of whose queues strangers are not told whether they exist.
         clock: Seconds, for how long a credential is believed without asking the store.
     """
     config = Configurator(introspection=False, root_factory=lambda _: _ROOT)
     config.add_traverser(_NoTraversal, _Root)
     config.registry.service = Service(store, limits, metrics=metrics, stopping=stopping)
     config.registry.authenticate = Authenticator([ApplicationKeys(store), *readers], clock=clock)
+    config.registry.private = private
     config.registry.publish_metrics = publish_metrics
     config.include(v1.includeme)
     config.include(ops.includeme)

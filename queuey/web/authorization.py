@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from contextlib import suppress
 
-from queuey.access import Action, Caller, allowed, lacking
-from queuey.errors import NotAllowed, QueueyError
+from queuey.access import Action, Caller, allowed, concerns, lacking
+from queuey.errors import NotAllowed, QueueNotFound, QueueyError
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
 from queuey.web.credentials import Authenticator
@@ -18,11 +18,19 @@ from queuey.web.scheduling import ANONYMOUS
 class Authorization:
     """Checks who the caller is and whether it may use a queue."""
 
-    __slots__ = ("_authenticate", "_service")
+    __slots__ = ("_authenticate", "_private", "_service")
 
-    def __init__(self, service: Service, authenticate: Authenticator) -> None:
+    def __init__(self, service: Service, authenticate: Authenticator, private: Container[str] = ()) -> None:
+        """Prepares.
+
+        Args:
+            service: Has the queues.
+            authenticate: Knows callers.
+            private: Applications of whose queues strangers are not told whether they exist.
+        """
         self._service = service
         self._authenticate = authenticate
+        self._private = private
 
     def caller(self, environ: Environ) -> Caller:
         """Returns who makes a request.
@@ -40,9 +48,28 @@ class Authorization:
         header = environ.get("HTTP_AUTHORIZATION")
         return ANONYMOUS if header is None else self._authenticate.seen(header)
 
-    def find(self, match: dict[str, str]) -> Queue:
-        """Looks up the queue that the path names; it comes before everything else."""
-        return self._service.find(match["app"], match["queue"])
+    def find(self, environ: Environ, match: dict[str, str]) -> Queue:
+        """Looks up the queue that the path names; it comes before everything else.
+
+        Raises:
+            ApplicationNotFound, QueueNotFound: There is none.
+            NotAuthenticated: A credential is not valid, and the application is private.
+            NotAllowed: The application is private and the caller a stranger, whether there is such a queue or not.
+        """
+        application, name = match["app"], match["queue"]
+        if application not in self._private:
+            return self._service.find(application, name)
+        caller = self.caller(environ)
+
+        def check(row: Queue) -> None:
+            if not concerns(row, caller):
+                raise NotAllowed(lacking(caller, application, "measure", name), anonymous=caller.anonymous)
+
+        try:
+            return self._service.enter(self._service.find(application, name), check).queue
+        except QueueNotFound:
+            check(Queue(application=application, name=name, uid=0, qid=0))
+            raise
 
     def enter(self, environ: Environ, queue: Queue, action: Action) -> QueueAccess:
         """Checks that the caller may use a queue that was found. A request that takes long is checked again and again.
@@ -76,7 +103,7 @@ class Authorization:
     def look_up(self, environ: Environ, match: dict[str, str]) -> None:
         """Brings into memory what :meth:`enter_at_once` needs. What is wrong shows when the request is handled."""
         with suppress(QueueyError):
-            self.find(match)
+            self.find(environ, match)
             self.caller(environ)
 
     def patterns(self, environ: Environ, application: str, action: Action) -> Sequence[str]:

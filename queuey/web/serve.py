@@ -98,7 +98,14 @@ def open_service(settings: Settings) -> Opened:
     limits = Limits(**part(settings, Limits.__struct_fields__))
     store = open_store(settings)
     stopping = threading.Event()
-    app = make_app(store, limits=limits, stopping=stopping, publish_metrics=settings.metrics, readers=readers)
+    app = make_app(
+        store,
+        limits=limits,
+        stopping=stopping,
+        publish_metrics=settings.metrics,
+        readers=readers,
+        private=frozenset(settings.users),
+    )
     return Opened(app, store, stopping.set)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.access import (
+    ANYBODY,
     VERBS,
     Action,
     Caller,
@@ -18,6 +19,7 @@ from queuey.access import (
     format_principal,
     lacking,
     matches,
+    name_within,
     parse_principal,
     parse_principals,
     parse_scope,

@@ -62,7 +62,7 @@ def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> Any:  # noqa:
     for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
         store.create_application(name)
         store.add_key(name, digest_of(key))
-    return make_app(store, readers=readers_of(users))
+    return make_app(store, readers=readers_of(users), private=users.keys())
 
 
 def bearer(app: Any, token: str, base: str = "/v1/queuey") -> Caller:  # noqa: ANN401 - Pyramid's router
@@ -104,6 +104,50 @@ def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: Any) 
     assert bob.send_form("POST", "", queue_name=inbox(issuer, "bob2")).status == 403
     [found] = bob.send_json("POST", "_read", {"queues": [{"queue_name": inbox(issuer, "ann")}]}).json["queues"]
     assert list(found["error_msg"]) == ["Forbidden"]
+
+
+@pytest.mark.parametrize("name", ["ann", "bob", "a stranger", "a wrong key", "a guest", "nobody"])
+def test_nobody_learns_whether_somebody_has_a_queue(
+    owner: Caller,
+    guest: Caller,
+    issuer: Issuer,
+    app: Any,  # noqa: ANN401
+    name: str,
+) -> None:
+    """Each request about a queue that does not concern the caller is answered the same whether there is one or not."""
+    bad = Issuer(issuer.name)
+    bad.keys = {"first": ("ES256", known_key("ES256", 1))}
+    caller = {
+        "ann": bearer(app, issuer.token("ann")),
+        "bob": bearer(app, issuer.token("bob")),
+        "a stranger": bearer(app, bad.token("ann")),
+        "a wrong key": Caller(app, "Application x"),
+        "a guest": guest,
+        "nobody": Caller(app),
+    }[name]
+    there, missing = inbox(issuer, "ann"), inbox(issuer, "eve")
+    owner.create(there)
+    requests = [
+        *(("GET", path) for path in ("", "/info", "/offsets", "/offsets/g", f"/{ID}", "/zzz")),
+        *(("POST", path) for path in ("", "/lag")),
+        *(("PUT", path) for path in ("", f"/{ID}", "/offsets/g")),
+        *(("DELETE", path) for path in ("", "/messages", f"/{ID}", "/offsets/g")),
+    ]
+    for method, path in requests:
+        replies = [caller(method, queue + path) for queue in (missing, there)]
+        if name == "ann":
+            assert replies[0].status == 403
+            continue
+        assert [(reply.status, reply.body) for reply in replies] == [(replies[0].status, replies[0].body)] * 2
+        assert replies[0].status in {401, 403}
+    [found] = owner.send_json("POST", "_read", {"queues": [{"queue_name": missing}]}).json["queues"]
+    assert list(found["error_msg"]) == ["InvalidQueueName"]
+
+
+def test_the_owner_is_told_what_is_missing(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """The application learns that a queue is missing, and so does the user whose queue it would be."""
+    for caller in (owner, bearer(app, issuer.token("ann"))):
+        assert caller.get(inbox(issuer, "ann")).status == 404
 
 
 def test_an_outbox_takes_messages(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401

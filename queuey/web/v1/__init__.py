@@ -74,7 +74,7 @@ def routes(
 def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no types
     """Adds version 1 to the application whose service is in the registry."""
     service: Service = config.registry.service
-    authorization = Authorization(service, config.registry.authenticate)
+    authorization = Authorization(service, config.registry.authenticate, config.registry.private)
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
     at_once: dict[str, EarlyHandler] = {"POST": messages.begin_post, "GET": ranges.begin_read}
     for name, pattern, handlers in routes(service, authorization, messages, ranges):

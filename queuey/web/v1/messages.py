@@ -116,7 +116,7 @@ class MessageViews:
 
     def post(self, environ: Environ, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
-        access = self._authorization.enter(environ, self._authorization.find(match), "send")
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "send")
         batch = _is_batch(environ)
         body = self._body(environ, batch=batch)
         try:
@@ -168,7 +168,7 @@ class MessageViews:
 
     def fetch(self, environ: Environ, match: Match) -> Response:
         """Returns messages by id, or the bytes of one."""
-        queue = self._authorization.find(match)
+        queue = self._authorization.find(environ, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         access = self._authorization.enter(environ, queue, "read")
         raw = validators.boolean(read_query(environ, FETCH_FIELDS).get("raw", ""))
@@ -183,7 +183,7 @@ class MessageViews:
 
     def put(self, environ: Environ, match: Match) -> Response:
         """Writes one body at the ids, creating or overwriting each."""
-        queue = self._authorization.find(match)
+        queue = self._authorization.find(environ, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         access = self._authorization.enter(environ, queue, "overwrite")
         draft = read_single(environ, read_body(environ, self._limits.max_body), self._limits, None)
@@ -192,7 +192,7 @@ class MessageViews:
 
     def delete(self, environ: Environ, match: Match) -> Response:
         """Deletes messages by id, whether they are there or not."""
-        queue = self._authorization.find(match)
+        queue = self._authorization.find(environ, match)
         locations = parse_locations(match["ids"], self._limits.max_ids)
         self._messages.delete(self._authorization.enter(environ, queue, "delete"), locations)
         return json_response(schemas.Done())

@@ -56,12 +56,12 @@ class OffsetViews:
 
     def groups(self, environ: Environ, match: Match) -> Response:
         """Lists the groups."""
-        access = self._authorization.enter(environ, self._authorization.find(match), "measure")
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
         return json_response(schemas.GroupList(groups=self._offsets.groups(access)))
 
     def show(self, environ: Environ, match: Match) -> Response:
         """Shows how far a group is."""
-        access = self._authorization.enter(environ, self._authorization.find(match), "measure")
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
         progress = self._offsets.progress(access, match["group"])
         partitions = {
             str(part.partition): schemas.OffsetState(
@@ -78,7 +78,7 @@ class OffsetViews:
 
     def record(self, environ: Environ, match: Match) -> Response:
         """Records offsets by compare-and-set."""
-        access = self._authorization.enter(environ, self._authorization.find(match), "claim")
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "claim")
         given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
             raise bad_json('It has no object "partitions"')
@@ -94,7 +94,7 @@ class OffsetViews:
 
     def lag(self, environ: Environ, match: Match) -> Response:
         """Tells what lies behind cursors that the caller has; nothing is recorded."""
-        access = self._authorization.enter(environ, self._authorization.find(match), "measure")
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
         given = read_object(read_body(environ, self._limits.max_body)).get("partitions")
         if not isinstance(given, dict):
             raise bad_json('It has no object "partitions"')
@@ -117,6 +117,6 @@ class OffsetViews:
     def forget(self, environ: Environ, match: Match) -> Response:
         """Forgets a group."""
         self._offsets.forget(
-            self._authorization.enter(environ, self._authorization.find(match), "claim"), match["group"]
+            self._authorization.enter(environ, self._authorization.find(environ, match), "claim"), match["group"]
         )
         return json_response(schemas.Done())

@@ -144,7 +144,7 @@ class QueueViews:
 
     def update(self, environ: Environ, match: Match) -> Response:
         """Changes what is given, resets what is null."""
-        access = self._authorization.enter(environ, self._authorization.find(match), "admin")
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "admin")
         given = read_fields(environ, self._limits.max_body)
         errors = Errors()
         spec = _spec(given, errors, self._limits.max_principals)
@@ -165,17 +165,19 @@ class QueueViews:
 
     def delete(self, environ: Environ, match: Match) -> Response:
         """Deletes the queue with all it has."""
-        self._queues.delete(self._authorization.enter(environ, self._authorization.find(match), "admin"))
+        self._queues.delete(self._authorization.enter(environ, self._authorization.find(environ, match), "admin"))
         return json_response(schemas.Done())
 
     def purge(self, environ: Environ, match: Match) -> Response:
         """Removes all messages."""
-        self._queues.purge(self._authorization.enter(environ, self._authorization.find(match), "admin"))
+        self._queues.purge(self._authorization.enter(environ, self._authorization.find(environ, match), "admin"))
         return json_response(schemas.Done())
 
     def info(self, environ: Environ, match: Match) -> Response:
         """Tells everything about the queue."""
-        about = self._queues.describe(self._authorization.enter(environ, self._authorization.find(match), "measure"))
+        about = self._queues.describe(
+            self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
+        )
         queue = about.queue
         partitions = {
             str(part.partition): schemas.PartitionState(

@@ -85,7 +85,7 @@ class RangeViews:
 
     def read(self, environ: Environ, match: Match) -> Response:
         """Reads a range of one queue."""
-        access = self._authorization.enter(environ, self._authorization.find(match), "read")
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "read")
         wanted, wait = self._asked(environ)
         return _shown(self._reader.read(access, wanted, wait, wait_slot=environ.get(WAIT_SLOT)))
 
@@ -135,7 +135,7 @@ class RangeViews:
         sources: list[Source | QueueyError] = []
         for name, wanted in ranges:
             try:
-                queue = self._authorization.find({"app": match["app"], "queue": name})
+                queue = self._authorization.find(environ, {"app": match["app"], "queue": name})
                 sources.append(Source(self._authorization.enter(environ, queue, "read"), wanted))
             except (NotFound, NotAllowed) as error:
                 sources.append(error)
