@@ -49,6 +49,7 @@ class Published(Generic[T]):
         place: A URL, or the path of a file.
         parse: Makes something of the document's bytes; raises ValueError if it cannot.
         clock: Seconds.
+        wait: Seconds that a request waits.
     """
 
     def __init__(
@@ -58,11 +59,13 @@ class Published(Generic[T]):
         parse: Callable[[bytes], T],
         *,
         clock: Callable[[], float] = time.monotonic,
+        wait: float = WAIT,
     ) -> None:
         self._issuer = issuer
         self._place = place
         self._parse = parse
         self._clock = clock
+        self._wait_seconds = wait
         self._value: T | None = None
         self._loaded = self._began = -float("inf")
         self._loading = False
@@ -130,7 +133,7 @@ class Published(Generic[T]):
         """Waits until nothing is being loaded, if nobody else waits."""
         if self._loading and self._waiter.acquire(blocking=False):
             try:
-                self._change.wait_for(lambda: not self._loading, WAIT)
+                self._change.wait_for(lambda: not self._loading, self._wait_seconds)
             finally:
                 self._waiter.release()
         if self._loading:
