@@ -310,16 +310,9 @@ class StoreClosed(StoreUnavailable):
 
 
 class IssuerUnavailable(StoreUnavailable):
-    """The issuer of a user's credential cannot be asked for its keys now. Nothing was done.
-
-    Args:
-        retry_after: Seconds after which it will be asked again.
-    """
+    """The issuer of a user's credential cannot be asked for its keys now. Nothing was done."""
 
     code = "IssuerUnavailable"
-
-    def __init__(self, *, retry_after: int = 1) -> None:
-        super().__init__("The issuer of this credential cannot be asked for its keys now.", retry_after=retry_after)
 
 
 class TooLate(QueueyError):

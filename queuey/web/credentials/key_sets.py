@@ -141,7 +141,8 @@ class Published(Generic[T]):
 
     def _unavailable(self) -> IssuerUnavailable:
         pause = 1 if self._loading else self._began + PAUSE - self._clock()
-        return IssuerUnavailable(retry_after=max(1, round(pause)))
+        text = "The issuer of this credential cannot be asked for its keys now."
+        return IssuerUnavailable(text, retry_after=max(1, round(pause)))
 
     def _load(self) -> None:
         """Loads the document. Is a thread of its own, but for a file at the start."""

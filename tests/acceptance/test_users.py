@@ -1,0 +1,134 @@
+"""Users of a service that is a process of its own: tokens over HTTP, good ones and others."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client
+from queuey.user_queues import queue_name, user_name
+from tests.issuer import AUDIENCE, Issuer, KeyServer, serving
+from tests.served import Served, environment
+from tests.token_attacks import ATTACKS
+
+PATTERN = "inbox-{user}"
+HANGING = "https://slow.example.org"
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Issuer:
+    """Whom the application trusts."""
+    return Issuer()
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[KeyServer]:
+    """Serves the keys of an issuer that never answers."""
+    with serving(b"") as server:
+        server.behaviour = "hang"
+        yield server
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory, issuer: Issuer, slow: KeyServer) -> Iterator[Served]:
+    """A service whose application has users of two issuers."""
+    with serving(issuer.published()) as keys:
+        usual = {"audience": AUDIENCE, "queues": {PATTERN: ["read", "delete"]}}
+        users = [usual | {"issuer": issuer.name, "keys": keys.url}, usual | {"issuer": HANGING, "keys": slow.url}]
+        options = ["--users", json.dumps({"queuey": users}), "--log-level", "debug"]
+        with Served(tmp_path_factory.mktemp("users"), options) as found:
+            yield found
+
+
+@pytest.fixture
+def owner(service: Served) -> Iterator[Client]:
+    """The application."""
+    with service.client() as client:
+        yield client
+
+
+def inbox(issuer: str, user: str) -> str:
+    """The name of a user's queue."""
+    return queue_name(PATTERN, user_name(issuer, user))
+
+
+def ask(service: Served, queue: str, credential: str) -> tuple[int, dict[str, str], str]:
+    """Reads a queue with a credential."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
+    try:
+        connection.request("GET", f"/v1/queuey/{queue}", headers={"Authorization": credential})
+        answer = connection.getresponse()
+        return answer.status, dict(answer.getheaders()), answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_a_user_reads_the_own_queue(service: Served, owner: Client, issuer: Issuer) -> None:
+    """A token opens the queue of its user, of all queues that there are."""
+    for user in ("ann", "bob"):
+        owner.create_queue(inbox(issuer.name, user))
+        owner.send(inbox(issuer.name, user), f"for {user}")
+    status, _, text = ask(service, inbox(issuer.name, "ann"), f"Bearer {issuer.token('ann')}")
+    assert (status, "for ann" in text) == (200, True)
+    for queue in (inbox(issuer.name, "bob"), inbox(issuer.name, "eve")):
+        assert ask(service, queue, f"Bearer {issuer.token('ann')}")[0] == 403
+
+
+def test_wrong_tokens_let_nobody_in(service: Served, owner: Client, issuer: Issuer) -> None:
+    """Each answer is a 401 with a reason; neither answers nor logs have anything of a token."""
+    queue = inbox(issuer.name, "ann")
+    owner.create_queue(queue)
+    for name, (make, words) in ATTACKS.items():
+        token = make(issuer)
+        if not token.isascii():
+            continue  # The gateway refuses the whole header.
+        status, headers, text = ask(service, queue, f"Bearer {token}")
+        assert (name, status, words in text) == (name, 401, True), text
+        assert headers["www-authenticate"].startswith("Bearer ")
+        pieces = [part for part in token.split(".") if len(part) > 3]
+        assert not any(part in place for part in pieces for place in (text, service.output))
+    assert ask(service, queue, f"Bearer {issuer.token('ann')}")[0] == 200
+
+
+def test_an_issuer_that_hangs_holds_nobody_else_up(service: Served, owner: Client, issuer: Issuer) -> None:
+    """While many of its users ask, all others are answered, those with credentials that are seen first among them."""
+    queue = inbox(issuer.name, "ann")
+    owner.create_queue(queue)
+    theirs = Issuer(HANGING)
+
+    def of_slow(number: int) -> int:
+        return ask(service, queue, f"Bearer {theirs.token(f'user {number}')}")[0]
+
+    def of_others(number: int) -> int:
+        return ask(service, queue, f"Bearer {issuer.token('ann', jti=str(number))}")[0]
+
+    with ThreadPoolExecutor(40) as pool:
+        slow, others = pool.map(of_slow, range(100)), pool.map(of_others, range(100))
+        assert set(others) == {200}
+        assert owner.info(queue).name == queue
+        assert set(slow) == {503}
+
+
+def test_a_service_without_users_loads_nothing_for_them() -> None:
+    """What checks tokens is imported where there are users."""
+    program = (
+        "import sys, queuey.web.serve, queuey.web.app\n"
+        "assert not {'jwt', 'browserid', 'cryptography', 'httpx2', 'requests'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_keys_that_cannot_be_read_stop_the_start(tmp_path: Path) -> None:
+    """The start is refused with the reason, before the store is made."""
+    users = {"queuey": {"issuer": "https://a", "audience": "q", "keys": str(tmp_path / "keys.json")}}
+    command = [sys.executable, "-m", "queuey", "serve", "--data", str(tmp_path / "data"), "--users", json.dumps(users)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=100, check=False)
+    assert (done.returncode, (tmp_path / "data").exists()) == (2, False)
+    assert "keys.json: No such file or directory" in done.stderr

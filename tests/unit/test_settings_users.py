@@ -1,0 +1,127 @@
+"""The setting ``users``: where it can be given, and what refuses to start."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queuey import settings
+from queuey.errors import SettingsError
+
+SHOP: dict[str, Any] = {
+    "issuer": "https://accounts.example.org",
+    "audience": "queuey",
+    "keys": "https://accounts.example.org/k",
+}
+MAIL: dict[str, Any] = {
+    "scheme": "BrowserID",
+    "issuer": "login.example.org",
+    "audience": "https://queuey.example.org",
+    "keys": "document.json",
+}
+
+
+def load(users: object) -> settings.Users:
+    """Gives the setting as an option."""
+    return settings.load({"users": users if isinstance(users, str) else json.dumps(users)}, {}).settings.users
+
+
+def test_a_file_has_a_table_or_several(tmp_path: Path) -> None:
+    """An application has one issuer or a list of them; a path of keys is relative to the file."""
+    file = tmp_path / "queuey.toml"
+    file.write_text(
+        '[users.shop]\nissuer = "https://a"\naudience = ["q", "r"]\nkeys = "keys.json"\nuser = "email"\nleeway = 5\n'
+        'queues = {"inbox-{user}" = ["read", "delete"]}\n'
+        '[[users.blog]]\nissuer = "https://a"\naudience = "b"\nkeys = "keys.json"\n'
+        '[[users.blog]]\nscheme = "BrowserID"\nissuer = "login.example.org"\naudience = "https://q.example.org"\n'
+        'keys = "/etc/queuey/document.json"\ndomains = ["example.org"]\n'
+    )
+    loaded = settings.load({}, {}, config=file)
+    users = loaded.settings.users
+    assert {name: len(found) for name, found in users.items()} == {"shop": 1, "blog": 2}
+    [shop] = users["shop"]
+    assert (shop.keys, shop.user, shop.leeway, shop.audiences) == (
+        str(tmp_path / "keys.json"),
+        "email",
+        5.0,
+        ("q", "r"),
+    )
+    assert shop.queues == {"inbox-{user}": ("read", "delete")}
+    assert users["blog"][1].keys == "/etc/queuey/document.json"
+    assert loaded.sources["users"] == str(file)
+
+
+def test_what_is_shown_can_be_given() -> None:
+    """The text of the setting, on the command line or in the environment, makes the same setting."""
+    users = load({"shop": [SHOP | {"queues": {"inbox-{user}": ["read"]}}, MAIL]})
+    text = settings.shown("users", users)
+    assert load(text) == users
+    assert settings.load({}, {"QUEUEY_USERS": text}).settings.users == users
+    assert settings.shown("users", settings.load({}, {}).settings.users) == ""
+
+
+def test_places_of_keys_on_this_machine() -> None:
+    """Plain HTTP is for servers on this machine, whichever way it is called."""
+    for url in ("http://127.0.0.1:80/k", "http://[::1]/k", "http://localhost/k", "https://a.example.org:444/k?x=y"):
+        assert load({"shop": SHOP | {"keys": url}})["shop"][0].keys == url
+
+
+BAD: list[tuple[object, list[str]]] = [
+    ("{", ["JSON"]),
+    ([], ["[users.NAME]"]),
+    ({"shop": []}, ["users.shop", "1 to 16 issuers"]),
+    ({"shop": [SHOP] * 17}, ["users.shop", "1 to 16 issuers"]),
+    ({"a shop": SHOP}, ["users.a shop", "an application's name"]),
+    ({"shop": 5}, ["users.shop", "Expected `object`"]),
+    ({"shop": {}}, ["users.shop", "missing required field"]),
+    ({"shop": SHOP | {"isuer": "x"}}, ["users.shop", "unknown field `isuer`"]),
+    ({"shop": SHOP | {"issuer": ""}}, ["users.shop", "$[0].issuer"]),
+    ({"shop": SHOP | {"issuer": "https://a b"}}, ["users.shop", "$[0].issuer"]),
+    ({"shop": SHOP | {"issuer": "https://a\n"}}, ["users.shop", "$[0].issuer"]),
+    ({"shop": SHOP | {"audience": []}}, ["users.shop", "audience is empty"]),
+    ({"shop": SHOP | {"audience": [""]}}, ["users.shop", "audience"]),
+    ({"shop": SHOP | {"leeway": 301}}, ["users.shop", "leeway"]),
+    ({"shop": SHOP | {"leeway": -1}}, ["users.shop", "leeway"]),
+    ({"shop": SHOP | {"scheme": "Basic"}}, ["users.shop", "scheme"]),
+    *(
+        ({"shop": SHOP | {"keys": url}}, ["users.shop", url, "https://host/path"])
+        for url in (
+            *("http://accounts.example.org/k", "http://127.0.0.1.example.org/k", "http://10.0.0.1/k", "ftp://a/k"),
+            *("https://me:secret@a/k", "https:///k", "https://a/k#x", "https://a/ k", "https://a:x/k", "file:///k"),
+        )
+    ),
+    ({"shop": SHOP | {"queues": {"inbox": ["read"]}}}, ["users.shop", "inbox", "such as inbox-{user}"]),
+    ({"shop": SHOP | {"queues": {"{user}": ["read"]}}}, ["users.shop", "{user}", "such as inbox-{user}"]),
+    ({"shop": SHOP | {"queues": {"i-{user}": []}}}, ["users.shop", "i-{user}", "send, read, delete, claim"]),
+    ({"shop": SHOP | {"queues": {"i-{user}": ["admin"]}}}, ["users.shop", "admin"]),
+    (
+        {"shop": SHOP | {"queues": {"i-{user}": ["read"], "i-x{user}": ["read"]}}},
+        ["users.shop", "i-{user}", "i-x{user}"],
+    ),
+    (
+        {"shop": [SHOP | {"queues": {"i-{user}": ["read"]}}, MAIL | {"queues": {"i{user}": ["read"]}}]},
+        ["users.shop", "i-{user}", "i{user}"],
+    ),
+    ({"shop": [SHOP, SHOP | {"user": "email"}]}, ["users.shop", SHOP["issuer"], "stands twice"]),
+    ({"shop": SHOP, "blog": SHOP | {"keys": "k"}}, [SHOP["issuer"], SHOP["keys"], "'k'", "one place"]),
+    ({"shop": SHOP | {"domains": ["example.org"]}}, ["users.shop", "domains", "BrowserID"]),
+    ({"shop": MAIL | {"user": "email"}}, ["users.shop", "user", "Bearer"]),
+    ({"shop": MAIL | {"issuer": "https://login.example.org"}}, ["users.shop", "https://login.example.org", "host"]),
+    ({"shop": MAIL | {"domains": ["Example.org"]}}, ["users.shop", "Example.org", "small letters"]),
+    ({"shop": MAIL | {"domains": ["*"]}}, ["users.shop", "'*'"]),
+    *(
+        ({"shop": MAIL | {"audience": audience}}, ["users.shop", audience, "origin"])
+        for audience in ("queuey", "https://*.example.org", "https://a/", "https://[ab].example.org", "https://a?")
+    ),
+]
+
+
+@pytest.mark.parametrize(("users", "words"), BAD, ids=map(str, range(len(BAD))))
+def test_what_refuses_to_start(users: object, words: list[str]) -> None:
+    """The message names the application, the part of the table and its value, and where the setting came from."""
+    with pytest.raises(SettingsError) as caught:
+        load(users)
+    assert [word for word in ["--users", *words] if word not in str(caught.value)] == [], str(caught.value)
