@@ -35,6 +35,7 @@ from queuey.client.errors import (
     ServerError,
     ServiceUnavailable,
     Timeout,
+    TokenError,
     TooLarge,
     TooManyWaiters,
     TransportError,
@@ -62,6 +63,7 @@ from queuey.client.results import (
 from queuey.client.retry import RetryPolicy
 from queuey.client.send_calls import Outgoing, SendOptions
 from queuey.client.sync import Client
+from queuey.client.tokens import Token
 
 __all__ = [
     "EARLIEST",
@@ -117,6 +119,8 @@ __all__ = [
     "ServiceUnavailable",
     "Timeout",
     "Timing",
+    "Token",
+    "TokenError",
     "TooLarge",
     "TooManyWaiters",
     "TransportError",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
 from queuey.client import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
-from queuey.client.access import find_access
+from queuey.client.access import find_access, find_credential
 from queuey.client.attempts import AsyncTiming, Attempts, Notice, Patience
-from queuey.client.errors import ClientError
+from queuey.client.authorization import AsyncAuthorization
+from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.following import Following, start_query
 from queuey.client.offset_calls import Progress
 from queuey.client.queue_calls import QueueFields
@@ -35,6 +36,7 @@ from queuey.client.results import (
 from queuey.client.retry import RetryPolicy
 from queuey.client.send_calls import After, Batcher, Chunk, Outgoing, SendOptions
 from queuey.client.servers import Choice
+from queuey.client.tokens import TokenScheme
 from queuey.client.wire import ANSWER_BYTES, Call, Place
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx2
+
+    from queuey.client.token_sources import AskToken
 
 T = TypeVar("T")
 
@@ -51,7 +55,8 @@ Messages = Iterable[str | bytes | Outgoing] | AsyncIterable[str | bytes | Outgoi
 class AsyncClient:
     """Speaks to Queuey from async code; arguments, results and errors are those of :class:`queuey.client.Client`.
 
-    ``transport`` is an async one and ``timing`` an :class:`AsyncTiming`. Use it in one event loop.
+    ``token`` may be an async function, ``transport`` is an async one and ``timing`` an :class:`AsyncTiming`. Use it in
+    one event loop.
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own, by keyword
@@ -59,6 +64,10 @@ class AsyncClient:
         url: str | Iterable[str] | None = None,
         *,
         key: str | None = None,
+        token: str | AskToken | None = None,
+        token_file: str | Path | None = None,
+        token_command: str | Sequence[str] | None = None,
+        scheme: TokenScheme = "Bearer",
         application: str | None = None,
         verify: bool | str | Path | ssl.SSLContext = True,
         timeout: float = 10.0,
@@ -70,7 +79,10 @@ class AsyncClient:
     ) -> None:
         from queuey.client.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
-        access = find_access(url, application=application, key=key)
+        credential = find_credential(
+            key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
+        )
+        access = find_access(url, credential, application=application)
         self.servers = access.servers
         self._timeout = timeout
         self._policy = retry or RetryPolicy()
@@ -81,7 +93,8 @@ class AsyncClient:
             clock=self._timing.clock,
             draw=self._timing.draw,
         )
-        self._sender = AsyncSender(access.servers, access.key, verify, max_answer, transport)
+        self._sender = AsyncSender(access.servers, verify, max_answer, transport)
+        self._authorization = AsyncAuthorization(access.credential)
         self._journal = open_journal(receipts, access.servers[0].application)
 
     def __repr__(self) -> str:
@@ -355,9 +368,18 @@ class AsyncClient:
         """Sends a call until it is answered or may not be sent again."""
         timing = self._timing
         attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
+        renewed = False
         while True:
+            header = await self._authorization.header()
             try:
-                return attempts.read(await self._sender.send(call, attempts.server, attempts.url, attempts.times))
+                answer = await self._sender.send(call, attempts.server, attempts.url, attempts.times, header)
+                return attempts.read(answer)
+            except NotAuthenticated:
+                # Whatever the call is, it was not carried out.
+                if renewed or not await self._authorization.renew(header):
+                    raise
+                renewed = True
+                continue
             except ClientError as error:
                 pause = attempts.pause_after(error)
                 if pause is None:

@@ -5,6 +5,7 @@
     ClientError                      a queuey.errors.QueueyError
     ├── InvalidArgument              refused before anything was sent; also a ValueError
     ├── ReceiptsError                the file of receipts cannot be written
+    ├── TokenError                   the source of the token gave none; nothing was sent
     ├── ProfileError                 the profile file cannot be used
     │   ├── ProfileNotFound
     │   ├── ProfileInvalid           no TOML, or a key is missing or wrong
@@ -29,11 +30,11 @@
         ├── Conflict                 409
         │   ├── QueueExists
         │   └── OffsetConflict       current offsets, and which partitions were set nevertheless
-        └── ServerError              5xx and 429
-            └── ServiceUnavailable   503; outcome of a write, outcomes of a batch
+        └── ServerError              5xx and 429; outcome of a write, outcomes of a batch
+            └── ServiceUnavailable   503
                 └── TooManyWaiters   no room for another long poll
 
-No message, attribute or repr of these errors contains the API key.
+No message, attribute or repr of these errors contains the API key or a token.
 """
 
 from __future__ import annotations
@@ -81,6 +82,15 @@ class ReceiptsError(ClientError):
     """
 
     code = "ReceiptsError"
+
+
+class TokenError(ClientError):
+    """The callable, file or command that should give a token gave none. Of this call nothing was carried out.
+
+    Its text says which of them and why, and never what it gave.
+    """
+
+    code = "TokenError"
 
 
 class ProfileError(ClientError):
@@ -251,7 +261,7 @@ class TooLarge(InvalidRequest):
 
 
 class NotAuthenticated(ApiError):
-    """The key is unknown, expired or revoked."""
+    """The key or the token is unknown, expired, revoked or not for this service."""
 
 
 class NotAllowed(ApiError):
@@ -301,19 +311,19 @@ class OffsetConflict(Conflict):
 
 
 class ServerError(ApiError):
-    """The server, or something before it, failed."""
+    """The server, or something before it, failed, or had too many requests of the caller (429)."""
 
     temporary = True
-
-
-class ServiceUnavailable(ServerError):
-    """The server cannot serve the call now."""
 
     @property
     def not_processed(self) -> bool:
         """True if the server vouches that nothing was and will be stored."""
         said = (self.outcome, *self.outcomes)
         return "none" in said and all(outcome in {None, "none"} for outcome in said)
+
+
+class ServiceUnavailable(ServerError):
+    """The server cannot serve the call now."""
 
 
 class TooManyWaiters(ServiceUnavailable):

@@ -1,8 +1,9 @@
 """The profile: a private file that says where the service is and which key opens it.
 
 ``queuey serve`` writes it at its first start; the command line and the client read it. TOML with the keys ``url``,
-``application`` and ``key``. The file is made readable for its owner alone before the key is in it, and a profile that
-others may read is refused, as the key in it is no secret any more.
+``application`` and ``key``; in place of ``key``, ``token_file`` may name a file that holds a token. The file is made
+readable for its owner alone before the key is in it, and a profile that others may read is refused, as the key in it is
+no secret any more.
 """
 
 from __future__ import annotations
@@ -34,22 +35,31 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
         url: Address of the server, or several with commas, with or without ``/v1/<application>/``.
         application: The application's name.
         key: Its key. Never shown by ``repr``.
+        token_file: In place of a key, a file that holds a token; a relative path begins where the profile is.
     """
 
     url: str
     application: str
-    key: str
+    key: str = ""
+    token_file: str = ""
 
     def __post_init__(self) -> None:
         """Refuses values that cannot be written or sent."""
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
+        for name, value in self.written().items():
             if not value or _UNPRINTABLE.search(value):
                 raise ProfileInvalid(f"the profile's {name} is empty or has control characters")
+        if self.key and self.token_file:
+            raise ProfileInvalid("the profile has a key and a token_file: remove one of them")
 
     def __repr__(self) -> str:
         """Leaves the key out."""
-        return f"Profile(url={self.url!r}, application={self.application!r}, key=...)"
+        opened = f"token_file={self.token_file!r}" if self.token_file else "key=..."
+        return f"Profile(url={self.url!r}, application={self.application!r}, {opened})"
+
+    def written(self) -> dict[str, str]:
+        """Returns what stands in the file."""
+        last = {"token_file": self.token_file} if self.token_file else {"key": self.key}
+        return {"url": self.url, "application": self.application, **last}
 
 
 def default_path() -> Path:
@@ -142,8 +152,8 @@ def _replace(path: Path, content: bytes) -> None:
 
 
 def _toml(profile: Profile) -> str:
-    lines = (f'{name} = "{_escaped(getattr(profile, name))}"' for name in profile.__struct_fields__)
-    return "# Holds an API key: keep it private.\n" + "\n".join(lines) + "\n"
+    lines = (f'{name} = "{_escaped(value)}"' for name, value in profile.written().items())
+    return "# Opens the service: keep it private.\n" + "\n".join(lines) + "\n"
 
 
 def _escaped(text: str) -> str:
@@ -151,8 +161,9 @@ def _escaped(text: str) -> str:
 
 
 def _profile(values: dict[str, Any], path: Path) -> Profile:
-    fields = {name: values.get(name) for name in Profile.__struct_fields__}
-    wrong = [name for name, value in fields.items() if not isinstance(value, str) or not value]
+    fields = {name: values.get(name, "") for name in Profile.__struct_fields__}
+    needed = ("url", "application", "token_file" if fields["token_file"] else "key")
+    wrong = [name for name, value in fields.items() if not isinstance(value, str) or (name in needed and not value)]
     if wrong:
         raise ProfileInvalid(f"the profile {path} lacks {', '.join(wrong)}: add it, or have queuey serve write another")
     return Profile(**{name: str(value) for name, value in fields.items()})

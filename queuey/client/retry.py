@@ -9,7 +9,6 @@ from queuey.client.errors import (
     ClientError,
     InvalidArgument,
     ServerError,
-    ServiceUnavailable,
     TooManyWaiters,
     TransportError,
 )
@@ -22,8 +21,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How persistent a client is.
 
     A call is sent again only if that is safe: it changes nothing, is the same done twice (PUT and DELETE of messages by
-    id), or certainly was not processed (no connection; 503 with outcome ``none``; no room for another long poll).
-    Anything else that broke off may have been carried out, and the caller decides.
+    id), or certainly was not processed (no connection; 429 or 503 with outcome ``none``; no room for another long
+    poll). Anything else that broke off may have been carried out, and the caller decides.
 
     Attributes:
         rounds: Attempts, not counting those that move on at once to a server that is not known to be down. 1: never
@@ -69,7 +68,7 @@ def may_repeat(error: ClientError, *, repeatable: bool) -> bool:
     """
     if isinstance(error, TransportError):
         return repeatable or error.outcome == "none"
-    if isinstance(error, ServiceUnavailable) and error.not_processed:
+    if isinstance(error, ServerError) and error.not_processed:
         return True
     return repeatable and isinstance(error, ServerError) and error.status in _GATEWAY
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
@@ -16,9 +16,10 @@ from queuey.client import (
     send_calls,
     service_calls,
 )
-from queuey.client.access import find_access
+from queuey.client.access import find_access, find_credential
 from queuey.client.attempts import Attempts, Notice, Patience, Timing
-from queuey.client.errors import ClientError
+from queuey.client.authorization import Authorization
+from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.following import Following, start_query
 from queuey.client.offset_calls import Progress
 from queuey.client.queue_calls import QueueFields
@@ -42,6 +43,7 @@ from queuey.client.results import (
 from queuey.client.retry import RetryPolicy
 from queuey.client.send_calls import After, Batcher, Chunk, Outgoing, SendOptions
 from queuey.client.servers import Choice
+from queuey.client.tokens import TokenScheme
 from queuey.client.wire import ANSWER_BYTES, Call, Place
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import httpx2
+
+    from queuey.client.token_sources import AskToken
 
 T = TypeVar("T")
 
@@ -59,7 +63,13 @@ class Client:
     Args:
         url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: what
             ``QUEUEY_URL`` says, else the profile that ``queuey serve`` wrote.
-        key: The API key. None: ``QUEUEY_KEY``, else the profile's, if the servers are the profile's. Empty: none.
+        key: The API key. Empty: none. Without any of ``key`` and the next three: what ``QUEUEY_KEY`` or
+            ``QUEUEY_TOKEN_FILE`` says, else what the profile has, if the servers are the profile's.
+        token: A user's token in place of a key; or a function that returns one (a text or a :class:`Token`), which is
+            asked again shortly before the token ends, and once when the server refuses it.
+        token_file: A file that holds a token; read again when it has changed.
+        token_command: A program, with its arguments, that prints a token; run again as a function is asked again.
+        scheme: ``Bearer``, or ``BrowserID`` for assertions.
         application: The application, if the address does not name it.
         verify: Check certificates: by the system's authorities, by those in a file or directory, by an SSL context of
             one's own, or (False) not at all.
@@ -74,9 +84,16 @@ class Client:
             :class:`InvalidAnswer`.
 
     Raises:
-        InvalidArgument: An address or the key cannot be used.
+        InvalidArgument: An address or the credential cannot be used, or two credentials are given.
         ReceiptsError: The file of receipts cannot be written.
         ProfileError: The profile was needed and cannot be used.
+
+    Every call may also raise :class:`TokenError`: the function, file or program gave no token.
+
+    Example:
+        >>> with Client("http://127.0.0.1:5000", token=lambda: "eyJhbGciOi") as client:
+        ...     client.application
+        'queuey'
     """
 
     def __init__(  # noqa: PLR0913 - each is a choice of its own, by keyword
@@ -84,6 +101,10 @@ class Client:
         url: str | Iterable[str] | None = None,
         *,
         key: str | None = None,
+        token: str | AskToken | None = None,
+        token_file: str | Path | None = None,
+        token_command: str | Sequence[str] | None = None,
+        scheme: TokenScheme = "Bearer",
         application: str | None = None,
         verify: bool | str | Path | ssl.SSLContext = True,
         timeout: float = 10.0,
@@ -95,7 +116,10 @@ class Client:
     ) -> None:
         from queuey.client.transport import Sender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
-        access = find_access(url, application=application, key=key)
+        credential = find_credential(
+            key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
+        )
+        access = find_access(url, credential, application=application)
         self.servers = access.servers
         self._timeout = timeout
         self._policy = retry or RetryPolicy()
@@ -106,7 +130,8 @@ class Client:
             clock=self._timing.clock,
             draw=self._timing.draw,
         )
-        self._sender = Sender(access.servers, access.key, verify, max_answer, transport)
+        self._sender = Sender(access.servers, verify, max_answer, transport)
+        self._authorization = Authorization(access.credential)
         self._journal = open_journal(receipts, access.servers[0].application)
 
     def __repr__(self) -> str:
@@ -482,9 +507,18 @@ class Client:
         """Sends a call until it is answered or may not be sent again."""
         timing = self._timing
         attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
+        renewed = False
         while True:
+            header = self._authorization.header()
             try:
-                return attempts.read(self._sender.send(call, attempts.server, attempts.url, attempts.times))
+                answer = self._sender.send(call, attempts.server, attempts.url, attempts.times, header)
+                return attempts.read(answer)
+            except NotAuthenticated:
+                # Whatever the call is, it was not carried out.
+                if renewed or not self._authorization.renew(header):
+                    raise
+                renewed = True
+                continue
             except ClientError as error:
                 pause = attempts.pause_after(error)
                 if pause is None:

@@ -51,7 +51,6 @@ class Sender:
 
     Args:
         servers: All servers that it will be asked to send to.
-        key: The API key, if any.
         verify: False: do not check certificates; a path: check by these authorities; or a context of one's own.
         max_answer: Bytes of the largest answer to take, before and after decoding.
         transport: Stands in for the network, in tests.
@@ -60,16 +59,15 @@ class Sender:
     def __init__(
         self,
         servers: Iterable[Server],
-        key: str | None,
         verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the name that everybody knows it by
         max_answer: int,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
         self._max_answer = max_answer
-        self._client = httpx2.Client(transport=transport, **_options(servers, key, verify))
+        self._client = httpx2.Client(transport=transport, **_options(servers, verify))
         bound(self._client)
 
-    def send(self, call: Call[Any], server: Server, url: str, times: Times) -> Answer:
+    def send(self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None) -> Answer:
         """Sends a call.
 
         Args:
@@ -77,6 +75,7 @@ class Sender:
             server: To whom, for errors.
             url: Where to.
             times: How long that may take.
+            authorization: The header of that name; None: none.
 
         Raises:
             TransportError: No whole answer came.
@@ -85,7 +84,7 @@ class Sender:
         with (
             _translated(server, closed=self._client.is_closed),
             ends_in(times.whole),
-            self._client.stream(call.method, url, **_request(call, times)) as response,
+            self._client.stream(call.method, url, **_request(call, times, authorization)) as response,
         ):
             content = Content(response.headers.get("content-encoding", ""), self._max_answer)
             for part in cast("httpx2.SyncByteStream", response.stream):
@@ -103,19 +102,18 @@ class AsyncSender:
     def __init__(
         self,
         servers: Iterable[Server],
-        key: str | None,
         verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the name that everybody knows it by
         max_answer: int,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self._max_answer = max_answer
-        self._client = httpx2.AsyncClient(transport=transport, **_options(servers, key, verify))
+        self._client = httpx2.AsyncClient(transport=transport, **_options(servers, verify))
         bound(self._client)
 
-    async def send(self, call: Call[Any], server: Server, url: str, times: Times) -> Answer:
+    async def send(self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None) -> Answer:
         """Sends a call; see :meth:`Sender.send`."""
         with _translated(server, closed=self._client.is_closed), ends_in(times.whole):
-            async with self._client.stream(call.method, url, **_request(call, times)) as response:
+            async with self._client.stream(call.method, url, **_request(call, times, authorization)) as response:
                 content = Content(response.headers.get("content-encoding", ""), self._max_answer)
                 async for part in cast("httpx2.AsyncByteStream", response.stream):
                     content.add(part)
@@ -128,7 +126,6 @@ class AsyncSender:
 
 def _options(
     servers: Iterable[Server],
-    key: str | None,
     verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
 ) -> dict[str, Any]:
     """Returns what both kinds of httpx2 client are made with."""
@@ -138,8 +135,6 @@ def _options(
         "accept": "application/json, application/problem+json",
         "accept-encoding": "gzip",
     }
-    if key is not None:
-        headers["authorization"] = f"Application {key}"
     hosts = {_pattern(server): None for server in servers if server.local}
     return {
         "headers": headers,
@@ -174,11 +169,14 @@ def _context(
     return verify
 
 
-def _request(call: Call[Any], times: Times) -> dict[str, Any]:
+def _request(call: Call[Any], times: Times, authorization: str | None) -> dict[str, Any]:
+    headers = dict(call.headers)
+    if authorization is not None:
+        headers["authorization"] = authorization
     return {
         "content": call.content,
         "params": list(call.params) or None,
-        "headers": dict(call.headers),
+        "headers": headers,
         "timeout": httpx2.Timeout(times.step, connect=min(times.step, CONNECT_SECONDS)),
     }
 

@@ -22,7 +22,7 @@ Connect = Callable[..., Any]
 @pytest.fixture(autouse=True)
 def _own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test sees the environment or the profile of whoever runs it."""
-    for name in ("QUEUEY_URL", "QUEUEY_KEY", "QUEUEY_APP"):
+    for name in ("QUEUEY_URL", "QUEUEY_KEY", "QUEUEY_APP", "QUEUEY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("QUEUEY_PROFILE", str(tmp_path_factory.mktemp("config") / "profile.toml"))
 
@@ -38,10 +38,11 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
             retry: RetryPolicy | None = None,
             receipts: Path | None = None,
             max_answer: int = ANSWER_BYTES,
+            **credential: Any,  # noqa: ANN401 - key or token
         ) -> Any:  # noqa: ANN401 - a client of either kind
             if request.param == "sync":
-                return opened.enter_context(sync_client(script, url, retry, receipts, max_answer))
-            client = Blocking(async_client(script, url, retry, receipts, max_answer))
+                return opened.enter_context(sync_client(script, url, retry, receipts, max_answer, **credential))
+            client = Blocking(async_client(script, url, retry, receipts, max_answer, **credential))
             opened.callback(client.shut)
             return client
 

@@ -165,12 +165,19 @@ def sync_client(
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
     max_answer: int = ANSWER_BYTES,
+    **credential: Any,  # noqa: ANN401 - key or token
 ) -> Client:
     """Gives a client that speaks to the script, with the most jitter there is."""
     timing = Timing(clock=script.clock, sleep=script.sleep, draw=lambda: 1.0)
     transport = httpx2.MockTransport(script)
     return Client(
-        url, key=KEY, transport=transport, timing=timing, retry=retry, receipts=receipts, max_answer=max_answer
+        url,
+        **credential or {"key": KEY},
+        transport=transport,
+        timing=timing,
+        retry=retry,
+        receipts=receipts,
+        max_answer=max_answer,
     )
 
 
@@ -180,10 +187,17 @@ def async_client(
     retry: RetryPolicy | None = None,
     receipts: Path | None = None,
     max_answer: int = ANSWER_BYTES,
+    **credential: Any,  # noqa: ANN401 - key or token
 ) -> AsyncClient:
     """Gives an async client that speaks to the script, with the most jitter there is."""
     timing = AsyncTiming(clock=script.clock, sleep=script.async_sleep, draw=lambda: 1.0)
     transport = httpx2.MockTransport(script)
     return AsyncClient(
-        url, key=KEY, transport=transport, timing=timing, retry=retry, receipts=receipts, max_answer=max_answer
+        url,
+        **credential or {"key": KEY},
+        transport=transport,
+        timing=timing,
+        retry=retry,
+        receipts=receipts,
+        max_answer=max_answer,
     )

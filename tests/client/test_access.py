@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from queuey.client import Client, InvalidArgument, Profile, ProfileExposed, ProfileNotFound
-from queuey.client.access import find_access
+from queuey.client.access import find_access, find_credential
 from queuey.client.profile import write_profile
 from queuey.client.servers import parse_servers
 
@@ -80,19 +80,19 @@ def test_arguments_come_before_the_environment_before_the_profile(monkeypatch: p
     """Each source counts only where the one before it says nothing."""
     write_profile(PROFILE)
     access = find_access()
-    assert (access.servers[0].base, access.key) == ("http://127.0.0.1:5000/v1/acme/", "profile-key")
+    assert (access.servers[0].base, access.credential.key) == ("http://127.0.0.1:5000/v1/acme/", "profile-key")
     monkeypatch.setenv("QUEUEY_KEY", "env-key")
-    assert find_access().key == "env-key"
+    assert find_access(None, find_credential()).credential.key == "env-key"
     monkeypatch.setenv("QUEUEY_URL", "http://env.example, http://env2.example")
     monkeypatch.setenv("QUEUEY_APP", "env-app")
-    access = find_access()
+    access = find_access(None, find_credential())
     assert [server.base for server in access.servers] == [
         "http://env.example/v1/env-app/",
         "http://env2.example/v1/env-app/",
     ]
-    access = find_access("http://arg.example/", application="arg", key="arg-key")
-    assert (access.servers[0].base, access.key) == ("http://arg.example/v1/arg/", "arg-key")
-    assert find_access("http://arg.example/", key="").key is None
+    access = find_access("http://arg.example/", find_credential("arg-key"), application="arg")
+    assert (access.servers[0].base, access.credential.key) == ("http://arg.example/v1/arg/", "arg-key")
+    assert find_access("http://arg.example/", find_credential("")).credential.header is None
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_arguments_come_before_the_environment_before_the_profile(monkeypatch: p
 def test_the_profile_key_goes_to_the_profile_servers_only(url: str, application: str | None, key: str | None) -> None:
     """Naming another server or application leaves the profile's key behind."""
     write_profile(PROFILE)
-    assert find_access(url, application=application).key == key
+    assert find_access(url, application=application).credential.key == key
 
 
 def test_another_application_of_the_profile_server_gets_no_key() -> None:
     """The key opens its own application alone."""
     write_profile(PROFILE)
     access = find_access(application="other")
-    assert (access.servers[0].base, access.key) == ("http://127.0.0.1:5000/v1/other/", None)
+    assert (access.servers[0].base, access.credential.key) == ("http://127.0.0.1:5000/v1/other/", None)
 
 
 def test_without_any_server_the_error_says_what_to_do() -> None:
@@ -145,8 +145,8 @@ def test_a_key_that_no_header_can_carry_is_refused_unseen(key: str) -> None:
 def test_a_key_is_taken_without_surrounding_space(monkeypatch: pytest.MonkeyPatch) -> None:
     """The newline that files and shells leave behind is no part of a key."""
     monkeypatch.setenv("QUEUEY_KEY", "k3y\n")
-    access = find_access("http://127.0.0.1")
-    assert access.key == "k3y"
+    access = find_access("http://127.0.0.1", find_credential())
+    assert access.credential.header == "Application k3y"
     assert "k3y" not in repr(access)
 
 
