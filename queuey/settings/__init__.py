@@ -9,6 +9,7 @@ contradict each other refuse to start. What only the chosen store can judge is c
 
 from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_cassandra, part
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
+from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.reference import as_markdown
 from queuey.settings.removed import REMOVED, Given, refuse_removed
 from queuey.settings.secret_names import SecretName
@@ -22,6 +23,8 @@ __all__ = [
     "REMOVED",
     "Given",
     "Loaded",
+    "OwnRates",
+    "Rates",
     "SecretName",
     "Setting",
     "Settings",

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from queuey.messages import DEFAULT_TTL, MAX_TTL
+from queuey.settings.rates import Rates
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users
 
@@ -175,6 +176,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=1_024,
         ),
     ] = 16
+    rates: Annotated[
+        Rates,
+        Meta(
+            description="How many requests a second an application, and each user of it, may make in a worker; further "
+            "ones get 429. See [rates](#rates).",
+            extra={"default": "no limits"},
+        ),
+    ] = Rates()
 
     users: Annotated[
         Users,
@@ -267,7 +276,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Store": ("store", "deadline"),
     SQLITE: ("data", "sync", "readers"),
     "Messages and requests": ("default_ttl", "max_body", "max_batch_bytes", "page_bytes", "max_wait"),
-    "Capacity of a worker": ("threads", "connections", "memory", "wait_slots"),
+    "Capacity of a worker": ("threads", "connections", "memory", "wait_slots", "rates"),
     "Users of applications": ("users",),
     "Logs and metrics": ("metrics", "log_level", "log_format"),
     CASSANDRA: (

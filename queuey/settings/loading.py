@@ -20,7 +20,9 @@ from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, bare
 from queuey.settings.users import Users, read_users
 
 CONFIG = PREFIX + "CONFIG"
-OTHER_VARIABLES = frozenset({CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA"})
+OTHER_VARIABLES = frozenset(
+    {CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA", PREFIX + "TOKEN_FILE"}
+)
 """Variables of ours that are no settings: they say which service the command line speaks to."""
 _SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
 
@@ -140,7 +142,8 @@ def _convert(line: Setting, given: Given) -> object:
     except (msgspec.ValidationError, ValueError) as error:
         if kind == Users:
             raise SettingsError(f"Setting {line.name} (from {given.source}) cannot be used. {error}.") from error
-        choices = f" Choose from {', '.join(typing.get_args(kind))}." if typing.get_args(kind) else ""
+        literal = typing.get_origin(kind) is typing.Literal
+        choices = f" Choose from {', '.join(typing.get_args(kind))}." if literal else ""
         shown_value = shown(line.name, value)
         raise SettingsError(
             f"Setting {line.name} (from {given.source}) is {shown_value!r}. {error}.{choices}"

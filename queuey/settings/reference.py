@@ -24,6 +24,7 @@ def as_markdown() -> str:
         groups="\n\n".join(groups),
         level=_fields(lines["consistency.strong"]),
         catalogue=_fields(lines["consistency.catalogue"]),
+        rates=_fields(lines["rates"]),
         users=_fields_of_users(),
     )
 
@@ -96,6 +97,39 @@ a setting was removed, the message also says what to give instead.
 ## All settings
 
 {groups}
+
+## Rates
+
+Shares keep applications from disturbing each other and need no numbers. `rates` is for limits that you want to promise
+or to sell, and for users whose programs run wild. It is a table, as the [consistency levels](#consistency-levels) are:
+
+```toml
+[rates]
+application = 500
+user = 5
+user_burst = 20
+
+[rates.applications.reports]
+application = 2000
+```
+
+{rates}
+
+Each worker process counts by itself, so a service of four workers lets up to four times as many through. Requests
+without a credential, and those of monitors (`/__heartbeat__`, `/metrics`), are not counted. A long poll is one request.
+What a user asks for counts for the user and for the application.
+
+If there are limits, every answer to a caller who has one says how many requests are left (`r`) and after how many
+seconds all are there again (`t`):
+
+```
+RateLimit-Policy: "user";q=20;w=4, "application";q=500;w=1
+RateLimit: "user";r=13;t=2, "application";r=480;t=1
+```
+
+One too many gets 429 with `Retry-After`, before its body is read; nothing was done. The [Python
+client](client.md#when-something-fails) waits for so long and tries again. The headers are those of
+[draft-ietf-httpapi-ratelimit-headers-11](https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/).
 
 ## Stores
 

@@ -128,6 +128,8 @@ def _is_table(kind: Any) -> bool:  # noqa: ANN401 - a type
 def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type
     if kind == Users:
         return "table of tables"
+    if typing.get_origin(kind) is dict:
+        return "tables"
     if choices := typing.get_args(kind):
         *others, last = (f"`{choice}`" for choice in choices)
         return f"{', '.join(others)} or {last}"

@@ -33,6 +33,7 @@ from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WAIT_SLOT, Deferred, Endpoint, WouldBlock
 from queuey.web.errors import error_response
+from queuey.web.rates import RateLimits
 from queuey.web.requests import (
     ARRIVAL,
     HELD,
@@ -45,7 +46,7 @@ from queuey.web.requests import (
     announced_length,
     decode_path,
     make_environ,
-    unreadable,
+    refuse_unreadable,
 )
 from queuey.web.responses import PIECE, STALL, Environ, Header, Response, ResponseSender, Send, body_of
 from queuey.web.scheduling import ANONYMOUS, Contention, FairPool, LoopCalls, LoopScheduler, SharedQuota
@@ -64,6 +65,9 @@ TENANT = "queuey.tenant"
 """Set in the environ: the application that the request counts for."""
 RESERVED = "queuey.reserved"
 """Set in the environ of a read: bytes that its response has been counted with."""
+
+COUNTED = "queuey.counted"
+"""Set in the environ: headers that say how many more requests the caller may make."""
 
 OPERATIONS = ("/__", "/metrics")
 """Prefixes of the paths that monitors ask for, without a credential."""
@@ -90,6 +94,7 @@ class Gateway:
         stall: float = STALL,
         patience: float = PATIENCE,
         max_wait: float = MAX_WAIT,
+        rates: RateLimits | None = None,
     ) -> None:
         """Prepares the pools; their threads start with the loop.
 
@@ -105,8 +110,10 @@ class Gateway:
             stall: Seconds within which a client has to take a piece of a long response.
             patience: Seconds that a read waits for the one before it, where reads take turns.
             max_wait: Seconds that a request waits for a thread and for memory.
+            rates: How many requests callers may make; None: any number.
         """
         self._deadline = deadline
+        self._rates = rates
         self._patience = patience
         self._max_wait = min(deadline, max_wait)
         self._application: Application = application
@@ -155,7 +162,9 @@ class Gateway:
         environ, foreign = make_environ(scope)
         try:
             environ["PATH_INFO"] = decode_path(scope["raw_path"])
-            response = await self._respond(environ, receive, foreign)
+            if foreign:
+                refuse_unreadable(foreign)
+            response = await self._respond(environ, receive)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, environ)
             self._metrics.observe(NAME, response.status, 0.0)
@@ -164,15 +173,17 @@ class Gateway:
                 environ.pop("wsgi.input", None)
                 self._change_memory(environ[TENANT], -environ.pop(HELD))
         reserved = environ.get(RESERVED, 0)
+        if self._rates is not None and COUNTED in environ:
+            response.headers += environ[COUNTED]
         await self._sender.send(
             response, send, environ.get(TENANT, ANONYMOUS), reserved, head=scope["method"] == "HEAD"
         )
 
-    async def _respond(self, environ: Environ, receive: Receive, foreign: list[str]) -> Response:
-        if foreign:
-            raise unreadable(foreign)
+    async def _respond(self, environ: Environ, receive: Receive) -> Response:
         method = environ["REQUEST_METHOD"]
         tenant = self._find_tenant(environ)
+        if self._rates is not None and environ["PATH_INFO"].startswith("/v1/"):
+            tenant = await self._count(self._rates, environ, tenant)
         if tenant in {ANONYMOUS, MONITORS} and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
             if method in {"POST", "PUT"}:
@@ -208,6 +219,23 @@ class Gateway:
             if tenant != self._contention.last:
                 self._contention.saw(tenant)
         environ[TENANT] = tenant
+        return tenant
+
+    async def _count(self, rates: RateLimits, environ: Environ, tenant: str) -> str:
+        """Counts a request for its caller, who is looked up first if need be; returns whom it counts for.
+
+        Raises:
+            TooManyRequests: It is one too many.
+        """
+        caller = self._authorization.seen(environ)
+        if caller is None:
+            await self._threads.run(ANONYMOUS, partial(self._authorization.know, environ), computes=True)
+            tenant = self._find_tenant(environ)
+            caller = self._authorization.seen(environ)
+        if caller is not None and not caller.anonymous:
+            environ[COUNTED], refusal = rates.count(caller)
+            if refusal is not None:
+                raise refusal
         return tenant
 
     def _computing(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from contextlib import suppress
 
-from queuey.access import Action, Caller, allowed, concerns, lacking
+from queuey.access import ANYBODY, Action, Caller, allowed, concerns, lacking
 from queuey.errors import NotAllowed, QueueNotFound, QueueyError
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
@@ -47,6 +47,19 @@ class Authorization:
         """
         header = environ.get("HTTP_AUTHORIZATION")
         return ANONYMOUS if header is None else self._authenticate.seen(header)
+
+    def seen(self, environ: Environ) -> Caller | None:
+        """Returns the caller as it was last known, which says whom a request counts for, not whether it is let in.
+
+        None: its credential has not been looked at, or is not valid.
+        """
+        header = environ.get("HTTP_AUTHORIZATION")
+        return ANYBODY if header is None else self._authenticate.seen_caller(header)
+
+    def know(self, environ: Environ) -> None:
+        """Brings the caller into memory. What is wrong with its credential shows when the request is handled."""
+        with suppress(QueueyError):
+            self.caller(environ)
 
     def find(self, environ: Environ, match: dict[str, str]) -> Queue:
         """Looks up the queue that the path names; it comes before everything else.

@@ -15,7 +15,7 @@ import asyncio
 import io
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, unquote_plus, unquote_to_bytes
 
 import msgspec
@@ -101,9 +101,9 @@ def make_environ(scope: Scope) -> tuple[Environ, list[str]]:
     return environ, foreign
 
 
-def unreadable(names: list[str]) -> InvalidRequest:
-    """Returns the error of headers that cannot be read."""
-    return InvalidRequest(dict.fromkeys(names, "Is not ASCII; a batch takes any text"))
+def refuse_unreadable(names: list[str]) -> NoReturn:
+    """Raises the error of headers that cannot be read."""
+    raise InvalidRequest(dict.fromkeys(names, "Is not ASCII; a batch takes any text"))
 
 
 def announced_length(environ: Environ) -> int | None:

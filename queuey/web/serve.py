@@ -231,6 +231,7 @@ def run_worker(
     told: Told = opened.app.registry.told  # type: ignore[attr-defined] # Pyramid's router
     told.join(identity._replace(number=number))
     from queuey.web.asgi_gateway import Gateway  # noqa: PLC0415 - not in the parent process
+    from queuey.web.rates import RateLimits  # noqa: PLC0415 - the same
 
     gateway = Gateway(
         opened.app,
@@ -240,6 +241,7 @@ def run_worker(
         deadline=settings.deadline,
         memory=settings.memory,
         page_bytes=settings.page_bytes,
+        rates=RateLimits(settings.rates) if settings.rates.any else None,
     )
     # Many objects are made and dropped with each request; what is there by now lives as long as the process.
     gc.collect()

@@ -121,6 +121,11 @@ class Authenticator:
         known = self._known.get(_key(header))
         return None if known is None else known[0].tenant
 
+    def seen_caller(self, header: str) -> Caller | None:
+        """Returns the caller as it was last known; see :meth:`seen`."""
+        known = self._known.get(_key(header))
+        return None if known is None else known[0]
+
     def _read(self, header: str) -> Caller:
         credentials = []
         for part in header.split(";"):

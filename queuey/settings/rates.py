@@ -1,0 +1,85 @@
+"""The setting ``rates``: how many requests a second callers may make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+SLOWEST = 0.001
+"""Requests a second; what is slower is a mistake."""
+
+_RATE = Meta(
+    description="Requests a second that an application may make in a worker, its users' included; 0: any number.",
+    ge=0,
+    le=1_000_000,
+)
+_BURST = Meta(
+    description="Requests that it may make at once after a pause; 0: as many as in a second, at least one.",
+    ge=0,
+    le=1_000_000,
+)
+_USER_RATE = Meta(description="The same for each user of an application.", ge=0, le=1_000_000)
+_USER_BURST = Meta(description="The same for each user.", ge=0, le=1_000_000)
+
+
+class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an application has in place of what all have; a field that is not given is that of all."""
+
+    application: Annotated[float, _RATE] | None = None
+    application_burst: Annotated[int, _BURST] | None = None
+    user: Annotated[float, _USER_RATE] | None = None
+    user_burst: Annotated[int, _USER_BURST] | None = None
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests a second callers may make."""
+
+    application: Annotated[float, _RATE] = 0.0
+    application_burst: Annotated[int, _BURST] = 0
+    user: Annotated[float, _USER_RATE] = 0.0
+    user_burst: Annotated[int, _USER_BURST] = 0
+    applications: Annotated[
+        dict[str, OwnRates],
+        Meta(
+            description="Only in a file: tables with these fields for single applications.",
+            extra={"default": "none"},
+        ),
+    ] = {}
+
+    def of(self, application: str) -> Rates:
+        """Returns what holds for an application."""
+        own = self.applications.get(application)
+        if own is None:
+            return self
+        return msgspec.structs.replace(self, **{name: value for name, value in _given(own) if value is not None})
+
+    def rate(self, kind: Literal["application", "user"]) -> tuple[float, int]:
+        """Returns requests a second, of which 0 is no limit, and how many at once."""
+        rate, burst = (
+            (self.application, self.application_burst) if kind == "application" else (self.user, self.user_burst)
+        )
+        return rate, burst or max(1, int(rate))
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any limit."""
+        return any(rates.application or rates.user for rates in (self, *map(self.of, self.applications)))
+
+    def mistakes(self) -> Iterator[str]:
+        """Says what is wrong with fields that fit by themselves."""
+        for where, rates in (("", self), *((f"applications.{name}.", self.of(name)) for name in self.applications)):
+            for kind, rate, burst in (
+                ("application", rates.application, rates.application_burst),
+                ("user", rates.user, rates.user_burst),
+            ):
+                if 0 < rate < SLOWEST:
+                    yield f"{where}{kind} {rate}, which must be 0 or at least {SLOWEST}"
+                if burst and not rate:
+                    yield f"{where}{kind}_burst, which says nothing without {kind} beside it"
+
+
+def _given(own: OwnRates) -> Iterator[tuple[str, float | None]]:
+    return ((name, getattr(own, name)) for name in own.__struct_fields__)

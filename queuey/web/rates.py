@@ -1,0 +1,153 @@
+"""How many requests a second an application or a user may make: token buckets, in the memory of this process.
+
+A bucket of ``burst`` tokens is filled with ``rate`` tokens a second, and each request takes one out (Turner, "New
+directions in communications", IEEE Communications Magazine 24/10, 1986, as the leaky bucket; RFC 2697 has it as a
+meter). A bucket is kept as one number, the time at which it will be full again, as in the virtual scheduling
+algorithm of ITU-T I.371. A full bucket is like one that was never there, so it need not be kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from time import monotonic
+from typing import NamedTuple
+
+from queuey.access import Caller
+from queuey.errors import TooManyRequests
+from queuey.settings import Rates
+from queuey.web.responses import Header
+
+MOST = 16_384
+"""Buckets of users that are kept, and of applications."""
+
+
+class Rate(NamedTuple):
+    """What a bucket gets and holds."""
+
+    rate: float
+    burst: int
+
+
+class Bucket(NamedTuple):
+    """What a request found.
+
+    Attributes:
+        left: Tokens after the request.
+        full: Seconds until the bucket is full again.
+        wait: Seconds until there is a token; 0: the request takes one.
+    """
+
+    left: int
+    full: float
+    wait: float
+
+
+class _Found(NamedTuple):
+    """A bucket of a caller: the kind of limit, whose it is, its rate, and its state."""
+
+    kind: str
+    name: str
+    rate: Rate
+    bucket: Bucket
+
+
+class Buckets:
+    """Buckets by the name of whoever they are for.
+
+    Beyond ``most``, the quarter that is nearest to full is dropped, full ones first: those begin anew with what they
+    nearly had.
+
+    Args:
+        most: How many are kept.
+    """
+
+    __slots__ = ("_full_at", "_most")
+
+    def __init__(self, most: int = MOST) -> None:
+        self._full_at: dict[str, float] = {}
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._full_at)
+
+    def look(self, name: str, rate: Rate, now: float) -> Bucket:
+        """Returns what a request would find, and takes nothing."""
+        full = max(self._full_at.get(name, now) - now, 0.0)
+        after = full + 1 / rate.rate
+        wait = after - rate.burst / rate.rate
+        # A billionth is no more than what rounding may add up to.
+        if wait > 1e-9:  # noqa: PLR2004 - said above
+            return Bucket(0, full, wait)
+        return Bucket(int((rate.burst / rate.rate - after) * rate.rate + 1e-6), after, 0.0)
+
+    def take(self, name: str, bucket: Bucket, now: float) -> None:
+        """Takes a token out, as :meth:`look` found it."""
+        if len(self._full_at) >= self._most and name not in self._full_at:
+            for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._most // 4)]:
+                del self._full_at[dropped]
+        self._full_at[name] = now + bucket.full
+
+
+class RateLimits:
+    """The buckets of a process. Used in one thread.
+
+    Args:
+        rates: The setting.
+        clock: Seconds.
+        most: Buckets of each kind.
+    """
+
+    def __init__(self, rates: Rates, *, clock: Callable[[], float] = monotonic, most: int = MOST) -> None:
+        self._rates = rates
+        self._clock = clock
+        self._buckets = {"application": Buckets(most), "user": Buckets(most)}
+
+    def count(self, caller: Caller) -> tuple[tuple[Header, ...], TooManyRequests | None]:
+        """Counts a request, for the caller's application and, if it is a user, for that user.
+
+        Returns:
+            The headers that tell the caller how many more it may make; and an error if this is one too many. Then
+            nothing is taken out of any bucket.
+        """
+        application = caller.tenant.removeprefix("app:")
+        rates = self._rates.of(application)
+        users = [name for name in caller.names if not name.startswith("app:")]
+        now = self._clock()
+        found: list[_Found] = []
+        if rates.user and users:
+            self._look(found, "user", f"{application} {min(users)}", Rate(*rates.rate("user")), now)
+        if rates.application:
+            self._look(found, "application", application, Rate(*rates.rate("application")), now)
+        headers = _headers(found)
+        for each in found:
+            if each.bucket.wait:
+                return headers, _refusal(each)
+        for each in found:
+            self._buckets[each.kind].take(each.name, each.bucket, now)
+        return headers, None
+
+    def _look(self, found: list[_Found], kind: str, name: str, rate: Rate, now: float) -> None:
+        found.append(_Found(kind, name, rate, self._buckets[kind].look(name, rate, now)))
+
+
+def _headers(found: list[_Found]) -> tuple[Header, ...]:
+    """Returns the headers of draft-ietf-httpapi-ratelimit-headers-11.
+
+    The window of a policy is the time in which an empty bucket becomes full.
+    """
+    if not found:
+        return ()
+    policies = (f'"{kind}";q={rate.burst};w={math.ceil(rate.burst / rate.rate)}' for kind, _, rate, _ in found)
+    states = (f'"{kind}";r={bucket.left};t={math.ceil(bucket.full)}' for kind, _, _, bucket in found)
+    return (("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states)))
+
+
+def _refusal(found: _Found) -> TooManyRequests:
+    seconds = math.ceil(found.bucket.wait)
+    error = TooManyRequests(
+        f"Too many requests of this {found.kind}: it may make {found.rate.rate:g} a second, {found.rate.burst} at once."
+        f" Try again after {seconds} s."
+    )
+    error.retry_after = seconds
+    return error

@@ -1,0 +1,165 @@
+"""How many requests callers may make: the buckets, whose they are, and how the setting is read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import settings
+from queuey.access import Caller
+from queuey.errors import SettingsError
+from queuey.settings import OwnRates, Rates
+from queuey.web.rates import Buckets, Rate, RateLimits
+
+SHOP = Caller(names=frozenset({"app:shop"}), tenant="app:shop")
+NEWS = Caller(names=frozenset({"app:news"}), tenant="app:news")
+ANN = Caller(names=frozenset({"user:shop:x.ann"}), tenant="app:shop")
+BOB = Caller(names=frozenset({"user:shop:x.bob"}), tenant="app:shop")
+
+
+class Clock:
+    """A clock that a test turns."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Gives the time."""
+        return self.now
+
+
+def passed(limits: RateLimits, caller: Caller, count: int) -> int:
+    """How many of so many requests are let through."""
+    return sum(limits.count(caller)[1] is None for _ in range(count))
+
+
+@given(
+    st.sampled_from([0.001, 0.3, 1.0, 3.0, 7.7, 1000.0]),
+    st.integers(1, 20),
+    st.lists(st.floats(0, 5), min_size=1, max_size=200),
+)
+def test_a_bucket_lets_through_what_was_promised_and_no_more(rate: float, burst: int, pauses: list[float]) -> None:
+    """From any moment on at most burst + rate * seconds requests pass; one is refused only if there is no token."""
+    buckets, now, tokens = Buckets(), 0.0, float(burst)
+    times: list[float] = []
+    for pause in pauses:
+        now += pause
+        tokens = min(burst, tokens + pause * rate)
+        found = buckets.look("a", Rate(rate, burst), now)
+        if found.wait:
+            assert tokens < 1 + 1e-6
+            assert found.wait == pytest.approx((1 - tokens) / rate, rel=1e-3, abs=1e-6)
+            assert found.left == 0
+            continue
+        buckets.take("a", found, now)
+        tokens -= 1
+        assert tokens > -1e-6
+        assert found.left == pytest.approx(tokens, abs=1 + 1e-6)
+        assert found.full == pytest.approx((burst - tokens) / rate, rel=1e-3, abs=1e-6)
+        times.append(now)
+    for begin in range(len(times)):
+        for end in range(begin, len(times)):
+            assert end - begin + 1 <= burst + rate * (times[end] - times[begin]) + 1e-6
+
+
+def test_a_bucket_is_full_after_a_pause_and_never_more_than_full() -> None:
+    """Idling saves up a burst and no more."""
+    clock = Clock()
+    limits = RateLimits(Rates(application=2, application_burst=5), clock=clock)
+    assert passed(limits, SHOP, 9) == 5
+    clock.now += 1
+    assert passed(limits, SHOP, 9) == 2
+    clock.now += 1000
+    assert passed(limits, SHOP, 9) == 5
+
+
+def test_each_application_and_each_user_has_a_bucket() -> None:
+    """What one asks for costs no other; what users ask for costs their application as well."""
+    limits = RateLimits(Rates(application=5, user=2), clock=Clock())
+    assert passed(limits, ANN, 9) == 2
+    assert passed(limits, BOB, 9) == 2
+    assert passed(limits, SHOP, 9) == 1
+    assert passed(limits, NEWS, 9) == 5
+    assert passed(limits, BOB, 9) == 0
+
+
+def test_who_is_over_the_own_limit_takes_nothing_from_the_application() -> None:
+    """A user's refused requests leave the application's tokens where they are."""
+    limits = RateLimits(Rates(application=10, user=2), clock=Clock())
+    assert passed(limits, ANN, 1000) == 2
+    assert passed(limits, SHOP, 99) == 8
+
+
+def test_headers_say_what_is_left_and_a_refusal_when_to_come_again() -> None:
+    """They have the forms of structured fields, a member for each limit that the caller has."""
+    clock = Clock()
+    limits = RateLimits(Rates(application=500, user=5, user_burst=20), clock=clock)
+    headers, refusal = limits.count(ANN)
+    assert refusal is None
+    assert headers == (
+        ("RateLimit-Policy", '"user";q=20;w=4, "application";q=500;w=1'),
+        ("RateLimit", '"user";r=19;t=1, "application";r=499;t=1'),
+    )
+    assert limits.count(SHOP)[0][1] == ("RateLimit", '"application";r=498;t=1')
+    slow = RateLimits(Rates(user=0.1), clock=clock)
+    slow.count(ANN)
+    clock.now += 1
+    headers, refusal = slow.count(ANN)
+    assert dict(headers)["RateLimit"] == '"user";r=0;t=9'
+    assert refusal is not None
+    assert refusal.retry_after == 9
+    assert str(refusal) == "Too many requests of this user: it may make 0.1 a second, 1 at once. Try again after 9 s."
+    assert slow.count(SHOP) == ((), None)
+
+
+def test_buckets_are_bounded_and_the_fullest_go_first() -> None:
+    """A flood of users keeps nobody who is near an empty bucket from being known, and takes no more memory."""
+    clock = Clock()
+    buckets, rate = Buckets(most=100), Rate(1, 10)
+    for _ in range(10):
+        buckets.take("greedy", buckets.look("greedy", rate, clock.now), clock.now)
+    for number in range(1000):
+        buckets.take(f"user {number}", buckets.look(f"user {number}", rate, clock.now), clock.now)
+        assert len(buckets) <= 100
+    assert buckets.look("greedy", rate, clock.now).wait > 0
+
+
+def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> None:
+    """A field that an application does not have is that of all; on a command line it is written as other tables are."""
+    path = tmp_path / "q.toml"
+    path.write_text("[rates]\napplication = 500\nuser = 5\n[rates.applications.shop]\nuser = 50\nuser_burst = 70\n")
+    rates = settings.load({}, {}, config=path).settings.rates
+    assert rates == Rates(application=500, user=5, applications={"shop": OwnRates(user=50, user_burst=70)})
+    assert (rates.of("shop").rate("application"), rates.of("shop").rate("user")) == ((500, 500), (50, 70))
+    assert rates.of("news").rate("user") == (5, 5)
+    assert settings.load({"rates": "user=0.5"}, {"QUEUEY_RATES": "user=9,application=3"}).settings.rates == Rates(
+        application=3, user=0.5
+    )
+    assert rates.any
+    assert Rates(applications={"shop": OwnRates(user=1)}).any
+    assert not settings.load({}, {}).settings.rates.any
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[rates]\nuser = -1", "rates.user (from PATH) is '-1'"),
+        ("[rates]\nuser = 1e-9", "user 1e-09, which must be 0 or at least 0.001. (rates from PATH)"),
+        ("[rates]\nuser_burst = 5", "user_burst, which says nothing without user beside it. (rates from PATH)"),
+        ("[rates]\nusers = 5", "Unknown setting rates.users in PATH. Is rates.user meant?"),
+        ("[rates.applications.shop]\nusers = 5", "`users`"),
+        ("[rates.applications.shop]\nuser_burst = 5", "applications.shop.user_burst, which says nothing without user"),
+        ("[rates.applications]\nshop = 5", "rates.applications (from PATH)"),
+        ("rates = 5", "Expected fields as in"),
+    ],
+)
+def test_rates_that_cannot_be_meant_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    """The error names the field and what is wrong with it."""
+    path = tmp_path / "q.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=re.escape(message.replace("PATH", str(path)))):
+        settings.load({}, {}, config=path)

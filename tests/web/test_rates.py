@@ -1,0 +1,93 @@
+"""Rate limits, asked as the server asks: who is counted, and what a refused request costs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from queuey.settings import Rates
+from queuey.web.asgi_gateway import Gateway
+from queuey.web.rates import RateLimits
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.test_asgi_gateway import Request, Run, running
+
+
+def limited(app: Any, **rates: Any) -> Run:  # noqa: ANN401 - a WSGI application, and fields
+    """Returns what runs a coroutine with a gateway that has these limits, whose clock stands still."""
+    return running(app, rates=RateLimits(Rates(**rates), clock=lambda: 1000.0))
+
+
+def test_one_too_many_is_refused_before_its_body_is_read(app: Any, owner: Caller) -> None:  # noqa: ANN401
+    """The first answers say what is left; the next is 429 with when to come again, and nothing of it was taken in."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        for left in (1, 0):
+            reply = await Request(body=b"hello").to(gateway)
+            assert reply.status == 201
+            assert reply.headers["RateLimit-Policy"] == '"application";q=2;w=4'
+            assert reply.headers["RateLimit"].startswith(f'"application";r={left};t=')
+        request = Request(body=[b"never read"])
+        reply = await request.to(gateway)
+        assert request.pieces == [b"never read"]
+        assert reply.status == 429
+        assert (reply.headers["Retry-After"], reply.json["outcome"]) == ("2", "none")
+        assert reply.headers["RateLimit"] == '"application";r=0;t=4'
+        assert reply.json["error_msg"]["TooManyRequests"].startswith("Too many requests of this application: it may ")
+
+    limited(app, application=0.5, application_burst=2)(work)
+    assert [message["body"] for message in owner.get("q").messages] == ["hello", "hello"]
+
+
+def test_every_request_of_a_new_credential_counts(app: Any, owner: Caller) -> None:  # noqa: ANN401
+    """A caller who has not been seen before is looked up before its request is counted, whatever the method."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> list[int]:
+        replies = [await Request("GET").to(gateway) for _ in range(3)]
+        return [reply.status for reply in replies]
+
+    assert limited(app, application=1)(work) == [200, 429, 429]
+
+
+def test_others_and_monitors_are_not_disturbed(app: Any, owner: Caller) -> None:  # noqa: ANN401
+    """Another application has a bucket of its own; monitors and callers without a credential have none."""
+    owner.create("q", type="public")
+
+    async def work(gateway: Gateway) -> None:
+        async def ask(path: str, *headers: tuple[str, str]) -> int:
+            request = Request("GET", path)
+            request.headers = list(headers)
+            return (await request.to(gateway)).status
+
+        mine, other = (("authorization", f"Application {key}") for key in (KEY, GUEST_KEY))
+        assert [await ask("/v1/queuey/q", mine) for _ in range(2)] == [200, 429]
+        assert [await ask("/v1/queuey/q", other) for _ in range(2)] == [200, 429]
+        assert [await ask("/v1/queuey/q") for _ in range(3)] == [200] * 3
+        assert [await ask("/__heartbeat__", mine) for _ in range(3)] == [200] * 3
+        assert [await ask("/v1/queuey/q", ("authorization", "Application unknown")) for _ in range(3)] == [401] * 3
+
+    limited(app, application=1)(work)
+
+
+def test_a_refused_request_needs_no_thread(app: Any, owner: Caller) -> None:  # noqa: ANN401
+    """While all threads are busy, a request that is one too many is answered at once."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        assert (await Request(body=b"x").to(gateway)).status == 201
+        release = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def hold() -> None:
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
+
+        held = [asyncio.create_task(gateway._threads.run("another", hold)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert (await Request("DELETE", "/v1/queuey/q").to(gateway)).status == 429
+        assert not any(task.done() for task in held)
+        release.set()
+        await asyncio.gather(*held)
+
+    limited(app, application=1)(work)
