@@ -33,10 +33,18 @@ _OPTIONS = {
             rich_help_panel=_PANEL,
         ),
     ],
+    "token_file": Annotated[
+        Path | None,
+        typer.Option(
+            help="File with a user's token, in place of a key.",
+            show_default="$QUEUEY_TOKEN_FILE",
+            rich_help_panel=_PANEL,
+        ),
+    ],
     "profile": Annotated[
         Path | None,
         typer.Option(
-            help="File with all three, as written by queuey serve.",
+            help="File with address, application and key, as written by queuey serve.",
             show_default="$QUEUEY_PROFILE or the user's",
             rich_help_panel=_PANEL,
         ),
@@ -49,6 +57,11 @@ _OPTIONS = {
     ],
 }
 
+
+_USERS = (
+    "a user's token opens the queues that the application gave to this user, by their names, and lists none;"
+    " to list, create, change, purge or delete queues use a key of the application (--key)"
+)
 
 _RECEIPTS = Annotated[
     Path | None,
@@ -78,17 +91,22 @@ def _connected(command: Callable[..., None], options: Mapping[str, Any]) -> Call
     ]
 
     def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
-        from queuey.client import Client
+        from queuey.client import Client, NotAllowed
 
-        url, app, key, profile, ca = (values.pop(option) for option in _OPTIONS)
+        url, app, key, token_file, profile, ca = (values.pop(option) for option in _OPTIONS)
         if profile is not None:
             # The client looks for the profile where this variable says.
             os.environ["QUEUEY_PROFILE"] = str(profile)
         receipts = values.pop("receipts", None)
         ca = ca or os.environ.get("QUEUEY_CA") or None
         verify = True if ca is None else str(ca)
-        with Client(url, key=key, application=app, verify=verify, receipts=receipts) as client:
-            command(**{first.name: client}, **values)
+        with Client(url, key=key, token_file=token_file, application=app, verify=verify, receipts=receipts) as client:
+            try:
+                command(**{first.name: client}, **values)
+            except NotAllowed as error:
+                if client.scheme not in {"Application", None}:
+                    error.add_note(_USERS)
+                raise
 
     run.__doc__ = command.__doc__
     keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]

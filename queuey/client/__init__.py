@@ -64,6 +64,7 @@ from queuey.client.retry import RetryPolicy
 from queuey.client.send_calls import Outgoing, SendOptions
 from queuey.client.sync import Client
 from queuey.client.tokens import Token
+from queuey.user_queues import queue_name, user_name
 
 __all__ = [
     "EARLIEST",
@@ -127,5 +128,7 @@ __all__ = [
     "id_after",
     "id_before",
     "order_of",
+    "queue_name",
     "time_of",
+    "user_name",
 ]

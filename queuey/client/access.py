@@ -45,6 +45,13 @@ class Credential(msgspec.Struct, frozen=True):
         return f"Credential({', '.join(f'{name}=...' for name in given)})"
 
     @property
+    def shown(self) -> str | None:
+        """The scheme of the header that goes out; None: there is no credential."""
+        if self.key is not None:
+            return "Application"
+        return None if self.token is None and self.source is None else self.scheme
+
+    @property
     def header(self) -> str | None:
         """The Authorization header, where it is always the same; None: there is none, or it comes from the source."""
         if self.key is not None:

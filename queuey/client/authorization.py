@@ -18,9 +18,13 @@ class Authorization:
     Args:
         credential: What the client was given.
         clock: Seconds since 1970.
+
+    Attributes:
+        scheme: See :attr:`queuey.client.Client.scheme`.
     """
 
     def __init__(self, credential: Credential, clock: Callable[[], float] = time.time) -> None:
+        self.scheme = credential.shown
         self._fixed = credential.header
         self._source: Source | None = credential.source
         self._kept = Kept(credential.scheme, clock)
@@ -70,6 +74,7 @@ class AsyncAuthorization:
     """:class:`Authorization` for async code. What may take its time is asked in a thread, so that the loop goes on."""
 
     def __init__(self, credential: Credential, clock: Callable[[], float] = time.time) -> None:
+        self.scheme = credential.shown
         self._fixed = credential.header
         self._source: Source | None = credential.source
         self._kept = Kept(credential.scheme, clock)

@@ -156,6 +156,11 @@ class Client:
         """The application that the client speaks for."""
         return self.servers[0].application
 
+    @property
+    def scheme(self) -> str | None:
+        """How it shows whose client it is: ``Application`` (a key), ``Bearer``, ``BrowserID``; None: not at all."""
+        return self._authorization.scheme
+
     # -- queues
 
     def create_queue(self, name: str | None = None, **fields: Unpack[QueueFields]) -> CreatedQueue:

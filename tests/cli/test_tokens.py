@@ -1,0 +1,74 @@
+"""Commands with a user's token in place of a key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client
+from tests.commands import Run
+
+PROFILE = """url = "http://127.0.0.1:{port}"\napplication = "acme"\n{last}\n"""
+
+
+@contextmanager
+def refusing(seen: list[str]) -> Iterator[int]:
+    """A server on this machine that notes what is shown to it and allows nothing; gives its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers.get("Authorization", "none"))
+            self.send_response(403)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Stays silent."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_a_token_is_taken_from_the_option_the_variable_or_the_profile(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever names the file, its token is shown, and a user who may not list is told what a token is good for."""
+    (tmp_path / "token").write_text("t0ken\n")
+    seen: list[str] = []
+    with refusing(seen) as port:
+        profile = tmp_path / "profile.toml"
+        profile.write_text(PROFILE.format(port=port, last='token_file = "token"'))
+        profile.chmod(0o600)
+        ended = run("queue", "list", "--profile", str(profile))
+        where = ("--url", f"http://127.0.0.1:{port}/v1/acme/")
+        assert run("read", "inbox", *where, "--token-file", str(tmp_path / "token")).code == 1
+        monkeypatch.setenv("QUEUEY_TOKEN_FILE", str(tmp_path / "token"))
+        assert run("read", "inbox", *where).code == 1
+        monkeypatch.delenv("QUEUEY_TOKEN_FILE")
+        by_key = run("queue", "list", *where, "--key", "k")
+    assert seen == ["Bearer t0ken"] * 3 + ["Application k"]
+    assert (ended.code, ended.text) == (1, "")
+    assert "a user's token opens the queues that the application gave to this user, by their names" in ended.err
+    assert "t0ken" not in ended.err
+    assert "token" not in by_key.err
+
+
+def test_a_key_beside_a_token_file_is_wrong_usage(run: Run) -> None:
+    """Both are named, and nothing is sent."""
+    ended = run("read", "orders", "--key", "k", "--token-file", "t")
+    assert (ended.code, ended.text) == (2, "")
+    assert "key and token_file are both given" in ended.err
+
+
+def test_a_token_file_that_is_not_there_is_named(run: Run, client: Client, tmp_path: Path) -> None:
+    """The error says which file it is and why it cannot be read."""
+    ended = run("send", client.create_queue().name, "x", "--token-file", str(tmp_path / "none"))
+    assert ended.code == 1
+    assert f"token_file {tmp_path / 'none'} cannot be read: No such file or directory" in ended.err
