@@ -74,6 +74,12 @@ def busy(retry_after: int | None = None, **fields: object) -> httpx2.Response:
     return httpx2.Response(503, json=body, headers=headers)
 
 
+def too_many(retry_after: int, **fields: object) -> httpx2.Response:
+    """Answers 429."""
+    body = {"status": "error", "error_msg": {"TooManyRequests": "too many"}, **fields}
+    return httpx2.Response(429, json=body, headers={"retry-after": str(retry_after)})
+
+
 class Script:
     """Replies in order, the last one for ever, and what was asked and slept meanwhile."""
 

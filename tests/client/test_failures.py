@@ -17,10 +17,25 @@ from queuey.client import (
     OffsetConflict,
     QueueNotFound,
     RetryPolicy,
+    ServerError,
     ServiceUnavailable,
 )
 from tests.client.conftest import Connect
-from tests.client.scripted import KEY, ONE, TWO, Reply, Script, broken, busy, message_id, ok, page, receipts, refused
+from tests.client.scripted import (
+    KEY,
+    ONE,
+    TWO,
+    Reply,
+    Script,
+    broken,
+    busy,
+    message_id,
+    ok,
+    page,
+    receipts,
+    refused,
+    too_many,
+)
 from tests.client.scripted import silent as no_answer
 
 BOTH = f"{ONE},{TWO}"
@@ -132,6 +147,17 @@ def test_retry_after_is_respected_with_a_cap(connect: Connect) -> None:
     script = Script(busy(7), busy(3600), page(1))
     connect(script, retry=RetryPolicy(base=1, retry_after_cap=20)).read("q")
     assert script.slept == [7 + 1, 20 + 2]
+
+
+def test_too_many_requests_are_sent_again_when_the_server_says(connect: Connect) -> None:
+    """A 429 that vouches that nothing was done delays a write and does not fail it; any other may have been done."""
+    script = Script(too_many(9, outcome="none"), receipts())
+    connect(script).send("q", "a")
+    assert len(script.slept) == 1
+    assert 9 <= script.slept[0] < 10
+    with pytest.raises(ServerError):
+        connect(script := Script(too_many(9))).send("q", "a")
+    assert len(script.requests) == 1
 
 
 def test_retry_after_may_be_a_date(connect: Connect) -> None:
