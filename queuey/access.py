@@ -71,6 +71,10 @@ def owner_name(application: str) -> str:
     return f"app:{application}"
 
 
+USERS_OF = "users of "
+"""Begins the tenant that all users of an application are together."""
+
+
 def name_within(application: str, name: str) -> str:
     """Returns the name of somebody who is known by it to one application alone, as that application's users are."""
     return f"{application} {name}"

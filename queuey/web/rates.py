@@ -13,7 +13,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
 
-from queuey.access import Caller
+from queuey.access import USERS_OF, Caller, owner_name
 from queuey.errors import TooManyRequests
 from queuey.settings import Rates
 from queuey.web.responses import Header
@@ -110,13 +110,13 @@ class RateLimits:
             The headers that tell the caller how many more it may make; and an error if this is one too many. Then
             nothing is taken out of any bucket.
         """
-        application = caller.tenant.removeprefix("app:")
+        application = caller.tenant.removeprefix(owner_name("")).removeprefix(USERS_OF)
         rates = self._rates.of(application)
-        users = [name for name in caller.names if not name.startswith("app:")]
+        users = [name for name in caller.names if not name.startswith(owner_name(""))]
         now = self._clock()
         found: list[_Found] = []
         if rates.user and users:
-            self._look(found, "user", f"{application} {min(users)}", Rate(*rates.rate("user")), now)
+            self._look(found, "user", min(users), Rate(*rates.rate("user")), now)
         if rates.application:
             self._look(found, "application", application, Rate(*rates.rate("application")), now)
         headers = _headers(found)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from queuey.storage.sqlite import check
-from tests.pages import Block, Reader, blocks
+from tests.issuer import Issuer, serving
+from tests.pages import ROOT, Block, Reader, blocks
 from tests.served import Served
 
 
@@ -28,6 +29,33 @@ def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             reader.run(page, block)
         with served.client() as client:
             assert list(client.queue_names()) == []
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command and program of the tutorial about users does what the text says, with tokens of an issuer."""
+    page = "docs/users.md"
+    tutorial = (ROOT / page).read_text().partition("\n## Reference\n")[0].count("\n")
+    settings, serve, *rest = (block for block in blocks(page) if block.line < tutorial)
+    assert serve.text == "queuey serve --config queuey.toml\n"
+    assert {block.language for block in rest} == {"python", "sh"}
+    issuer = Issuer()
+    with serving(issuer.published()) as keys:
+        text = settings.text.replace("https://accounts.example.org/keys", keys.url)
+        assert keys.url in text
+        (tmp_path / "queuey.toml").write_text(text)
+        with Served(tmp_path, ["--config", str(tmp_path / "queuey.toml")]) as served:
+            monkeypatch.chdir(tmp_path)
+            monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
+            (tmp_path / "ann.token").write_text(issuer.token("ann", aud="queuey"))
+            reader = Reader(served, tmp_path)
+            printed = ""
+            for block in rest:
+                here = block._replace(
+                    text=block.text.replace("http://127.0.0.1:5000/", f"http://127.0.0.1:{served.port}/")
+                )
+                printed += reader.run(page, here)
+            assert printed.count("Your parcel arrives today.") == 2
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

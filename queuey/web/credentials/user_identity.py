@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from queuey.access import Grant, name_within
+from queuey.access import USERS_OF, Grant, name_within
 from queuey.settings import UserIssuer
 from queuey.user_queues import queue_name
 from queuey.web.credentials import Identity
@@ -26,7 +26,7 @@ def identity_of(users: Iterable[tuple[str, UserIssuer, str]], expires: float) ->
             for application, issuer, user in users
             for pattern, verbs in issuer.queues.items()
         ),
-        tenant=min(f"users of {application}" for application, _, _ in users),
+        tenant=min(f"{USERS_OF}{application}" for application, _, _ in users),
         expires=expires,
     )
 
