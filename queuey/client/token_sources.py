@@ -50,7 +50,7 @@ class Asked(Source):
         from anyio.to_thread import run_sync  # noqa: PLC0415 - only async code pays for it
 
         with self._named():
-            given = self._ask() if self._is_async else await run_sync(self._ask)
+            given = self._ask() if self._is_async else await run_sync(self._ask, abandon_on_cancel=True)
             if inspect.isawaitable(given):
                 given = await given
         return self._token(given)

@@ -101,7 +101,7 @@ class Source(ABC):
         """Is :meth:`ask` for async code: the event loop goes on meanwhile."""
         from anyio.to_thread import run_sync  # noqa: PLC0415 - whoever has no source does without it
 
-        return await run_sync(self.ask)
+        return await run_sync(self.ask, abandon_on_cancel=True)
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -201,6 +201,7 @@ class Kept:
         Raises:
             TokenError: The source failed, and there is no other token to use.
         """
-        if self.header is not None:
-            return self.header
-        raise TokenError(str(self._failure)) from self._failure
+        header = self.header
+        if header is None:
+            raise TokenError(str(self._failure)) from self._failure
+        return header

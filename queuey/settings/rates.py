@@ -25,7 +25,7 @@ _USER_RATE = Meta(description="The same for each user of an application.", ge=0,
 _USER_BURST = Meta(description="The same for each user.", ge=0, le=1_000_000)
 
 
-class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class OwnRates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an application has in place of what all have; a field that is not given is that of all."""
 
     application: Annotated[float, _RATE] | None = None

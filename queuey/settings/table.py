@@ -87,14 +87,23 @@ def shown(name: str, value: object) -> str:
 
 
 def as_text(value: object) -> str:
-    """Returns a value as it is given on a command line; ``write=QUORUM,delay=5`` for a table."""
+    """Returns a value as it is given on a command line; ``write=QUORUM,delay=5`` for a table.
+
+    Tables in a table are only given in a file; they are shown as ``applications=[shop=[user=5]]``.
+    """
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={as_text(field)}" for name, field in value.items())
+        fields = {name: field for name, field in value.items() if field not in (None, {})}
+        return ",".join(f"{name}={_bracketed(field)}" for name, field in fields.items())
     if isinstance(value, bool):
         return "on" if value else "off"
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _bracketed(value: object) -> str:
+    text = as_text(value)
+    return f"[{text}]" if isinstance(value, Mapping | msgspec.Struct) else text
 
 
 def bare(hint: Any) -> Any:  # noqa: ANN401 - a type

@@ -56,6 +56,7 @@ def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 )
                 printed += reader.run(page, here)
             assert printed.count("Your parcel arrives today.") == 2
+            assert '\nratelimit: "user";r=' in printed.lower()
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")

@@ -180,6 +180,34 @@ def test_tasks_that_need_a_token_share_one_answer() -> None:
     assert len(loops) > 2
 
 
+def test_a_call_that_is_cancelled_does_not_wait_for_its_source() -> None:
+    """A source that hangs holds up neither the end of the task that asked, nor the next one that asks."""
+    begun, released = threading.Event(), threading.Event()
+    asked = []
+
+    def source() -> str:
+        asked.append(1)
+        begun.set()
+        if len(asked) == 1:
+            assert released.wait(60)
+        return SECRET
+
+    async def run() -> None:
+        script = Script(ok(queues=[]))
+        async with async_client(script, token=source) as client:
+            first = asyncio.create_task(client.queue_page())
+            assert await asyncio.to_thread(begun.wait, 60)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert not released.is_set()
+            await client.queue_page()
+            released.set()
+
+    asyncio.run(run())
+    assert len(asked) == 2
+
+
 def test_two_credentials_are_refused_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody has to guess which of two is used; arguments come before the environment."""
     with pytest.raises(InvalidArgument, match="key and token_file are both given"):

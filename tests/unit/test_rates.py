@@ -136,6 +136,9 @@ def test_the_setting_is_a_table_with_tables_for_applications(tmp_path: Path) -> 
     assert rates == Rates(application=500, user=5, applications={"shop": OwnRates(user=50, user_burst=70)})
     assert (rates.of("shop").rate("application"), rates.of("shop").rate("user")) == ((500, 500), (50, 70))
     assert rates.of("news").rate("user") == (5, 5)
+    assert settings.as_text(rates) == (
+        "application=500,application_burst=0,user=5,user_burst=0,applications=[shop=[user=50,user_burst=70]]"
+    )
     assert settings.load({"rates": "user=0.5"}, {"QUEUEY_RATES": "user=9,application=3"}).settings.rates == Rates(
         application=3, user=0.5
     )

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from typing import Any
 
-from queuey.settings import Rates
+from queuey.settings import Rates, UserIssuer
+from queuey.storage import Store
+from queuey.user_queues import queue_name, user_name
+from queuey.web import make_app
 from queuey.web.asgi_gateway import Gateway
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials.users import readers_of
 from queuey.web.rates import RateLimits
+from tests.issuer import AUDIENCE, Issuer, serving
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.test_asgi_gateway import Request, Run, running
@@ -69,6 +76,34 @@ def test_others_and_monitors_are_not_disturbed(app: Any, owner: Caller) -> None:
         assert [await ask("/v1/queuey/q", ("authorization", "Application unknown")) for _ in range(3)] == [401] * 3
 
     limited(app, application=1)(work)
+
+
+def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
+    """Each user of an application has a limit of the own, also with a new token each time; the owner has none."""
+    issuer = Issuer()
+    with serving(issuer.published()) as keys:
+        own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url, queues={"inbox-{user}": ("read",)})
+        store.create_application("queuey")
+        store.add_key("queuey", digest_of(KEY))
+        app = make_app(store, readers=readers_of({"queuey": (own,)}))
+        inboxes = {user: queue_name("inbox-{user}", user_name(issuer.name, user)) for user in ("ann", "bob")}
+        for name in inboxes.values():
+            Caller(app, f"Application {KEY}").create(name)
+
+        async def work(gateway: Gateway) -> None:
+            async def read(user: str) -> int:
+                request = Request("GET", f"/v1/queuey/{inboxes[user]}")
+                request.headers = [("authorization", f"Bearer {issuer.token(user, jti=next(numbers))}")]
+                reply = await request.to(gateway)
+                assert reply.headers["RateLimit"].startswith('"user";r=')
+                return reply.status
+
+            numbers = map(str, count())
+            assert [await read("ann") for _ in range(4)] == [200, 200, 429, 429]
+            assert [await read("bob") for _ in range(3)] == [200, 200, 429]
+            assert [(await Request(path=f"/v1/queuey/{inboxes['ann']}", body=b"x").to(gateway)).status] == [201]
+
+        limited(app, user=2)(work)
 
 
 def test_a_refused_request_needs_no_thread(app: Any, owner: Caller) -> None:  # noqa: ANN401
