@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import subprocess
 import sys
+from types import ModuleType
 from typing import get_type_hints
 
 import pytest
 
 import queuey.client
-from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors
+from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors, sync, tokens
 from queuey.client.send_calls import Outgoing
 
 METHODS = [
@@ -133,3 +135,10 @@ print([name for name in opened if isinstance(name, str) and "site-packages" not 
 """
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.splitlines() == ["[]", "[]"]
+
+
+@pytest.mark.parametrize("module", [sync, tokens])
+def test_examples_in_docstrings_run(module: ModuleType) -> None:
+    """What a docstring shows is what happens."""
+    ended = doctest.testmod(module)
+    assert (ended.failed, ended.attempted > 0) == (0, True)
