@@ -32,6 +32,8 @@ def spread(number: int, count: int, first: int, partitions: int) -> int:
         first: The partition of the first, 1 to ``partitions``.
         partitions: How many there are.
     """
+    if count == 1:
+        return first
     runs = min(MOST_RUNS, partitions, count)
     return (first - 1 + number * runs // count) % partitions + 1
 

@@ -20,6 +20,8 @@ from queuey.storage import Store
 
 Location = tuple[int, Position]
 """Partition and position."""
+Begun = Callable[[list[Position] | None, Exception | None], None]
+"""Is told of the end of a post."""
 
 
 class Draft(msgspec.Struct, gc=False):
@@ -89,38 +91,33 @@ class MessageUseCases:
 
         def append(queue: Queue) -> list[Location]:
             items = self._addressed(queue, drafts)
-            positions = self._store.append(queue, items, after=after)
-            return [(item.partition, position) for item, position in zip(items, positions, strict=True)]
+            return self._stored(items, self._store.append(queue, items, after=after))
 
-        locations = access.use(append)
-        self._metrics.received(len(locations))
-        return locations
+        return access.use(append)
 
     def begin_post(
         self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None
-    ) -> Callable[[Callable[[list[Location] | None, Exception | None], None]], Callable[[], Outcome]]:
+    ) -> tuple[Callable[[Begun], Callable[[], Outcome]], Callable[[list[Position]], list[Location]]]:
         """Prepares a post that blocks nobody, for a caller who was let in to just this row.
 
         Returns:
-            A function that starts it, given whom to tell of its end (see ``Messages.begin_append``). The end may be
-            ``QueueChanged``: then nothing was stored and the caller posts in the ordinary way.
+            A function that starts it, given whom to tell of its end (see ``Messages.begin_append``), and one that takes
+            its result and returns what ``post`` does. The end may be ``QueueChanged``: then nothing was stored and the
+            caller posts in the ordinary way.
 
         Raises:
             InvalidRequest: As in ``post``.
         """
         items = self._addressed(queue, drafts)
+        return (
+            lambda done: self._store.begin_append(queue, items, done, after=after),
+            lambda positions: self._stored(items, positions),
+        )
 
-        def begin(done: Callable[[list[Location] | None, Exception | None], None]) -> Callable[[], Outcome]:
-            def ended(positions: list[Position] | None, error: Exception | None) -> None:
-                if positions is None:
-                    done(None, error)
-                    return
-                self._metrics.received(len(positions))
-                done([(item.partition, position) for item, position in zip(items, positions, strict=True)], None)
-
-            return self._store.begin_append(queue, items, ended, after=after)
-
-        return begin
+    def _stored(self, items: Sequence[NewMessage], positions: Sequence[Position]) -> list[Location]:
+        """Counts what was stored, and returns where it is."""
+        self._metrics.received(len(positions))
+        return [(item.partition, position) for item, position in zip(items, positions, strict=True)]
 
     def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
         """Writes one body at all the places, creating or overwriting each.
@@ -140,7 +137,7 @@ class MessageUseCases:
             for partition, _ in locations:
                 if (error := partition_error(partition, queue)) is not None:
                     raise InvalidRequest({"partition": error})
-            ttl = self._ttl(queue) if draft.ttl is None else draft.ttl
+            ttl = draft.ttl or queue.ttl or self._limits.default_ttl
             self._store.put(queue, locations, NewMessage(draft.body, locations[0][0], ttl, draft.meta))
 
         access.use(write)
@@ -172,13 +169,10 @@ class MessageUseCases:
         """Deletes what is there; returns how many were (or, on stores that cannot tell, were named)."""
         return access.use(lambda queue: self._store.delete(queue, _within(queue, locations)))
 
-    def _ttl(self, queue: Queue) -> int:
-        return self._limits.default_ttl if queue.ttl is None else queue.ttl
-
     def _addressed(self, queue: Queue, drafts: Sequence[Draft]) -> list[NewMessage]:
         """Gives each draft its partition and TTL."""
-        ttl = self._ttl(queue)
-        free = sum(draft.partition is None and draft.key is None for draft in drafts)
+        ttl = self._limits.default_ttl if queue.ttl is None else queue.ttl
+        free = 1 if len(drafts) == 1 else sum(draft.partition is None and draft.key is None for draft in drafts)
         first = self._sticky.choose(queue.partitions) if free else 0
         placed = 0
         items = []

@@ -20,10 +20,11 @@ thread. The WSGI application knows nothing of this module and runs under any oth
 from __future__ import annotations
 
 import asyncio
-import threading
+import io
 import time
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import lru_cache, partial
+from threading import Lock, get_ident
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,11 +32,12 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAIT_SLOT, Deferred, Endpoint, WouldBlock
+from queuey.web.endpoint import WAIT_SLOT, Deferred, Endpoint, Match, WouldBlock
 from queuey.web.errors import error_response
 from queuey.web.rates import RateLimits
 from queuey.web.requests import (
     ARRIVAL,
+    BODY,
     HELD,
     WSGI,
     BodyReader,
@@ -48,7 +50,7 @@ from queuey.web.requests import (
     make_environ,
     refuse_unreadable,
 )
-from queuey.web.responses import PIECE, STALL, Environ, Header, Response, ResponseSender, Send, body_of
+from queuey.web.responses import PIECE, STALL, Environ, Header, Response, ResponseSender, Send, body_of, short_messages
 from queuey.web.scheduling import ANONYMOUS, Contention, FairPool, LoopCalls, LoopScheduler, SharedQuota
 
 NAME = "gateway"
@@ -57,6 +59,9 @@ PATIENCE = 0.05
 """Seconds that a read waits for the one before it."""
 SHORT_BODY = 64 * 1024
 """Bytes of a body up to which a POST is handled at once."""
+PATHS = 1024
+SHORT_PATH = 200
+"""How many paths of queues are kept decoded, and bytes of the longest of them."""
 MEMORY = 256 * 1024 * 1024
 """Bytes of bodies and responses that may be in memory at the same moment."""
 MAX_WAIT = 5.0
@@ -73,6 +78,7 @@ OPERATIONS = ("/__", "/metrics")
 """Prefixes of the paths that monitors ask for, without a credential."""
 MONITORS = "/"
 """The tenant of those requests, so that other callers without a credential do not make a service look ill."""
+STRANGERS = (ANONYMOUS, MONITORS)
 
 Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
@@ -132,18 +138,19 @@ class Gateway:
         self._wait_slots = SharedQuota(waiters + (waiters + 1) // 2, alpha=2)
         self._poll_threads = FairPool("queuey-wait", self._wait_slots.total, room)
         self._sender = ResponseSender(self._change_memory, self._pause, stall=stall)
-        self._turn = threading.Lock()
+        self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
         self._thread = 0
         self._tell: LoopCalls
         self._contention: Contention
         self._scheduler: LoopScheduler
         self._begun: dict[asyncio.Future[Response], tuple[float, Callable[[], Outcome], Deferred, str]] = {}
+        self._ended_here: list[tuple[Any, Exception | None]] = []
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Is called before the first request, in the loop's thread."""
         self._loop = loop
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
         self._tell = LoopCalls(loop)
         self._contention = Contention(loop, self._threads.dispatch)
         # Where a store waits for a network, what is under way is what makes it fast.
@@ -161,40 +168,41 @@ class Gateway:
         """Is called by granian with each request."""
         environ, foreign = make_environ(scope)
         try:
-            environ["PATH_INFO"] = decode_path(scope["raw_path"])
+            environ["PATH_INFO"], match = find_path(scope["raw_path"])
             if foreign:
                 refuse_unreadable(foreign)
-            response = await self._respond(environ, receive)
+            response = await self._respond(environ, match, receive)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, environ)
             self._metrics.observe(NAME, response.status, 0.0)
         finally:
             if HELD in environ:
-                environ.pop("wsgi.input", None)
+                environ.pop(BODY, None)
                 self._change_memory(environ[TENANT], -environ.pop(HELD))
-        reserved = environ.get(RESERVED, 0)
         if self._rates is not None and COUNTED in environ:
             response.headers += environ[COUNTED]
-        await self._sender.send(
-            response, send, environ.get(TENANT, ANONYMOUS), reserved, head=scope["method"] == "HEAD"
-        )
+        head = environ["REQUEST_METHOD"] == "HEAD"
+        if head or response.size <= PIECE:
+            for message in short_messages(response, head=head):
+                await send(message)
+        else:
+            await self._sender.send(response, send, environ.get(TENANT, ANONYMOUS), environ.get(RESERVED, 0))
 
-    async def _respond(self, environ: Environ, receive: Receive) -> Response:
+    async def _respond(self, environ: Environ, match: Match | None, receive: Receive) -> Response:
         method = environ["REQUEST_METHOD"]
         tenant = self._find_tenant(environ)
         if self._rates is not None and environ["PATH_INFO"].startswith("/v1/"):
             tenant = await self._count(self._rates, environ, tenant)
-        if tenant in {ANONYMOUS, MONITORS} and announced_length(environ) != 0:
+        if tenant in STRANGERS and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
-            if method in {"POST", "PUT"}:
-                response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
-                if response is not None:
-                    return response
-                tenant = self._find_tenant(environ)
-            else:
-                receive = _no_body
+            if method not in {"POST", "PUT"}:
+                return await self._wait_or_work(environ, match, tenant)
+            response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
+            if response is not None:
+                return response
+            tenant = self._find_tenant(environ)
         size = await self._bodies.take(environ, receive, self._loop, tenant)
-        if method == "POST" and size <= SHORT_BODY and (match := hot_match(environ["PATH_INFO"])):
+        if method == "POST" and size <= SHORT_BODY and match is not None:
             response = await self._at_once(self._hot, environ, match, size)
             if response is None and self._hot.look_up is not None:
                 await self._threads.run(tenant, partial(self._hot.look_up, environ, match))
@@ -205,7 +213,7 @@ class Gateway:
             response = await self._at_once(endpoint, environ, {}, 0)
             if response is not None:
                 return response
-        return await self._wait_or_work(environ, tenant)
+        return await self._wait_or_work(environ, match, tenant)
 
     def _find_tenant(self, environ: Environ) -> str:
         """Returns whom a request counts for."""
@@ -242,7 +250,7 @@ class Gateway:
         """Tells whether threads that make long responses would keep others waiting."""
         return self._contention.several and not self._reads_wait
 
-    async def _wait_or_work(self, environ: Environ, tenant: str) -> Response:
+    async def _wait_or_work(self, environ: Environ, match: Match | None, tenant: str) -> Response:
         """Answers in a thread, for reads if it has to be one."""
         if _may_be_long_poll(environ):
             if self._wait_slots.take(tenant, 1):
@@ -253,12 +261,12 @@ class Gateway:
                     self._wait_slots.change(tenant, -1)
             environ[WAIT_SLOT] = False
         if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"]):
-            return await self._read(environ, tenant)
+            return await self._read(environ, match, tenant)
         return await self._threads.run(tenant, partial(self._run, environ))
 
-    async def _read(self, environ: Environ, tenant: str) -> Response:
+    async def _read(self, environ: Environ, match: Match | None, tenant: str) -> Response:
         """Answers a read, whose answer may have a page of bodies."""
-        if environ["REQUEST_METHOD"] == "GET" and (match := hot_match(environ["PATH_INFO"])):
+        if match is not None and environ["REQUEST_METHOD"] == "GET":
             response = await self._read_at_once(environ, match, tenant)
             if response is not None:
                 return response
@@ -285,7 +293,7 @@ class Gateway:
         if self._contention.several:
             await self._scheduler.pause(tenant)
 
-    async def _read_at_once(self, environ: Environ, match: dict[str, str], tenant: str) -> Response | None:
+    async def _read_at_once(self, environ: Environ, match: Match, tenant: str) -> Response | None:
         """Answers a read in the loop's thread, or returns None with the request as it was."""
         if not self._memory.take(tenant, SHORT_BYTES):
             return None
@@ -298,7 +306,7 @@ class Gateway:
 
     # At once
 
-    async def _at_once(self, endpoint: Endpoint, environ: Environ, match: dict[str, str], size: int) -> Response | None:
+    async def _at_once(self, endpoint: Endpoint, environ: Environ, match: Match, size: int) -> Response | None:
         """Answers in the loop's thread, or returns None with the request as it was."""
         tenant = environ[TENANT]
         weight = await self._scheduler.enter(tenant, size) if self._contention.several else 0
@@ -308,59 +316,53 @@ class Gateway:
             result = endpoint.begin(environ, match)
             if not isinstance(result, Deferred):
                 return result
-            ended: list[tuple[Any, Exception | None]] = []
             future: asyncio.Future[Response] = self._loop.create_future()
-
-            def done(value: object, error: Exception | None) -> None:
-                if threading.get_ident() == self._thread:
-                    ended.append((value, error))
-                else:
-                    self._tell(self._finish, future, result, value, error)
-
+            self._ended_here.clear()
             try:
-                withdraw = result.begin(done)
+                withdraw = result.begin(partial(self._ended, future))
             except QueueyError as error:
                 return result.finish(None, error)
-            if ended:
-                return result.finish(*ended[0])
+            if self._ended_here:
+                return result.finish(*self._ended_here.pop())
             self._begun[future] = (began + self._deadline, withdraw, result, tenant)
             if weight:
                 used = time.monotonic() - began
             return await future
         except WouldBlock:
-            environ["wsgi.input"].seek(0)
             return None
         finally:
             if weight:
                 self._scheduler.leave(tenant, weight, used or time.monotonic() - began)
 
-    def _finish(
-        self,
-        future: asyncio.Future[Response],
-        deferred: Deferred,
-        value: Any,  # noqa: ANN401 - what an endpoint began to get
-        error: Exception | None,
-    ) -> None:
-        """Gives a request what ``later`` makes of its work's end."""
+    def _ended(self, future: asyncio.Future[Response], value: object, error: Exception | None) -> None:
+        """Takes the end of work: from a thread of the store, or in this one before what begins it returns."""
+        if get_ident() == self._thread:
+            self._ended_here.append((value, error))
+        else:
+            self._tell(self._finish, future, value, error)
+
+    def _finish(self, future: asyncio.Future[Response], value: object, error: Exception | None) -> None:
+        """Gives a request the response that its work's end makes."""
         begun = self._begun.pop(future, None)
         if begun is None or future.done():
             return
+        _, _, deferred, tenant = begun
         began = time.monotonic() if self._contention.several else 0.0
         try:
             future.set_result(deferred.finish(value, error))
         except Exception as failure:  # noqa: BLE001 - whoever awaits the future gets it
             future.set_exception(failure)
         if began:
-            self._scheduler.charge(begun[3], time.monotonic() - began)
+            self._scheduler.charge(tenant, time.monotonic() - began)
 
     def _give_up_late(self) -> None:
         """Answers requests whose work has not ended in time."""
         now = time.monotonic()
-        for future, (deadline, withdraw, deferred, _) in list(self._begun.items()):
+        for future, (deadline, withdraw, _, _) in list(self._begun.items()):
             if deadline > now:
                 break
             error = StoreUnavailable("the store did not answer in time", outcome=withdraw())
-            self._finish(future, deferred, None, error)
+            self._finish(future, None, error)
 
     def _look_for_late(self) -> None:
         """Is called every second."""
@@ -400,9 +402,10 @@ class Gateway:
             started[:] = int(status[:3]), headers
 
         try:
-            result = self._application({**WSGI, **environ}, start_response)
+            body = io.BytesIO(environ.get(BODY, b""))
+            result = self._application({**WSGI, "wsgi.input": body, **environ}, start_response)
             try:
-                body = body_of(list(result))
+                made = body_of(list(result))
             finally:
                 if (close := getattr(result, "close", None)) is not None:
                     close()
@@ -411,15 +414,10 @@ class Gateway:
         headers = started[1]
         if environ["REQUEST_METHOD"] != "HEAD":
             headers = [header for header in headers if header[0].lower() != "content-length"]
-        return Response(started[0], body, *headers)
+        return Response(started[0], made, *headers)
 
 
-async def _no_body() -> dict[str, Any]:
-    """Stands for a body that no view asks for and that is left unread."""
-    return {"type": "http.request", "body": b"", "more_body": False}
-
-
-def hot_match(path: str) -> dict[str, str] | None:
+def hot_match(path: str) -> Match | None:
     """Returns application and queue of the path of a queue (as WSGI has it), None for any other."""
     parts = path.split("/")
     if len(parts) == 5 and not parts[4]:  # noqa: PLR2004 - a trailing slash
@@ -435,6 +433,21 @@ def hot_match(path: str) -> dict[str, str] | None:
     return {"app": application, "queue": queue}
 
 
+@lru_cache(PATHS)
+def _known_path(raw: bytes) -> tuple[str, Match | None]:
+    path = decode_path(raw)
+    return path, hot_match(path)
+
+
+def find_path(raw: bytes) -> tuple[str, Match | None]:
+    """Decodes the path of a request as it was sent; returns it as WSGI has it, and what it says if it is of a queue.
+
+    Raises:
+        NoSuchResource: See :func:`~queuey.web.requests.decode_path`.
+    """
+    return _known_path(raw) if len(raw) <= SHORT_PATH else _known_path.__wrapped__(raw)
+
+
 def _reads(method: str, path: str) -> bool:
     """Tells whether the response of a request may have many bodies of messages."""
     return path.startswith("/v1/") and (method == "GET" or (method == "POST" and path.rstrip("/").endswith("/_read")))
@@ -448,5 +461,5 @@ def _may_be_long_poll(environ: Environ) -> bool:
     path: str = environ["PATH_INFO"]
     if environ["REQUEST_METHOD"] != "POST" or not path.rstrip("/").endswith("/_read"):
         return False
-    body: bytes = environ["wsgi.input"].getvalue()
+    body: bytes = environ.get(BODY, b"")
     return b'"wait"' in body or b"\\u" in body

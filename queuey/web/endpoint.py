@@ -10,6 +10,8 @@ from collections.abc import Callable, Container, Mapping
 from time import perf_counter
 from typing import Any
 
+import msgspec
+
 from queuey.errors import NoCredential, NotAllowed, Outcome, QueueChanged
 from queuey.metrics import Metrics
 from queuey.web.errors import MethodNotAllowed, NoSuchResource, error_response
@@ -35,7 +37,7 @@ class WouldBlock(Exception):
     """The request has to be handled in a thread that may block. Nothing has been done."""
 
 
-class Deferred:
+class Deferred(msgspec.Struct, frozen=True):
     """A response that is not known yet, for a server that handles many requests in one thread.
 
     Attributes:
@@ -44,11 +46,8 @@ class Deferred:
             handled anew, in a thread.
     """
 
-    __slots__ = ("begin", "finish")
-
-    def __init__(self, begin: Begin, finish: Callable[[Any, Exception | None], Response]) -> None:
-        self.begin = begin
-        self.finish = finish
+    begin: Begin
+    finish: Callable[[Any, Exception | None], Response]
 
 
 def _asking_nothing(handler: Handler) -> Handler:

@@ -38,6 +38,8 @@ ARRIVAL = 120
 
 HELD = "queuey.held"
 """Set in the environ of a request whose body is counted: its bytes."""
+BODY = "queuey.body"
+"""Set in the environ of a request whose body has been taken in whole: the body."""
 
 WSGI: Environ = {
     "SCRIPT_NAME": "",
@@ -94,7 +96,7 @@ def make_environ(scope: Scope) -> tuple[Environ, list[str]]:
             if name in _MEANT or name.startswith(b"x-header-"):
                 foreign.append(name.decode("latin-1"))
             continue
-        value = raw.decode("ascii")
+        value = raw.decode()
         environ[key] = f"{environ[key]},{value}" if key in environ else value
     if not own:
         environ[NO_OWN_HEADERS] = True
@@ -144,7 +146,7 @@ class BodyReader:
         self._seconds = 0
 
     async def take(self, environ: Environ, receive: Receive, loop: asyncio.AbstractEventLoop, tenant: str) -> int:
-        """Reads the body into the environ as far as any view may want it; returns its size.
+        """Reads the body into the environ (:data:`BODY`) unless it is longer than any view takes; returns its size.
 
         Afterwards, in any case, whoever calls this gives back what :data:`HELD` in the environ says, if it is there.
 
@@ -161,10 +163,10 @@ class BodyReader:
         if task is not None:
             self._arriving[task] = self._seconds + self._arrival
         try:
-            if announced is not None:
+            if announced is not None and announced > UNCOUNTED:
                 self._hold(environ, announced, tenant)
             message = await receive()
-            body: bytes | bytearray = message.get("body", b"")
+            body: bytes = message.get("body", b"")
             if len(body) != announced or message["type"] != "http.request":
                 body = await self._take_pieces(environ, message, receive, announced, tenant)
         except asyncio.CancelledError:
@@ -174,14 +176,14 @@ class BodyReader:
         finally:
             if task is not None:
                 del self._arriving[task]
-        environ["wsgi.input"] = io.BytesIO(body)
+        environ[BODY] = body
         if announced is None:
             environ["wsgi.input_terminated"] = True
         return len(body)
 
     async def _take_pieces(
         self, environ: Environ, message: dict[str, Any], receive: Receive, announced: int | None, tenant: str
-    ) -> bytes | bytearray:
+    ) -> bytes:
         """Reads the rest of a body after its first message; ends once it is longer than any view takes."""
         body: bytes | bytearray = b""
         while True:
@@ -199,8 +201,10 @@ class BodyReader:
                 body += piece
             if announced is None:
                 self._hold(environ, len(body), tenant)
+            if announced is not None and not more and len(body) != announced:
+                raise InvalidRequest({"body": f"Ends after {len(body)} of {announced} bytes"})
             if not more or len(body) > self._most or len(body) == announced:
-                return body
+                return bytes(body)
             message = await receive()
 
     def _hold(self, environ: Environ, size: int, tenant: str) -> None:
@@ -272,6 +276,11 @@ def read_body(environ: Environ, most: int) -> bytes:
     """
     if "HTTP_CONTENT_ENCODING" in environ:
         _check_coding(environ["HTTP_CONTENT_ENCODING"])
+    taken: bytes | None = environ.get(BODY)
+    if taken is not None:
+        if len(taken) > most:
+            raise too_large("body", most)
+        return taken
     length = environ.get("CONTENT_LENGTH")
     if not length:
         chunked = environ.get("wsgi.input_terminated") or "chunked" in environ.get("HTTP_TRANSFER_ENCODING", "")

@@ -96,7 +96,28 @@ def _raw(header: Header) -> tuple[bytes, bytes]:
 
 
 _USUAL: dict[tuple[Header, ...], list[tuple[bytes, bytes]]] = {(header,): [_raw(header)] for header in (JSON, TEXT)}
-_NO_BODY = (b"content-length", b"0")
+
+
+def _raw_headers(response: Response) -> list[tuple[bytes, bytes]]:
+    return _USUAL.get(response.headers) or [_raw(header) for header in response.headers]
+
+
+def _content_length(size: int) -> tuple[bytes, bytes]:
+    return b"content-length", str(size).encode()
+
+
+def short_messages(response: Response, *, head: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the start and the body of a response of one piece, as ASGI has them.
+
+    Without its body if the request was a HEAD, whose answer says how long that would be.
+    """
+    headers = _raw_headers(response)
+    body = response.body
+    # The server counts what it sends. Of a HEAD the WSGI application has said it, which leaves the body out.
+    if response.size if head else not body:
+        headers = [*headers, _content_length(response.size)]
+    start = {"type": "http.response.start", "status": response.status, "headers": headers}
+    return start, {"type": "http.response.body", "body": b"" if head else body, "more_body": False}
 
 
 class ResponseSender:
@@ -120,33 +141,22 @@ class ResponseSender:
         self._pause = pause
         self._stall = stall
 
-    async def send(self, response: Response, send: Send, tenant: str, reserved: int = 0, *, head: bool) -> None:
-        """Sends a response; without its body if the request was a HEAD, whose answer says how long that would be.
+    async def send(self, response: Response, send: Send, tenant: str, reserved: int = 0) -> None:
+        """Sends a long response.
 
         Args:
             response: What to send.
             send: The server's.
             tenant: Whom it counts for.
             reserved: Bytes that it has been counted with already.
-            head: Whether the request was a HEAD.
         """
-        headers = _USUAL.get(response.headers) or [_raw(header) for header in response.headers]
-        size = 0 if head else response.size
-        if head and response.size:  # made here; the WSGI application leaves the body out and says its length
-            headers = [*headers, (b"content-length", str(response.size).encode())]
-        elif not size and not head:
-            headers = [*headers, _NO_BODY]
-        if size > PIECE:
-            headers = [*headers, (b"content-length", str(size).encode())]
-            self._change(tenant, size - reserved)
-            try:
-                await send({"type": "http.response.start", "status": response.status, "headers": headers})
-                await self._send_pieces(response, send, tenant)
-            finally:
-                self._change(tenant, -size)
-            return
-        await send({"type": "http.response.start", "status": response.status, "headers": headers})
-        await send({"type": "http.response.body", "body": response.body if size else b"", "more_body": False})
+        self._change(tenant, response.size - reserved)
+        try:
+            headers = [*_raw_headers(response), _content_length(response.size)]
+            await send({"type": "http.response.start", "status": response.status, "headers": headers})
+            await self._send_pieces(response, send, tenant)
+        finally:
+            self._change(tenant, -response.size)
 
     async def _send_pieces(self, response: Response, send: Send, tenant: str) -> None:
         """Sends a body piece by piece; without its end, the server drops the response and the connection."""

@@ -68,6 +68,7 @@ class Transaction:
     __slots__ = (
         "_begun",
         "_catalogue",
+        "_counts",
         "_delayed",
         "_delayed_low",
         "_due",
@@ -97,6 +98,8 @@ class Transaction:
         self._begun: Clock = clock or connection.execute(rows.CLOCK).fetchone()  # type: ignore[assignment]
         self.last, self._catalogue, self._due, self._next_id = self._begun
         self._rows: list[Any] = []
+        self._counts: dict[tuple[int, int], list[int]] = {}
+        """Of the gathered rows without a delay, by partition and lifetime: how many, lowest and highest tick."""
         self._delayed: list[int] = []
         self._delayed_low = 0
         self.tally = WindowCounts()
@@ -120,12 +123,11 @@ class Transaction:
                 raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
             first = max(first, append.after[0] + 1)
         ticks = self._free_ticks(first, len(append.items))
-        tick = first - 1
         low = self._low
         base = queue.qid << 8
         parameters = self._rows
         positions: list[Position] = []
-        counts: dict[tuple[int, int], list[int]] = {}
+        counts = self._counts
         for item in append.items:
             qp = base | item.partition
             span = item.ttl * TICKS_PER_SECOND
@@ -134,7 +136,7 @@ class Transaction:
                 self.tally.add(qp, window_end(span, position[0] + span), position[0], position[0], span, 1)
                 self.touched.add(qp)
             else:
-                tick = next(ticks)
+                self.last = tick = next(ticks)
                 position = tick, low
                 entry = counts.get((qp, span))
                 if entry is None:
@@ -142,20 +144,9 @@ class Transaction:
                 else:
                     entry[0] += 1
                     entry[2] = tick
-            parameters += (
-                qp,
-                *position,
-                position[0] + span,
-                item.body,
-                rows.encode_meta(item.meta),
-            )
+            meta = None if item.meta is None else rows.encode_meta(item.meta)
+            parameters += (qp, *position, position[0] + span, item.body, meta)
             positions.append(position)
-        for (qp, span), (count, lowest, highest) in counts.items():
-            # At the border between two windows the count of the earlier run stays a little low.
-            self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)
-            self.touched.add(qp)
-        if counts:
-            self.last = tick
         self.messages += len(positions)
         if len(parameters) >= _COLUMNS * _CHUNK:
             self.flush(whole_chunks=True)
@@ -168,6 +159,8 @@ class Transaction:
         clock are all in ``delayed`` or were put by this transaction.
         """
         size = count
+        if not self._delayed and self._due is None:
+            return iter(range(first, first + size))
         while True:
             taken = {due for due in self._delayed if first <= due < first + size}
             if self._due is not None and self._due < first + size:
@@ -241,6 +234,11 @@ class Transaction:
 
     def flush(self, *, whole_chunks: bool = False) -> None:
         """Sends gathered rows to the database, so that later statements of this transaction see them."""
+        for (qp, span), (count, lowest, highest) in self._counts.items():
+            # At the border between two windows the count of the earlier one stays a little low.
+            self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)
+            self.touched.add(qp)
+        self._counts.clear()
         parameters = self._rows
         if not parameters:
             return

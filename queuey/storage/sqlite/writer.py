@@ -25,6 +25,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+import msgspec
+
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
 from queuey.ids import Position
 from queuey.storage.deadlines import Deadline
@@ -42,23 +44,18 @@ _GROUP_BYTES = 4 << 20
 """A group takes no further operation once it holds so many messages, or bytes of bodies, to bound its latency."""
 
 
-class _Operation:
+class _Operation(msgspec.Struct):
     """A write on its way: an :class:`Append`, or any function of the transaction.
 
     Whoever gets ``claim`` decides: the writer runs the operation, its caller withdraws it.
     """
 
-    __slots__ = ("claim", "done", "error", "result", "weight", "work")
-
-    def __init__(
-        self, work: Append | Callable[[Transaction], Any], done: Callable[[_Operation], None], weight: int
-    ) -> None:
-        self.work = work
-        self.done = done
-        self.weight = weight
-        self.result: Any = None
-        self.error: Exception | None = None
-        self.claim = threading.Lock()
+    work: Append | Callable[[Transaction], Any]
+    done: Callable[[Any, Exception | None], None]
+    weight: int
+    claim: Any = msgspec.field(default_factory=threading.Lock)
+    result: Any = None
+    error: Exception | None = None
 
     def withdraw(self) -> Outcome:
         """Gives up; afterwards nobody is told of the end. Returns what may become of the write."""
@@ -66,7 +63,7 @@ class _Operation:
         return "none" if self.claim.acquire(blocking=False) else "unknown"
 
 
-def _nobody(_operation: _Operation) -> None:
+def _nobody(_result: object, _error: Exception | None) -> None:
     """Takes the end of an operation whose caller has given up."""
 
 
@@ -120,7 +117,7 @@ class Writer:
         self, append: Append, done: Callable[[list[Position] | None, Exception | None], None]
     ) -> Callable[[], Outcome]:
         """Starts to store messages; see the storage contract."""
-        operation = _Operation(append, lambda ended: done(ended.result, ended.error), _weight(append))
+        operation = _Operation(append, done, _weight(append))
         self._submit(operation)
         return operation.withdraw
 
@@ -144,7 +141,7 @@ class Writer:
         left = self._deadline.left(self._options.deadline)
         answered = threading.Lock()
         answered.acquire()
-        operation = _Operation(work, lambda _: answered.release(), weight)
+        operation = _Operation(work, lambda _result, _error: answered.release(), weight)
         self._submit(operation)
         if not answered.acquire(timeout=left):
             outcome = operation.withdraw()
@@ -180,7 +177,7 @@ class Writer:
                 return
             if operation is not None and operation.claim.acquire(blocking=False):
                 operation.error = StoreClosed("the store is closed")
-                operation.done(operation)
+                operation.done(None, operation.error)
 
     def _run(self) -> None:
         while self._gather_and_handle():
@@ -227,7 +224,7 @@ class Writer:
         self.longest = max(self.longest, time.monotonic() - began)
         for operation in group:
             try:
-                operation.done(operation)
+                operation.done(operation.result, operation.error)
             except Exception:
                 log.exception("Nobody could be told of the end of a write.")
 

@@ -11,6 +11,7 @@ import binascii
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -30,7 +31,7 @@ _MESSAGE = b"%b%08x%b%07d%b%b%b"
 _FIRST = b'{"message_id":"'
 _NEXT = b',{"message_id":"'
 _POSTED = b'%b%08x%b","timestamp":"%d.%07d","partition":%d}'
-_FIRST_POSTED = b'{"key":"'
+_FIRST_POSTED = b'{"status":"ok","messages":[{"key":"'
 _NEXT_POSTED = b',{"key":"'
 _CACHED_TAILS = 1024
 
@@ -68,7 +69,7 @@ def render_messages(messages: Sequence[Message]) -> list[bytes]:
         ticks = message.ticks
         if ticks >> 32 != high or message.low != low:
             high, low = ticks >> 32, message.low
-            rest = b'%04x1%03x%b","timestamp":"' % (high & 0xFFFF, high >> 16, _low_digits(low))
+            rest = b'%b","timestamp":"' % _last_digits(high, low)
             end = 0
         if not start <= ticks < end:
             seconds = (ticks - EPOCH_TICKS) // TICKS_PER_SECOND
@@ -132,33 +133,22 @@ def horizon_id(ticks: int) -> str:
 
 
 def render_posted(locations: Sequence[Location]) -> bytes:
-    """Returns the response to a post. Ids minted together share all but their first eight digits."""
+    """Returns the response to a post."""
+    if not locations:
+        return b'{"status":"ok","messages":[]}'
     parts: list[bytes | int] = []
     separator = _FIRST_POSTED
-    low: int | None = None
-    high = -1
-    rest = b""
-    for partition, (ticks, own) in locations:
-        if ticks >> 32 != high or own != low:
-            high, low = ticks >> 32, own
-            rest = b"%04x1%03x%b" % (high & 0xFFFF, high >> 16, _low_digits(own))
+    for partition, (ticks, low) in locations:
         seconds, fraction = divmod(ticks - EPOCH_TICKS, TICKS_PER_SECOND)
-        parts += (separator, ticks & 0xFFFFFFFF, rest, seconds, fraction, partition)
+        parts += (separator, ticks & 0xFFFFFFFF, _last_digits(ticks >> 32, low), seconds, fraction, partition)
         separator = _NEXT_POSTED
-    return b'{"status":"ok","messages":[%b]}' % (_POSTED * len(locations) % tuple(parts))
+    return (_POSTED * len(locations) + b"]}") % tuple(parts)
 
 
-_last_low = (0, ids.low_hex(0).encode())
-
-
-def _low_digits(low: int) -> bytes:
-    """Returns the last sixteen digits of an id; nearly always they are those of the call before."""
-    global _last_low  # noqa: PLW0603 - one tuple, replaced as a whole: any thread's value is right for its number
-    known, digits = _last_low
-    if known != low:
-        digits = ids.low_hex(low).encode()
-        _last_low = (low, digits)
-    return digits
+@lru_cache(1024)
+def _last_digits(high: int, low: int) -> bytes:
+    """Returns all but the first eight digits of an id: ids that are minted together have them in common."""
+    return b"%04x1%03x%b" % (high & 0xFFFF, high >> 16, ids.low_hex(low).encode())
 
 
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -280,6 +270,9 @@ def _own_headers(environ: Environ) -> dict[str, str] | None:
     }
 
 
+_ABOUT_MESSAGES = ("HTTP_X_TTL", "HTTP_X_PARTITION", "HTTP_X_MESSAGE_KEY", "HTTP_X_DELAY", "HTTP_X_ENCODING")
+
+
 def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | None) -> Draft:
     """Reads a message from a request whose body it is.
 
@@ -294,12 +287,11 @@ def read_single(environ: Environ, body: bytes, limits: Limits, queue: Queue | No
     """
     get = environ.get
     kind, headers = get("CONTENT_TYPE"), _own_headers(environ)
+    if body and headers is None and (not kind or kind in _types) and environ.keys().isdisjoint(_ABOUT_MESSAGES):
+        return Draft(text_or_bytes(body), meta=_meta(kind, None))
     asked = (get("HTTP_X_TTL"), get("HTTP_X_PARTITION"), get("HTTP_X_MESSAGE_KEY"), get("HTTP_X_DELAY"))
     encoding = get("HTTP_X_ENCODING")
     draft = Draft(text_or_bytes(body))
-    if body and headers is None and (not kind or kind in _types) and not encoding and not any(asked):
-        draft.meta = _meta(kind, None)
-        return draft
     errors = Errors()
     json = False
     if not body:

@@ -139,7 +139,8 @@ class MessageViews:
             raise WouldBlock from None  # it may be the row that is wrong
         if after is not None and ahead(after) > 0:
             raise WouldBlock
-        return self._messages.begin_post(queue, drafts, after=after), _posted
+        begin, stored = self._messages.begin_post(queue, drafts, after=after)
+        return begin, lambda positions: _posted(stored(positions))
 
     def _body(self, environ: Environ, *, batch: bool) -> bytes:
         return read_body(environ, self._limits.max_batch_bytes if batch else self._limits.max_body)
