@@ -34,9 +34,9 @@ def queue_name_error(name: str, longest: int) -> str | None:
     return None
 
 
-MOST_LISTED = 100_000
-"""Queues that are looked at for one page of those that match a caller's patterns."""
-PAGE_LISTED = 1000
+MAX_FILTERED = 100_000
+"""Queues that one listing looks at to find those that match."""
+PAGE_FILTERED = 1000
 """Of these, so many at a time."""
 TOO_FEW_MATCH = (
     "Too few of the application's queues match the patterns of the credential to find them here. "
@@ -75,9 +75,10 @@ class Description(msgspec.Struct, frozen=True, kw_only=True):
 class Queues:
     """Create, find, list, change and delete queues."""
 
-    def __init__(self, store: Store, limits: Limits) -> None:
+    def __init__(self, store: Store, limits: Limits, *, max_filtered: int = MAX_FILTERED) -> None:
         self._store = store
         self._limits = limits
+        self._max_filtered = max_filtered
 
     def require_application(self, application: str) -> None:
         """Raises ApplicationNotFound if there is no such application."""
@@ -138,7 +139,7 @@ class Queues:
 
     def _matching(self, application: str, start: str, patterns: Sequence[str], some: int) -> Iterator[Queue]:
         """Yields the queues from ``start`` on whose names match, asking the store for ``some`` at a time."""
-        left = MOST_LISTED
+        left = self._max_filtered
         for prefix in _prefixes(patterns):
             at = max(start, prefix)
             while at.startswith(prefix):
@@ -152,7 +153,7 @@ class Queues:
                     break
                 if (left := left - some) < 0:
                     raise InvalidRequest({"offset": TOO_FEW_MATCH})
-                at, some = page[-1].name + "\0", max(some, PAGE_LISTED)
+                at, some = page[-1].name + "\0", max(some, PAGE_FILTERED)
 
     def applications(self, *, start: str, limit: int) -> tuple[Sequence[str], str | None]:
         """Lists applications by name in the same way."""

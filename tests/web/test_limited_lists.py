@@ -1,0 +1,81 @@
+"""Lists of queues with keys that are limited to some of them."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.access import matches
+from queuey.errors import InvalidRequest
+from queuey.messages import QueueSpec, Scope
+from queuey.service import Limits
+from queuey.service.queues import Queues
+from queuey.storage import Store
+from queuey.web.credentials.application_keys import digest_of
+from tests.web.caller import Caller
+
+NAMES = ["".join(letters) for length in (1, 2, 3) for letters in itertools.product("aé*", repeat=length)]
+NUMBERS = itertools.count()
+
+
+def limited(app: Any, store: Store, *patterns: str) -> Caller:  # noqa: ANN401 - Pyramid's router
+    """A caller whose key may measure the queues that match."""
+    secret = f"limited{next(NUMBERS)}"
+    store.add_key("queuey", digest_of(secret), scope=Scope(("measure",), patterns))
+    return Caller(app, f"Application {secret}")
+
+
+@pytest.fixture
+def many(app: Any, store: Store) -> Any:  # noqa: ANN401 - Pyramid's router
+    """The application, with queues of many similar names."""
+    for name in NAMES:
+        store.create_queue("queuey", name, QueueSpec())
+    return app
+
+
+@given(
+    patterns=st.lists(st.text("aé*", min_size=1, max_size=3), min_size=1, max_size=4),
+    start=st.text("aé*", max_size=2),
+    limit=st.integers(1, 7),
+)
+def test_pages_have_what_matches(many: Any, store: Store, patterns: list[str], start: str, limit: int) -> None:  # noqa: ANN401
+    """Page after page shows each queue that matches once, by name, and names no other, also not as the next."""
+    caller = limited(many, store, *patterns)
+    found: list[str] = []
+    following: str | None = start
+    while following is not None:
+        page = caller.get("", offset=following, limit=limit).json
+        names = [queue["queue_name"] for queue in page["queues"]]
+        following = page["next"]
+        assert len(names) == limit or following is None
+        found += names
+    expected = [name for name in NAMES if name >= start and any(matches(pattern, name) for pattern in patterns)]
+    assert found == sorted(expected)
+
+
+def test_a_list_looks_at_so_many_queues(store: Store, app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """Where too many queues do not match, the list is refused; a pattern that begins with text leads straight there."""
+    for name in (*(f"a{number:04}" for number in range(2100)), "b-z"):
+        store.create_queue("queuey", name, QueueSpec())
+    queues = Queues(store, Limits(), max_filtered=1500)
+    with pytest.raises(InvalidRequest, match="patterns begin with text"):
+        queues.list("queuey", start="", limit=1, patterns=["*-z"])
+    for start, pattern in (("", "b*z"), ("a2000", "*-z")):
+        found, following = queues.list("queuey", start=start, limit=1, patterns=[pattern])
+        assert ([queue.name for queue in found], following) == (["b-z"], None)
+
+
+def test_created_within_the_patterns(app: Any, store: Store) -> None:  # noqa: ANN401
+    """A limited key creates what its patterns match, by name; only one for all queues has names made up."""
+    store.add_key("queuey", digest_of("some"), scope=Scope(("admin",), ("a*",)))
+    store.add_key("queuey", digest_of("all"), scope=Scope(("admin",), ("a*", "*")))
+    some, everything = (Caller(app, f"Application {key}") for key in ("some", "all"))
+    assert some.send_form("POST", queue_name="ab").status == 201
+    for fields in ({"queue_name": "b"}, {}, {"queue_name": ""}):
+        reply = some.send_form("POST", **fields)
+        assert (reply.status, "creates only queues that match a*." in reply.text) == (403, True)
+    assert everything.send_form("POST").status == 201
