@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import re
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
@@ -33,6 +34,21 @@ patterns = some.sampled_from(PATTERNS)
 def test_the_examples_run() -> None:
     """What the docstrings show is what happens."""
     assert doctest.testmod(user_queues).failed == 0
+
+
+def test_the_page_shows_what_happens() -> None:
+    """docs/users.md has a table of names, its program runs, and the limits that it names are these."""
+    page = (Path(__file__).parents[2] / "docs" / "users.md").read_text()
+    rows = re.findall(r"^\| (`https://.+?`|BrowserID) \| `(.+)` \| `(.+)` \| `(.+)` \|$", page, re.MULTILINE)
+    assert len(rows) == 8
+    for issuer, user, name, queue in rows:
+        plain = user.replace("\\|", "|")
+        assert name == (f"bid:{plain}" if issuer == "BrowserID" else user_name(issuer.strip("`"), plain))
+        assert queue == queue_name("inbox-{user}", name)
+    for program in re.findall(r"^```python\n(from queuey.user_queues .+?)^```$", page, re.MULTILINE | re.DOTALL):
+        exec(program, {})
+    assert f"A pattern is 1 to {LONGEST_TEXT} letters" in page
+    assert f"a text of 1 to {LONGEST_USER} characters" in page
 
 
 @given(one=some.tuples(issuers, users), other=some.tuples(issuers, users))
