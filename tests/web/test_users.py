@@ -150,6 +150,46 @@ def test_the_owner_is_told_what_is_missing(owner: Caller, issuer: Issuer, app: A
         assert caller.get(inbox(issuer, "ann")).status == 404
 
 
+NASTY = [
+    *(
+        "ann",
+        "ann.dead",
+        "ANN",
+        "ann ",
+        " ann",
+        "ann\x00",
+        "a/b",
+        "a~2fb",
+        "a%2fb",
+        "../ann",
+        "*",
+        "?",
+        "_info",
+        "{user}",
+    ),
+    *(
+        "é",
+        "e\u0301",
+        "\U0001f600",
+        "x" * 60,
+        "x" * 61,
+        "bid.ann@example.org",
+        "ann@example.org",
+        "nhabavi2.ann",
+        "ann;x",
+        ".",
+    ),
+]
+
+
+def test_each_user_has_one_queue_of_all(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """Whatever characters a user's name has, its token opens the queue of that name and none of the others."""
+    queues = {user: owner.create(inbox(issuer, user)) for user in NASTY}
+    for user in NASTY:
+        caller = bearer(app, issuer.token(user))
+        assert [other for other, queue in queues.items() if caller.get(queue).status == 200] == [user]
+
+
 def test_an_outbox_takes_messages(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
     """A pattern with ``send`` lets users post and nothing else."""
     out = owner.create(queue_name("out-{user}", user_name(issuer.name, "ann")))
