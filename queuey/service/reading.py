@@ -49,7 +49,15 @@ class Reader:
         self._stopping = stopping
         self._slots = threading.BoundedSemaphore(limits.wait_slots)
 
-    def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, wait_slot: bool | None = None) -> Reading:
+    def read(
+        self,
+        access: QueueAccess,
+        wanted: Range,
+        wait: float = 0.0,
+        *,
+        wait_slot: bool | None = None,
+        gone: Callable[[], bool] | None = None,
+    ) -> Reading:
         """Reads a range of one queue; waits up to ``wait`` seconds if there is nothing to answer.
 
         Args:
@@ -57,12 +65,13 @@ class Reader:
             wanted: What to read.
             wait: Seconds to wait at most.
             wait_slot: Whether the caller has a wait_slot to wait at; None: one of ``wait_slots`` is taken.
+            gone: Tells whether nobody waits for the response any more.
 
         Raises:
             TooManyWaiters: It would have to wait and all places for that are taken.
         """
         if wait > 0:
-            [response] = self.read_many([Source(access, wanted)], wait, wait_slot=wait_slot)
+            [response] = self.read_many([Source(access, wanted)], wait, wait_slot=wait_slot, gone=gone)
             if isinstance(response, QueueyError):
                 raise response
             return response
@@ -102,7 +111,12 @@ class Reader:
         return self._store.begin_read(queue, asked[0], ended)
 
     def read_many(
-        self, sources: Sequence[Source], wait: float = 0.0, *, wait_slot: bool | None = None
+        self,
+        sources: Sequence[Source],
+        wait: float = 0.0,
+        *,
+        wait_slot: bool | None = None,
+        gone: Callable[[], bool] | None = None,
     ) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.
 
@@ -110,6 +124,7 @@ class Reader:
             sources: At least one.
             wait: Seconds to wait at most while no queue has anything.
             wait_slot: As for :meth:`read`.
+            gone: As for :meth:`read`.
 
         Returns:
             Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
@@ -122,7 +137,7 @@ class Reader:
                 tick = TICK if len(sources) == 1 else TICK_OF_MANY
                 while _fruitless(responses) and not self._stopping.is_set():
                     left = deadline - time.monotonic()
-                    if left <= 0:
+                    if left <= 0 or (gone is not None and gone()):
                         break
                     if waiters:
                         waiters[0](min(left, tick))

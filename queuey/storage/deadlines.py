@@ -93,6 +93,25 @@ class Deadline(threading.local):
         """Notes that the call is about to send a change: from now on nobody knows what its end leaves."""
         self._wrote = True
 
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """Does what must be there before something is written and that nobody notices by itself.
+
+        Where that fails, nothing was written, whatever became of the preparation.
+
+        Raises:
+            StoreUnavailable: As it was raised, with outcome ``none`` unless the call has :meth:`sent` something before.
+        """
+        wrote = self._wrote
+        try:
+            yield
+        except StoreUnavailable as error:
+            if not wrote:
+                error.outcome = "none"
+            raise
+        finally:
+            self._wrote = wrote
+
     def wait(self, acquire: Callable[..., bool]) -> None:
         """Waits for a lock, an event or a semaphore.
 

@@ -24,7 +24,7 @@ import io
 import time
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from threading import Lock, get_ident
+from threading import Event, Lock, get_ident
 from typing import Any
 from urllib.parse import unquote
 
@@ -32,7 +32,7 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import WAIT_SLOT, Deferred, Endpoint, Match, WouldBlock
+from queuey.web.endpoint import GONE, WAIT_SLOT, Deferred, Endpoint, Match, WouldBlock
 from queuey.web.errors import error_response
 from queuey.web.rates import RateLimits
 from queuey.web.requests import (
@@ -196,7 +196,7 @@ class Gateway:
         if tenant in STRANGERS and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
             if method not in {"POST", "PUT"}:
-                return await self._wait_or_work(environ, match, tenant)
+                return await self._wait_or_work(environ, match, receive, tenant)
             response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
             if response is not None:
                 return response
@@ -213,7 +213,7 @@ class Gateway:
             response = await self._at_once(endpoint, environ, {}, 0)
             if response is not None:
                 return response
-        return await self._wait_or_work(environ, match, tenant)
+        return await self._wait_or_work(environ, match, receive, tenant)
 
     def _find_tenant(self, environ: Environ) -> str:
         """Returns whom a request counts for."""
@@ -250,15 +250,21 @@ class Gateway:
         """Tells whether threads that make long responses would keep others waiting."""
         return self._contention.several and not self._reads_wait
 
-    async def _wait_or_work(self, environ: Environ, match: Match | None, tenant: str) -> Response:
+    async def _wait_or_work(self, environ: Environ, match: Match | None, receive: Receive, tenant: str) -> Response:
         """Answers in a thread, for reads if it has to be one."""
         if _may_be_long_poll(environ):
             if self._wait_slots.take(tenant, 1):
                 environ[WAIT_SLOT] = True
+                # What is left unread of a body would come before the end of the connection.
+                gone = Event()
+                environ[GONE] = gone.is_set
+                watching = self._loop.create_task(_watch(receive, gone)) if BODY in environ else None
                 try:
                     return await self._poll_threads.run(tenant, partial(self._run, environ))
                 finally:
                     self._wait_slots.change(tenant, -1)
+                    if watching is not None:
+                        watching.cancel()
             environ[WAIT_SLOT] = False
         if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"]):
             return await self._read(environ, match, tenant)
@@ -431,6 +437,14 @@ def hot_match(path: str) -> Match | None:
         except UnicodeDecodeError:
             return None
     return {"app": application, "queue": queue}
+
+
+async def _watch(receive: Receive, gone: Event) -> None:
+    """Notes that the client has closed its connection, after a body that was taken in but perhaps for its end."""
+    for _ in range(2):
+        if (await receive())["type"] == "http.disconnect":
+            gone.set()
+            return
 
 
 @lru_cache(PATHS)

@@ -31,6 +31,8 @@ EarlyHandler = Callable[[Environ, Match], Begun | Response]
 
 WAIT_SLOT = "queuey.wait_slot"
 """Set in the environ of a long poll by a server that limits them: whether this one may wait."""
+GONE = "queuey.gone"
+"""Set in the environ of a long poll by a server that notices it: a function that tells whether the client has gone."""
 
 
 class WouldBlock(Exception):

@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -72,18 +73,16 @@ def test_long_polls_beyond_the_slots(served: Served, queue: str) -> None:
 
 
 def test_long_polls_whose_clients_leave(served: Served, queue: str) -> None:
-    """Readers who go away while they wait give their places back, at the latest when something comes."""
+    """Readers who go away while they wait give their places back, although nothing comes."""
     newest = httpx2.get(f"{served.profile.url}/v1/queuey/{queue}", headers=credential(served)).json()["cursor"]
     poll = f"GET /v1/queuey/{queue}?since={newest}&wait=20"
     for _ in range(SLOTS):
         with Wire(served) as wire:
             wire.send(poll)
+    began = time.monotonic()
     with Wire(served) as wire:
-        assert wire.ask(post(queue), b"news", "Content-Length: 4").status == 201
-        newer = json.loads(wire.ask(poll).body)
-        assert [message["body"] for message in newer["messages"]] == ["news"]
-        later = f"GET /v1/queuey/{queue}?since={newer['cursor']}&wait=0.01"
-        until(lambda: wire.ask(later).status == 200)
+        until(lambda: wire.ask(f"GET /v1/queuey/{queue}?since={newest}&wait=0.01").status == 200)
+        assert time.monotonic() - began < 18
 
 
 # Another process on the same data

@@ -10,7 +10,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST
 from queuey.messages import OffsetChange, Queue, Slice
-from queuey.storage.cassandra.catalogue import offsets
+from queuey.storage.cassandra.catalogue import offsets, queue_cache
 from queuey.storage.cassandra.driver import TooManyDead
 from queuey.storage.cassandra.messages import PUT_BYTES
 from tests.cassandra.begun import begun_page
@@ -66,6 +66,25 @@ def test_a_call_ends_although_nothing_is_answered(scene: Scene) -> None:
         process.store.read(queue, [Slice(1)])
     assert raised.value.outcome == "none"
     gate.open()
+
+
+LONGER = 7200
+WRITES: dict[str, Call] = {
+    "put": lambda process, queue: process.store.put(queue, [(1, ID)], message(ttl=LONGER)),
+    "append": lambda process, queue: process.store.append(queue, [message(ttl=LONGER)]),
+}
+
+
+@pytest.mark.parametrize("write", [pytest.param(write, id=name) for name, write in WRITES.items()])
+def test_nothing_is_written_while_readers_are_made_to_look_further(scene: Scene, write: Call) -> None:
+    """A message that lives longer than those before it is not written when its time is over before it could be."""
+    process = scene.start(deadline=DEADLINE, catalogue_deadline=60.0)
+    queue = scene.queue(process, ttl=3600)
+    process.wire.lose([queue_cache._REACH], ALWAYS, then=lambda: scene.world.advance(DEADLINE + EACH))
+    with pytest.raises(StoreUnavailable) as raised:
+        write(process, queue)
+    assert raised.value.outcome == "none"
+    assert process.wire.log.count(INSERTS) == 0
 
 
 def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:

@@ -59,6 +59,28 @@ def test_a_call_that_has_sent_a_change_ends_in_doubt(clock: Hand, deadline: Dead
         deadline.sent()
 
 
+def test_what_a_preparation_changes_does_not_count(clock: Hand, deadline: Deadline) -> None:
+    """Nothing is written when the time is over in a preparation or after it, unless something was sent before."""
+
+    def prepare_late() -> None:
+        with deadline.preparing():
+            deadline.sent()
+            deadline.left()
+
+    for sent in (False, True):
+        with deadline.running():
+            if sent:
+                deadline.sent()
+            with deadline.preparing():
+                deadline.sent()
+            clock.seconds += 16
+            with pytest.raises(StoreUnavailable) as after:
+                deadline.left()
+            with pytest.raises(StoreUnavailable) as within:
+                prepare_late()
+            assert {after.value.outcome, within.value.outcome} == {"unknown" if sent else "none"}
+
+
 def test_a_call_within_another_has_no_more_time(clock: Hand, deadline: Deadline) -> None:
     """A call that another makes ends with it, whatever it may have by itself."""
     with deadline.running():

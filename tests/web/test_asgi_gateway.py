@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import threading
@@ -413,6 +414,72 @@ def test_writes_that_do_not_end_are_given_up(
     one, batch = running(app, deadline=0.0)(work)
     assert (one.status, one.json["outcome"], one.headers["Retry-After"]) == (503, outcome, "1")
     assert (batch.status, batch.json["outcome"], batch.json["outcomes"]) == (503, outcome, [outcome] * 2)
+
+
+class Leaving(Request):
+    """A request whose server gives it up, or whose client is gone, at so many calls of the server's functions."""
+
+    def leave(self, calls: int, *, cancelled: bool) -> Leaving:
+        """Says when, and whether the server cancels the request or says that the client is gone."""
+        self.calls, self.cancelled = calls, cancelled
+        return self
+
+    def _is_gone(self) -> bool:
+        self.calls -= 1
+        if self.calls < 0 and self.cancelled:
+            raise asyncio.CancelledError
+        return self.calls < 0
+
+    async def receive(self) -> dict[str, Any]:
+        """Gives the body, then the end."""
+        await asyncio.sleep(0)
+        return {"type": "http.disconnect"} if self._is_gone() else await super().receive()
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Takes what nobody reads."""
+        await asyncio.sleep(0)
+        self._is_gone()
+
+
+LEAVING: dict[str, Callable[[], Leaving]] = {
+    "post": lambda: Leaving(body=b"x" * 200),
+    "long post": lambda: Leaving(body=b"x" * 100_000),
+    "chunked post": lambda: Leaving(body=[b"x" * 40_000] * 3),
+    "read": lambda: Leaving("GET"),
+    "page": lambda: Leaving("GET", query="limit=1000&partitions=*"),
+    "read of several": lambda: Leaving(path="/v1/queuey/_read", body=b'{"queues":[{"queue_name":"q"}],"wait":0.1}'),
+    "long poll": lambda: Leaving("GET", query=f"after={ids.to_hex(ids.LAST)}&wait=0.1"),
+}
+
+
+@pytest.mark.parametrize("cancelled", [False, True], ids=["gone", "cancelled"])
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in LEAVING.items()])
+def test_nothing_stays_taken_for_clients_that_leave(
+    run: Run,
+    owner: Caller,
+    make: Callable[[], Leaving],
+    cancelled: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """Whenever a request ends, what it held of memory, threads, places and the loop's time is given back."""
+    owner.create("q")
+    for _ in range(4):
+        owner.post("q", "x" * 60_000)
+
+    async def work(gateway: Gateway) -> None:
+        for several in (False, True):
+            for calls in range(8):
+                if several:  # somebody else asks as well
+                    gateway._contention.saw("other")
+                with contextlib.suppress(asyncio.CancelledError):
+                    request = make().leave(calls, cancelled=cancelled)
+                    await gateway(request.scope, request.receive, request.send)
+        quotas = [gateway._memory, gateway._wait_slots, gateway._threads._hand, gateway._poll_threads._hand]
+        quotas.append(gateway._scheduler._under_way)
+        async with asyncio.timeout(60):
+            while gateway._begun or any(quota.free != quota.total for quota in quotas):  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
+
+    run(work)
 
 
 def test_clients_that_leave_break_nothing(

@@ -106,7 +106,8 @@ class CassandraMessages(Scanning):
         self._watch.require()
         row = self._rows.current(queue)
         if item.ttl > row.reach and bucketing.class_of(item.ttl) <= row.home:
-            row = self._rows.raise_reach(row, item.ttl)
+            with self._deadline.preparing():
+                row = self._rows.raise_reach(row, item.ttl)
         level = self._levels.of(row.queue)
         now = self._clock.now()
         targets = [
@@ -117,7 +118,8 @@ class CassandraMessages(Scanning):
             if bucketing.is_recorded(place, row.home):
                 by_partition.setdefault(partition, []).append(place)
         for partition, wanted in by_partition.items():
-            self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
+            with self._deadline.preparing():
+                self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
         candidates = self._candidates(row, places, level)
         body, meta = message_codec.encode(item.body, item.meta)
         qid, longest = row.queue.qid, bucketing.longest_ttl(now)

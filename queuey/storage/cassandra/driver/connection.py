@@ -315,6 +315,9 @@ class Driver:
         """
         if not calls:
             return []
+        self._deadline.left()
+        if not all(statement.reads for statement, _ in calls):
+            self._deadline.sent()
         gathering = Countdown(len(calls), self._deadline, most)
         for number, (statement, values) in enumerate(calls):
             done = gathering.taker(number)

@@ -88,6 +88,7 @@ class Operation:
         "minted",
         "positions",
         "queue",
+        "refused",
         "written",
     )
 
@@ -107,6 +108,8 @@ class Operation:
         """Boot time of its earliest id."""
         self.written: list[Written] = []
         """What was given to the driver."""
+        self.refused = False
+        """It ended before anything of it was queued."""
         self._claim = threading.Lock()
         self._begun = False
 
@@ -117,7 +120,7 @@ class Operation:
 
     def give_up(self) -> Outcome:
         """Makes sure that nothing of it is sent unless some was. Returns what may become of the messages."""
-        return "none" if self._claim.acquire(blocking=False) else "unknown"
+        return "none" if self._claim.acquire(blocking=False) or self.refused else "unknown"
 
     @property
     def given_up(self) -> bool:

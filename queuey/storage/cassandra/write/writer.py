@@ -180,7 +180,8 @@ class Writer:
             self._watch.require()
             row = self._rows.current(operation.queue)
             if longest := beyond_reach(row, ttls):
-                self._rows.raise_reach(row, longest)
+                with self._deadline.preparing():
+                    self._rows.raise_reach(row, longest)
         except Exception as error:  # noqa: BLE001 - its caller gets it
             self._end(operation, error)
         else:
@@ -408,6 +409,7 @@ class Writer:
 
     def _end(self, operation: Operation, error: Exception) -> None:
         """Ends an operation of which nothing was queued."""
+        operation.refused = True
         operation.begin()
         self._answer(operation, None, error)
 
