@@ -348,8 +348,11 @@ class PartitionTable:
         self._revoke_timeout = seconds
         self.give_up(self.states)
 
-    async def until_given_up(self, seconds: float) -> None:
-        """Waits until nothing is being given up or released any more, for a time, no longer than the session lasts."""
+    async def until_given_up(self, seconds: float) -> bool:
+        """Waits until nothing is being given up or released any more, for a time, no longer than the session lasts.
+
+        Returns whether that is so.
+        """
         lost = asyncio.create_task(self._signals.lost.wait())
         try:
             async with asyncio.timeout(seconds):
@@ -359,6 +362,7 @@ class PartitionTable:
             pass
         finally:
             lost.cancel()
+        return not self._endings
 
     def close(self) -> None:
         """Ends everything at once, because the session is over: from now on nothing is held. Idempotent."""

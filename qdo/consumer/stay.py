@@ -19,6 +19,9 @@ from qdo.subscriptions import Subscription
 
 log = logging.getLogger(__name__)
 
+SOON = 0.1
+"""Seconds that a member has to give up everything before it tells the others that it is leaving."""
+
 
 class Queues(Protocol):
     """Looks queues up for a member that leads, and has it look again when it has found something else."""
@@ -112,9 +115,13 @@ class Stay:
         await self.abandon()
 
     async def _retire(self) -> None:
-        """Tells the others that it leaves, so that what it gives up goes on at once; they find out anyway."""
-        with contextlib.suppress(CoordinationError):
-            await self._session.retire()
+        """Tells the others that it leaves, so that what it gives up goes on while it finishes the rest.
+
+        Whoever is done soon just leaves: then nobody tries to take what is not free yet.
+        """
+        if not await self.table.until_given_up(SOON):
+            with contextlib.suppress(CoordinationError):
+                await self._session.retire()
 
     async def _look_on(self) -> None:
         """Looks whenever something may have changed.

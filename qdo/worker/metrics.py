@@ -43,7 +43,7 @@ class WorkerMetrics(Collector):
         in_flight: Messages in hand now.
         oldest: Seconds since the message in hand that was begun first was begun, as last looked.
         lag: Messages that are not yet committed, by partition, as last measured.
-        owned: Partitions owned now.
+        owned: Partitions owned, as last looked.
     """
 
     def __init__(self, registry: CollectorRegistry | None) -> None:

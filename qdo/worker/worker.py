@@ -299,6 +299,7 @@ class Worker:
         while True:
             await asyncio.sleep(self.settings.commit_seconds)
             self._handling.glance()
+            self.metrics.owned = len(self.consumer.assignment)
 
     async def _measure_lag(self) -> None:
         while True:
@@ -363,8 +364,10 @@ class Worker:
         names = sorted(map(str, partitions))
         logger.info("%d partitions %s", len(names), how, extra={"partitions": names})
         self.metrics.moved(how, len(partitions))
-        self.metrics.owned = len(self.consumer.assignment)
-        if how != "assigned":
+        if how == "assigned":
+            self.metrics.owned = len(self.consumer.assignment)
+        else:
+            # Each goes by itself, so those that are left are counted at the next glance.
             self.metrics.lag = {one: lag for one, lag in self.metrics.lag.items() if one not in partitions}
 
 
