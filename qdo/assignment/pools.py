@@ -32,11 +32,6 @@ class Pool:
     before: dict[int, int] = field(default_factory=dict)
     now: dict[int, int] = field(default_factory=dict)
 
-    @property
-    def size(self) -> int:
-        """How many partitions there are in it."""
-        return len(self.free) + sum(self.before.values())
-
     def gained(self, member: int) -> bool:
         """Tells whether a member is to have more than it had."""
         return self.now.get(member, 0) > self.before.get(member, 0)

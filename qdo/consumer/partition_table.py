@@ -69,22 +69,6 @@ class Row:
         track: Where its owner stands, if it keeps that.
     """
 
-    __slots__ = (
-        "_asked",
-        "_over",
-        "certain",
-        "held",
-        "note",
-        "partition",
-        "released",
-        "state",
-        "taken",
-        "telling",
-        "told",
-        "track",
-        "wish",
-    )
-
     def __init__(self, partition: Partition, held: Held | None) -> None:
         self.partition = partition
         self.state: State = "unsure" if held is None else "owned"

@@ -42,27 +42,6 @@ class Track:
         turn: Rises whenever what was read before is not to be handed out any more.
     """
 
-    __slots__ = (
-        "_chunks",
-        "_row",
-        "_start",
-        "announced",
-        "count",
-        "failures",
-        "flight",
-        "more",
-        "opened",
-        "partition",
-        "paused",
-        "position",
-        "rest_until",
-        "settled",
-        "since",
-        "size",
-        "sought",
-        "turn",
-    )
-
     def __init__(self, row: Row) -> None:
         self.partition = row.partition
         self._row = row

@@ -13,7 +13,6 @@ from qdo.errors import InvalidArgument
 if TYPE_CHECKING:
     from qdo.coordination import Coordinator
 
-DEFAULT_URL = "local:"
 SCHEMES = ("local", "zookeeper")
 
 

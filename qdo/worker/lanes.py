@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 from qdo.worker.keys import Key
 from qdo.worker.prefix import Prefix
@@ -45,62 +45,12 @@ class Held(NamedTuple):
     key: Hashable = None
 
 
-class Lane(Protocol):
-    """What either kind of lane does."""
-
-    @property
-    def end(self) -> str | None:
-        """The id up to which everything is done; None: nothing yet."""
-
-    @property
-    def count(self) -> int:
-        """How many messages are not done."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing of it is running."""
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there is anything that may be handled, now or after what is running."""
-
-    @property
-    def full(self) -> bool:
-        """Whether no more messages are to be added now."""
-
-    def add(self, messages: Sequence[Message]) -> None:
-        """Appends messages in their order."""
-
-    def take(self, most: int) -> Run | None:
-        """Returns up to so many messages that may be handled now; they are running from then on."""
-
-    def settle(self, run: Run, handled: int, *, failed: bool = False) -> Held | None:
-        """Says how a run ended.
-
-        Args:
-            run: The run.
-            handled: So many from the front are done.
-            failed: The one after those failed.
-
-        Returns:
-            The failed message, which is held now.
-        """
-
-    def again(self, held: Held) -> None:
-        """Lets a held message be tried again."""
-
-    def finish(self, held: Held) -> None:
-        """Marks a held message as done."""
-
-    def narrow(self) -> bool:
-        """Drops whatever waits, but for what keeps messages that are done from being recorded.
-
-        To be called when nothing is running. From then on only that is given; returns whether there is any.
-        """
-
-
 class OrderedLane:
-    """One message after another."""
+    """One message after another.
+
+    Attributes:
+        end: The id up to which everything is done; None: nothing yet.
+    """
 
     def __init__(self) -> None:
         self._messages: Sequence[Message] = ()
@@ -116,22 +66,17 @@ class OrderedLane:
         return len(self._messages) - self._at
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is running."""
-        return not self._running
-
-    @property
     def waiting(self) -> bool:
-        """Whether there is anything behind what is done."""
+        """Whether there is anything that may be handled, now or after what is running."""
         return self._at < len(self._messages)
 
     @property
     def full(self) -> bool:
-        """Whether anything is left to do: then more would only take room."""
+        """Whether no more messages are to be added now: anything is left to do, so more would only take room."""
         return self._at < len(self._messages)
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Appends messages; see :class:`Lane`."""
+        """Appends messages in their order."""
         self._messages = [*self._messages[self._at :], *messages] if self.full else messages
         self._at = 0
 
@@ -145,7 +90,7 @@ class OrderedLane:
         self._attempt = max(self._attempt, attempts + 1)
 
     def take(self, most: int) -> Run | None:
-        """Returns the next messages; see :class:`Lane`."""
+        """Returns up to so many messages that may be handled now; they are running from then on."""
         if self.first is None:
             return None
         self._running = True
@@ -156,7 +101,16 @@ class OrderedLane:
         return Run(self._messages[self._at : self._at + most], self._attempt)
 
     def settle(self, run: Run, handled: int, *, failed: bool = False) -> Held | None:
-        """Says how a run ended; see :class:`Lane`."""
+        """Says how a run ended.
+
+        Args:
+            run: The run.
+            handled: So many from the front are done.
+            failed: The one after those failed.
+
+        Returns:
+            The failed message, which is held now.
+        """
         self._running = False
         if handled:
             self._advance(handled)
@@ -176,7 +130,10 @@ class OrderedLane:
         self._advance(1)
 
     def narrow(self) -> bool:
-        """Drops everything: what is done lies before it."""
+        """Drops whatever waits, but for what keeps messages that are done from being recorded: here that is nothing.
+
+        To be called when nothing is running. From then on only that is given; returns whether there is any.
+        """
         self._messages = self._messages[: self._at]
         return False
 
@@ -222,11 +179,6 @@ class KeyedLane:
         return self._prefix.unfinished
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is running."""
-        return not self._running
-
-    @property
     def waiting(self) -> bool:
         """Whether any message is neither done, nor running, nor held."""
         return self._waiting > 0
@@ -237,7 +189,7 @@ class KeyedLane:
         return len(self._prefix) >= self._window or self._waiting >= max(1, self._window // 2)
 
     def add(self, messages: Sequence[Message]) -> None:
-        """Appends messages; see :class:`Lane`."""
+        """Appends messages; see :class:`OrderedLane`."""
         self._prefix.add(message.id for message in messages)
         self._waiting += len(messages)
         for message in messages:
@@ -265,7 +217,7 @@ class KeyedLane:
         return Run(taken, attempt, tuple(keys))
 
     def settle(self, run: Run, handled: int, *, failed: bool = False) -> Held | None:
-        """Says how a run ended; see :class:`Lane`."""
+        """Says how a run ended; see :class:`OrderedLane`."""
         self._running -= 1
         held = None
         for message in run.messages[:handled]:
@@ -302,7 +254,7 @@ class KeyedLane:
         self._freed(held.key)
 
     def narrow(self) -> bool:
-        """Drops what fills no gap; see :class:`Lane`. What lies behind a held message fills none."""
+        """Drops what fills no gap; see :class:`OrderedLane`. What lies behind a held message fills none."""
         self._narrow = True
         gaps = self._prefix.gaps(self._held)
         self._waiting = 0
@@ -330,3 +282,6 @@ class KeyedLane:
             self._ready.append(key)
         else:
             del self._chains[key]
+
+
+Lane: TypeAlias = OrderedLane | KeyedLane

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from qdo.errors import InvalidArgument
 from qdo.keepalive.relay import Encryption
 
-PORT = 2181
 SESSION_TIMEOUT = 10.0
 CONNECT_TIMEOUT = 15.0
 

@@ -26,14 +26,6 @@ class Answer:
         self._ready = False
         self._callbacks: list[Callable[[Answer], object]] = []
 
-    def ready(self) -> bool:
-        """Says whether it is there."""
-        return self._ready
-
-    def successful(self) -> bool:
-        """Says whether it is there and no error."""
-        return self._ready and self.exception is None
-
     def set(self, value: Any = None) -> None:  # noqa: ANN401 - of any request
         """Puts it in."""
         self._finish(value, None)
@@ -50,20 +42,11 @@ class Answer:
             raise self.exception
         return self.value
 
-    def get_nowait(self) -> Any:  # noqa: ANN401 - of any request
-        """As :meth:`get`."""
-        return self.get()
-
     def rawlink(self, callback: Callable[[Answer], object]) -> None:
         """Calls back when it is there, or at once."""
         self._callbacks.append(callback)
         if self._ready:
             self._call()
-
-    def unlink(self, callback: Callable[[Answer], object]) -> None:
-        """Calls back no more."""
-        if callback in self._callbacks:
-            self._callbacks.remove(callback)
 
     def _finish(self, value: Any, exception: BaseException | None) -> None:  # noqa: ANN401 - of any request
         if self._ready:

@@ -177,14 +177,6 @@ class Handler:
         """Returns what threads wait for."""
         return threading.Event()
 
-    def lock_object(self) -> threading.Lock:
-        """Returns a lock."""
-        return threading.Lock()
-
-    def rlock_object(self) -> threading.RLock:
-        """Returns a lock that its owner may take again."""
-        return threading.RLock()
-
     def async_result(self) -> Answer:
         """Returns what an answer is put into."""
         return Answer()
