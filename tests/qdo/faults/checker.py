@@ -31,6 +31,7 @@ from itertools import pairwise
 from signal import SIGTERM
 from typing import NamedTuple
 
+from qdo.worker import exits
 from queuey.client import order_of
 from tests.qdo.faults.history import NEVER, Call, History, Stay
 from tests.qdo.faults.records import Fault, FaultKind, Handled, Heard
@@ -363,16 +364,20 @@ def _leaving(history: History) -> dict[str, float]:
 def _end(history: History, limits: Limits) -> Iterator[Violation]:
     joined = {each.worker for each in history.joined}
     for ended in history.ended:
+        disturbed = any(
+            fault.kind in FAILURES
+            and (not fault.worker or fault.worker == ended.worker)
+            and fault.start <= ended.at
+            and fault.end + limits.recovery + GIVING_UP >= (ended.at if ended.told is None else ended.told)
+            for fault in history.faults
+        )
         if ended.told is None:
-            well = any(
-                fault.kind in FAILURES
-                and (not fault.worker or fault.worker == ended.worker)
-                and fault.start <= ended.at <= fault.end + limits.recovery + GIVING_UP
-                for fault in history.faults
-            )
+            well = disturbed
         else:
-            # Who was told before it listened to signals ends as every process does.
+            # Who was told before it listened to signals ends as every process does. Who lost its session while it
+            # finished what it had in hand says that this is handled again.
             well = ended.code == 0 or (ended.code == -SIGTERM and ended.worker not in joined)
+            well = well or (ended.code == exits.UNFINISHED and disturbed)
         if not well:
             yield Violation("end", f"{ended.worker} ended with {ended.code} at {ended.at:.3f}, told at {ended.told}")
     last = history.observed[-1].offsets if history.observed else {}
