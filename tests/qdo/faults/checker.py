@@ -368,7 +368,7 @@ def _end(history: History, limits: Limits) -> Iterator[Violation]:
             fault.kind in FAILURES
             and (not fault.worker or fault.worker == ended.worker)
             and fault.start <= ended.at
-            and fault.end + limits.recovery + GIVING_UP >= (ended.at if ended.told is None else ended.told)
+            and fault.end + limits.recovery >= (ended.at - GIVING_UP if ended.told is None else ended.told)
             for fault in history.faults
         )
         if ended.told is None:

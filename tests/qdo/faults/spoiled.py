@@ -143,7 +143,7 @@ def _stayed(records: list[Record], rng: random.Random) -> list[Record]:
 
 def _fallen(records: list[Record], rng: random.Random) -> list[Record]:
     victim = rng.choice(_of(records, Ended))
-    return _instead(records, victim, structs.replace(victim, code=4))
+    return _instead(records, victim, structs.replace(victim, code=1))
 
 
 def _behind(records: list[Record], rng: random.Random) -> list[Record]:
