@@ -21,7 +21,7 @@ from tests.servers import CassandraCluster
 pytestmark = pytest.mark.slow
 
 APP = "acme"
-BOUND = 40.0
+BOUND = 60.0
 """Seconds within which every call ends, whatever the nodes do: a few requests of 4 s, a doubt of 10 s."""
 
 

@@ -40,8 +40,8 @@ def test_a_stream_goes_on_exactly_after_its_driver_was_killed(point: str, embedd
         if point == SINK:
             assert await_or_end(process, (metadata / "1").exists, PATIENCE), (tmp_path / "log").read_text()[-3000:]
             os.killpg(process.pid, signal.SIGKILL)
-        assert process.wait(PATIENCE) != 0
-    assert not (tmp_path / "faults" / point).exists()
+        assert process.wait(PATIENCE) != 0, "it ended before it was killed:\n" + (tmp_path / "log").read_text()[-3000:]
+    assert not (tmp_path / "faults" / point).exists(), (tmp_path / "log").read_text()[-3000:]
     assert not (checkpoint / "commits" / "2").exists(), "it was killed too late"
     sent += embedded.post(queue, items[:50])
     (tmp_path / "faults" / "tasks").touch()
