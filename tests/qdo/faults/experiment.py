@@ -253,9 +253,21 @@ def _mute(served: Served, slot: str, seconds: float) -> None:
 
 
 def explain(verdict: Verdict) -> str:
-    """Tells the violations, the first of each kind before all others, and what was done."""
+    """Tells the violations, the first of each kind before all others, what was done, and who had what was left."""
+    history = verdict.history
     first = {violation.rule: violation for violation in reversed(verdict.violations)}.values()
     told = [*first, *(violation for violation in verdict.violations if violation not in first)][:SHOWN]
-    faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.worker}" for one in verdict.history.faults]
+    faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.worker}" for one in history.faults]
     lines = [f"{len(verdict.violations)} violations", *(f"{rule}: {text}" for rule, text in told)]
-    return "\n".join([*lines, str(verdict.counts), *faults[-60:]])
+    return "\n".join([*lines, str(verdict.counts), *faults[-60:], *_left(history)])
+
+
+def _left(history: History) -> Iterator[str]:
+    """Tells who had the partitions in which messages were left, and what workers heard last."""
+    handled = {(each.place, each.id) for each in history.handled}
+    left = [place for place, found in history.contents.items() if not handled >= {(place, each) for each, _ in found}]
+    for place in left:
+        for stay in history.stays.get(place, [])[-3:]:
+            yield f"{place} was with {stay.worker} {stay.start:.3f}..{stay.end:.3f}, then {stay.how}"
+    for one in [each for each in history.heard if left and each.event != "changed"][-20:]:
+        yield f"{one.at:.3f} {one.worker} heard {one.event}"
