@@ -91,7 +91,7 @@ def parse_principal(text: str) -> Principal:
     form = _FORMS.get(name.partition(":")[0], _MAIL)
     if not (readable or deletable) or len(name) > MAX_NAME or form.fullmatch(name) is None:
         raise ValueError(
-            f'"{text[:MAX_NAME]}" is not app:<name> or bid:<mail address> or user:<name>, with =read or =delete or '
+            f'"{text[:MAX_NAME]}" is not app:<name>, bid:<mail address> or user:<name>, with =read or =delete or '
             "nothing"
         )
     return Principal(name, read=readable, delete=deletable)

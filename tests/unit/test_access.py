@@ -92,7 +92,7 @@ def test_forms(name: str, suffix: str, rights: tuple[bool, bool]) -> None:
 )
 def test_what_is_no_principal(text: str) -> None:
     """Everything else is refused with a text that quotes it."""
-    with pytest.raises(ValueError, match=r"is not app:<name> or bid:<mail address> or user:<name>"):
+    with pytest.raises(ValueError, match=r"is not app:<name>, bid:<mail address> or user:<name>"):
         parse_principal(text)
 
 

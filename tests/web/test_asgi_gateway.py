@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, Self
 
 import pytest
@@ -17,161 +17,20 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
-from queuey.metrics import Metrics
 from queuey.storage import Store
 from queuey.web.asgi_gateway import Gateway, hot_match
-from queuey.web.endpoint import WouldBlock
-from queuey.web.responses import text_response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
-from tests.web.conftest import KEY
+from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, running, until
 
-MOST = 1 << 20
-ALWAYS = 300.0
-"""Seconds that no test may take; what is waited for comes long before."""
-Run = Callable[[Callable[[Gateway], Coroutine[Any, Any, Any]]], Any]
 Done = Callable[[Any, Exception | None], None]
-
-
-class Request:
-    """A request and the answer to it, as ASGI has them.
-
-    Args:
-        method: As given.
-        path: As sent.
-        body: Whole, or in pieces: then it is chunked.
-        headers: As received.
-        query: As received.
-        broken: The body breaks off.
-        trailers: Something follows the body.
-    """
-
-    def __init__(
-        self,
-        method: str = "POST",
-        path: str = "/v1/queuey/q",
-        body: bytes | list[bytes] = b"",
-        *,
-        headers: list[tuple[str, str]] | None = None,
-        query: str = "",
-        broken: bool = False,
-        trailers: bool = False,
-    ) -> None:
-        self.method, self.path, self.query = method, path, query
-        self.headers = [("authorization", f"Application {KEY}"), *(headers or [])]
-        if isinstance(body, list):
-            self.headers.append(("transfer-encoding", "chunked"))
-        elif body:
-            self.headers.append(("content-length", str(len(body))))
-        self.chunked = isinstance(body, list)
-        self.pieces = list(body) if isinstance(body, list) else [body]
-        self.broken, self.trailers = broken, trailers
-        self.status, self.answered, self.response = 0, False, b""
-        self.answer_headers: list[tuple[str, str]] = []
-        self.hold: asyncio.Event | None = None
-
-    @property
-    def scope(self) -> dict[str, Any]:
-        """The request without its body."""
-        return {
-            "method": self.method,
-            "raw_path": self.path.encode(),
-            "query_string": self.query.encode(),
-            "scheme": "http",
-            "headers": [(name.encode(), value.encode()) for name, value in self.headers],
-        }
-
-    async def receive(self) -> dict[str, Any]:
-        """Gives the next piece of the body."""
-        if self.hold is not None and len(self.pieces) <= (not self.chunked):
-            await self.hold.wait()
-        if self.pieces and not (self.broken and len(self.pieces) == 1):
-            return {"type": "http.request", "body": self.pieces.pop(0), "more_body": True}
-        if self.trailers:
-            self.trailers = False
-            return {"type": "http.request", "body": b"", "more_body": True}
-        if self.broken:
-            return {"type": "http.disconnect"}
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(self, message: dict[str, Any]) -> None:
-        """Takes a part of the answer."""
-        assert not self.answered
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            self.answer_headers = [(name.decode(), value.decode()) for name, value in message["headers"]]
-        else:
-            self.response += message["body"]
-            self.answered = not message["more_body"]
-
-    async def to(self, gateway: Gateway) -> Reply:
-        """Has the gateway answer."""
-        await asyncio.wait_for(gateway(self.scope, self.receive, self.send), ALWAYS)
-        assert self.answered
-        return Reply(f"{self.status} ", self.answer_headers, self.response)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Waits for something that comes soon."""
-    async with asyncio.timeout(ALWAYS):
-        while not condition():  # noqa: ASYNC110 - the condition is over everything that runs here
-            await asyncio.sleep(0.01)
 
 
 @pytest.fixture
 def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
     """Runs something with a gateway before the application."""
     return running(app)
-
-
-def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI application
-    """Returns what runs a coroutine with a gateway of its own, in an event loop of its own.
-
-    Unless a test says otherwise the gateway refuses nothing for having waited: a busy machine is slow.
-    """
-    options = {"deadline": ALWAYS, "max_wait": ALWAYS} | options
-
-    def run(work: Callable[[Gateway], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
-        async def main() -> Any:  # noqa: ANN401
-            gateway = Gateway(app, threads=2, waiters=2, max_body=MOST, **options)
-            loop = asyncio.get_running_loop()
-            gateway.start(loop)
-            try:
-                return await work(gateway)
-            finally:
-                gateway.stop()
-
-        return asyncio.run(main())
-
-    return run
-
-
-class Stub:
-    """An application that says which thread it runs in."""
-
-    def __init__(self) -> None:
-        self.registry = self
-        self.hot = self
-        self.authorization = self
-        self.service = self
-        self.store = self
-        self.waits_for_network = False
-        self.metrics = Metrics()
-        self.operations: dict[str, Any] = {}
-        self.look_up = None
-
-    def tenant(self, _environ: dict[str, Any]) -> str:
-        """Knows everybody."""
-        return "a"
-
-    def begin(self, *_: object) -> Any:  # noqa: ANN401
-        """Begins nothing."""
-        raise WouldBlock
-
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
-        """Answers with the thread's name."""
-        return list(text_response(threading.current_thread().name)(environ, start_response))
 
 
 class Held:

@@ -18,7 +18,7 @@ from queuey.web.endpoint import WouldBlock
 from queuey.web.ops import LOOK_EVERY, OpsViews
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller
-from tests.web.test_asgi_gateway import Request, running
+from tests.web.gateway_calls import Request, running
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

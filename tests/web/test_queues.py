@@ -121,7 +121,7 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         "partitions": '"x" is not a number',
         "type": '"secret" is not one of user, public',
         "consistency": '"sure" is not one of weak, strong, very_strong',
-        "principles": '"nobody" is not app:<name> or bid:<mail address>, with =read or =delete or nothing',
+        "principles": '"nobody" is not app:<name>, bid:<mail address> or user:<name>, with =read or =delete or nothing',
         "ttl": "0 is less than minimum value 1",
         "read_delay": '"-1" is not a number',
     }

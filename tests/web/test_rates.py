@@ -17,7 +17,7 @@ from queuey.web.rates import RateLimits
 from tests.issuer import AUDIENCE, Issuer, serving
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.test_asgi_gateway import Request, Run, running
+from tests.web.gateway_calls import Request, Run, running
 
 
 def limited(app: Any, **rates: Any) -> Run:  # noqa: ANN401 - a WSGI application, and fields

@@ -16,7 +16,7 @@ from queuey.storage.sqlite import messages
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace_in
 from tests.web.caller import Caller, Reply
-from tests.web.test_asgi_gateway import Request, Run, running
+from tests.web.gateway_calls import Request, Run, running
 
 Told = Callable[[Page | None, Exception | None], None]
 

@@ -17,7 +17,7 @@ from queuey.web.endpoint import Deferred, Done
 from queuey.web.responses import PIECE, Response, text_response
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY
-from tests.web.test_asgi_gateway import ALWAYS, Request, Run, Stub, running, until
+from tests.web.gateway_calls import ALWAYS, Request, Run, Stub, running, until
 
 
 def asked(
