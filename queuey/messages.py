@@ -63,6 +63,10 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 0
 
 
+FREE_HEADERS = 256
+"""Bytes of headers that a message may have without their counting into a page's bytes."""
+
+
 class Meta(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     """What travels with a body.
 
@@ -126,7 +130,8 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         limit: At most so many messages.
-        max_bytes: The page ends with the message whose body brings the sum of body lengths to this or above.
+        max_bytes: The page ends with the message whose body brings the sum of body lengths to this or above. What is
+            kept with a body counts as well where it is longer than ``FREE_HEADERS`` bytes.
         descending: Newest first.
         delayed: Keep below the queue's read delay. False reads up to what is certainly committed; on a store with
             eventual consistency a cursor taken from such a page may miss messages.

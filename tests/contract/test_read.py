@@ -12,7 +12,7 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Message, Queue, Slice
+from queuey.messages import FREE_HEADERS, Message, Meta, Queue, Slice
 from queuey.storage import Store
 from tests import strategies
 from tests.contract.samples import bodies, make_queue, new, pages, positions, read_one, say, shown, whole
@@ -94,6 +94,16 @@ def test_page_ends_with_the_message_that_fills_it(store: Store) -> None:
             assert (len(page.messages), page.more) == (expected, True)
     page = read_one(store, queue, Slice(partition=1, limit=1000, max_bytes=20_001))
     assert (len(page.messages), page.more) == (200, False)
+
+
+def test_long_headers_fill_a_page_as_well(store: Store) -> None:
+    """Headers that are longer than most count into ``max_bytes``: short bodies bring no more of them than that."""
+    queue = make_queue(store)
+    long, short = (Meta(headers=(("a", "x" * size),)) for size in (8000, FREE_HEADERS // 2))
+    store.append(queue, [new("x", meta=meta) for meta in [long] * 20 + [short] * 20])
+    for descending, expected in ((False, 13), (True, 33)):
+        page = read_one(store, queue, Slice(partition=1, limit=1000, max_bytes=100_000, descending=descending))
+        assert (len(page.messages), page.more) == (expected, True)
 
 
 def test_body_larger_than_a_page(store: Store) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import Message, Page, Slice
+from queuey.messages import FREE_HEADERS, Message, Page, Slice
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.expiry_windows import lowest_live
 from queuey.storage.sqlite.rows import decode_meta
@@ -62,12 +62,14 @@ def to_messages(rows: list[Any], partition: int) -> list[Message]:
 
 
 def _bounded(cursor: Iterator[Any], limit: int, max_bytes: int) -> tuple[list[Any], bool]:
-    """Takes rows (the body fourth) until one of the two bounds; returns them and whether a bound was met."""
+    """Takes rows (body and metadata last) until one of the two bounds; returns them and whether a bound was met."""
     rows: list[Any] = []
     size = 0
     for row in cursor:
         rows.append(row)
         size += len(row[3])
+        if row[4] is not None and len(row[4]) > FREE_HEADERS:
+            size += len(row[4])
         if size >= max_bytes:
             return rows, True
     return rows, len(rows) >= limit

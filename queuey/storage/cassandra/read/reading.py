@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import LOW_MIN, Position
-from queuey.messages import Message, Page, Slice
+from queuey.messages import FREE_HEADERS, Message, Page, Slice
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, Rows, Statement, TooManyDead, worst
@@ -203,17 +203,23 @@ class _Filling:
         """Adds messages until the page is full; returns whether it is."""
         wanted = self._wanted
         del merged[wanted.limit - len(self.messages) :]
-        added = sum([len(message.body) for message in merged])
+        added = sum([len(message.body) if message.meta is None else _weight(message) for message in merged])
         if self._size + added >= wanted.max_bytes:
             added = 0
             for number, message in enumerate(merged, 1):
-                added += len(message.body)
+                added += _weight(message)
                 if self._size + added >= wanted.max_bytes:
                     del merged[number:]
                     break
         self.messages += merged
         self._size += added
         return len(self.messages) >= wanted.limit or self._size >= wanted.max_bytes
+
+
+def _weight(message: Message) -> int:
+    """Returns how much a message counts into the bytes of a page."""
+    headers = 0 if message.meta is None else sum(len(name) + len(value) for name, value in message.meta.headers)
+    return len(message.body) + (headers if headers > FREE_HEADERS else 0)
 
 
 class _Span:
