@@ -250,3 +250,14 @@ def test_the_identity_stays(swept: Swept) -> None:
     swept.clock.advance(40 * 86_400)
     swept.store.sweep()
     assert (swept.rows("ledger"), swept.store.identity()) == (1, known)
+
+
+def test_long_bodies_do_not_wait_for_the_next_sweep(tmp_path: Path) -> None:
+    """The log is copied beside the commits as soon as long bodies have filled some of it: else a commit would do it."""
+    with contextlib.closing(open_store(tmp_path, options=SqliteOptions(sweep_interval=3600.0))) as store:
+        store.create_application(APP)
+        queue = make_queue(store)
+        say(store, queue, *["x" * 60_000] * 20)
+        assert not store._sweep.log_pages
+        say(store, queue, *["x" * 60_000] * 20)
+        assert eventually(lambda: store._sweep.log_pages > 0)

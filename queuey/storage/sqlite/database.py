@@ -22,6 +22,8 @@ from queuey.storage.sqlite.writer import Writer
 
 LEAST_ROOM = 2 << 20
 """Bytes that must be free on the disk for the store to call itself well."""
+LOG_BYTES = 2 << 20
+"""Bytes of bodies after which the log is worth copying: an eighth of those at which a commit would do it."""
 
 
 class QueueCache:
@@ -93,6 +95,9 @@ class Database:
         self._identity = self._inode()
         self.appended = 0
         self.catalogue = 0
+        self.log_grows = threading.Event()
+        """Set whenever the writer has written another ``LOG_BYTES``."""
+        self._announced = 0
         self.readers = Readers(self.path, options, deadline)
         self.writer = Writer(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
 
@@ -165,6 +170,9 @@ class Database:
     def _committed(self, transaction: Transaction) -> None:
         self.appended += transaction.messages
         self.catalogue = transaction.catalogue
+        if self.writer.written - self._announced >= LOG_BYTES:
+            self._announced = self.writer.written
+            self.log_grows.set()
         if self._watches and transaction.touched:
             with self._watches_lock:
                 watches = list(self._watches)

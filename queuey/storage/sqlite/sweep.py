@@ -18,7 +18,7 @@ from queuey import ids
 from queuey.errors import QueueyError, StoreClosed
 from queuey.ids import Position
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.database import LOG_BYTES, Database
 from queuey.storage.sqlite.ledger import KEPT
 from queuey.storage.sqlite.transaction import Transaction
 
@@ -41,7 +41,7 @@ _MOST_ROWS = 20_000
 _MOST_BYTES = 4 << 20
 """Of bodies, deleted in one step: SQLite reads all pages of a long one to free them."""
 _COMMITS = 200
-"""After so many commits of this process the sweep's thread copies the log into the database file."""
+"""After so many commits of this process, or ``LOG_BYTES``, the sweep's thread copies the log into the database file."""
 
 
 def next_size(rows: int, took: float, least: int) -> int:
@@ -64,7 +64,7 @@ class Sweep:
         self._thread: threading.Thread | None = None
         self.removed = 0
         self.log_pages = 0
-        self._checkpointed = 0
+        self._checkpointed = (0, 0)
         self._size = database.options.sweep_rows
         interval = database.options.sweep_interval
         if interval is not None:
@@ -74,26 +74,34 @@ class Sweep:
     def stop(self, timeout: float) -> None:
         """Ends the thread; a transaction under way is finished."""
         self._stop.set()
+        self._db.log_grows.set()
         if self._thread is not None:
             self._thread.join(timeout)
 
     def _loop(self, interval: float) -> None:
-        while not self._stop.wait(interval):
+        due = time.monotonic() + interval
+        while not self._stop.is_set():
+            # Long bodies fill the log sooner than once an interval. A commit would copy it then, and all wait for that.
+            self._db.log_grows.wait(max(0.0, due - time.monotonic()))
+            self._db.log_grows.clear()
             try:
                 self.checkpoint()
-                self.run(rest=True)
+                if time.monotonic() >= due:
+                    self.run(rest=True)
             except StoreClosed:
                 return
             except QueueyError as error:
                 log.warning("the sweep of expired messages failed and will be tried again: %s", error)
             except Exception:
                 log.exception("the sweep of expired messages failed and will be tried again")
+            if time.monotonic() >= due:
+                due = time.monotonic() + interval
 
     def checkpoint(self) -> None:
         """Copies the log into the database file once it is worth it."""
-        commits = self._db.writer.commits
-        if commits - self._checkpointed > _COMMITS:
-            self._checkpointed = commits
+        writer, (commits, written) = self._db.writer, self._checkpointed
+        if writer.commits - commits > _COMMITS or writer.written - written >= LOG_BYTES:
+            self._checkpointed = writer.commits, writer.written
             with self._db.readers.reading() as connection:
                 self.log_pages = driver.checkpoint(connection)
 

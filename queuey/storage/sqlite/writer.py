@@ -103,6 +103,8 @@ class Writer:
         self._version = -1
         self.commits = 0
         self.operations = 0
+        self.written = 0
+        """Bytes of bodies."""
         self.longest = 0.0
         self.trouble = Trouble(log, "Writing to the store")
         self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
@@ -270,6 +272,7 @@ class Writer:
             operation.result, operation.error = result, error_of_one
         self.commits += 1
         self.operations += len(group)
+        self.written += sum([operation.weight for operation in group])
         try:
             self._committed(transaction)
         except Exception:
