@@ -66,10 +66,10 @@ class Turn(NamedTuple):
 @measure("qdo-rebalance-before", f"{PARTITIONS:,} partitions over {MEMBERS} members, one comes and goes, as before")
 def rebalance(bench: Bench) -> Report:
     """A group of each tree, one after the other, on one ZooKeeper server and one service."""
-    rounds = bench.size(5, 2)
+    rounds = bench.size(4, 2)
     with contextlib.ExitStack() as stack:
         hosts = stack.enter_context(keepers.zookeeper(bench, 1)).connect_string
-        url = stack.enter_context(served(bench, 2 * rounds))
+        url = stack.enter_context(served(bench, 4 * rounds))
         calls: Mapping[str, Callable[[], Turn]] = {
             which: partial(_turn, [stack.enter_context(process(url, hosts, tree)) for _ in range(MEMBERS + 1)])
             for which, tree in _trees().items()
