@@ -38,7 +38,7 @@ def open_coordinator(url: str, group: str, *, session_timeout: float | None = No
     if scheme == "local":
         from qdo.coordination import local  # noqa: PLC0415 - only who uses it needs it
 
-        return local.from_url(url, group, session_timeout=session_timeout, **options)
+        return local.LocalCoordinator(group, local.parse_url(url, session_timeout=session_timeout, **options))
     try:
         from qdo.coordination import zookeeper  # noqa: PLC0415 - needs its driver, which may not be installed
     except ModuleNotFoundError as error:
@@ -46,4 +46,4 @@ def open_coordinator(url: str, group: str, *, session_timeout: float | None = No
             raise
         message = "ZooKeeper's driver is not installed: pip install 'queuey[zookeeper]'"
         raise InvalidArgument(message) from error
-    return zookeeper.from_url(url, group, session_timeout=session_timeout, **options)
+    return zookeeper.ZooKeeperCoordinator(zookeeper.parse_url(url, session_timeout=session_timeout, **options), group)

@@ -13,7 +13,7 @@ from writing until it goes on. Nothing can be recorded meanwhile, by anybody, so
 that end meanwhile are lost.
 """
 
-from qdo.coordination.local.coordinator import LocalCoordinator, from_url
-from qdo.coordination.local.options import LocalOptions, default_path
+from qdo.coordination.local.coordinator import LocalCoordinator
+from qdo.coordination.local.options import LocalOptions, default_path, parse_url
 
-__all__ = ["LocalCoordinator", "LocalOptions", "default_path", "from_url"]
+__all__ = ["LocalCoordinator", "LocalOptions", "default_path", "parse_url"]

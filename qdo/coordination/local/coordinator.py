@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -15,22 +15,13 @@ from qdo.coordination.encoding import valid_name
 from qdo.coordination.local import groups, sessions
 from qdo.coordination.local.database import Transaction
 from qdo.coordination.local.keeper import Keeper
-from qdo.coordination.local.options import LocalOptions, parse_url
+from qdo.coordination.local.options import LocalOptions
 from qdo.coordination.local.session import LocalSession
 from qdo.coordination.local.stay import Stay
 from qdo.errors import CoordinationError, CoordinationLost
 from qdo.partitions import Partition, Queue
 
 T = TypeVar("T")
-
-
-def from_url(url: str, group: str, *, session_timeout: float | None = None, **options: Any) -> LocalCoordinator:  # noqa: ANN401 - see parse_url
-    """Returns a coordinator that is not open yet.
-
-    Raises:
-        InvalidArgument: It is no URL of local coordination, or an option is unknown.
-    """
-    return LocalCoordinator(group, parse_url(url, session_timeout=session_timeout, **options))
 
 
 class LocalCoordinator(Coordinator):

@@ -5,25 +5,8 @@ Importing this needs kazoo (``pip install 'queuey[zookeeper]'``). Layout: :mod:`
 
 from __future__ import annotations
 
-from typing import Any
-
 from qdo.coordination.zookeeper.access import Access, Digest, Sasl, Tls
 from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
-from qdo.coordination.zookeeper.url import parse
+from qdo.coordination.zookeeper.url import parse as parse_url
 
-__all__ = ["Access", "Digest", "Sasl", "Tls", "ZooKeeperCoordinator", "from_url"]
-
-
-def from_url(
-    url: str,
-    group: str,
-    *,
-    session_timeout: float | None = None,
-    **options: Any,  # noqa: ANN401 - checked where they are read
-) -> ZooKeeperCoordinator:
-    """Returns a coordinator for ``zookeeper://host:port,host:port/chroot?option=value``; see :mod:`.url`.
-
-    Raises:
-        InvalidArgument: Something of it cannot be used.
-    """
-    return ZooKeeperCoordinator(parse(url, session_timeout=session_timeout, **options), group)
+__all__ = ["Access", "Digest", "Sasl", "Tls", "ZooKeeperCoordinator", "parse_url"]
