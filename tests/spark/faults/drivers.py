@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 from tests.spark.conftest import QUICK
@@ -16,7 +16,7 @@ from tests.spark.conftest import QUICK
 ROOT = Path(__file__).parents[3]
 
 
-@contextmanager
+@contextlib.contextmanager
 def driver(
     program: str, place: Path, *arguments: str, options: Mapping[str, str], seconds: float
 ) -> Iterator[subprocess.Popen[bytes]]:
@@ -37,7 +37,7 @@ def driver(
     try:
         yield process
     finally:
-        if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):  # what it has started may outlive it
             os.killpg(process.pid, signal.SIGKILL)
         process.wait(seconds)
 
