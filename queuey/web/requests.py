@@ -12,7 +12,6 @@ encoded twice (``%252F``) stands for the text that one decoding gives (``%2F``),
 from __future__ import annotations
 
 import asyncio
-import io
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NoReturn
@@ -156,8 +155,10 @@ class BodyReader:
         """
         announced = announced_length(environ)
         # A view refuses a body that is too long by its length alone, so that one is left unread.
-        if announced is not None and not 0 < announced <= self._most:
-            environ["wsgi.input"] = io.BytesIO()
+        if announced == 0:
+            environ[BODY] = b""
+            return 0
+        if announced is not None and announced > self._most:
             return announced
         task = asyncio.current_task(loop)
         if task is not None:
