@@ -26,7 +26,7 @@ MEMBERS = 4
 def before(bench: Bench) -> Report:
     """Both handle the same messages of one service, which is of this tree, in turns."""
     trees = _trees()
-    count = bench.size(1_000_000, 100_000)
+    count = bench.size(300_000, 100_000)
     verdicts = []
     with contextlib.ExitStack() as stack:
         calls: dict[str, Callable[[], Pace]] = {}
@@ -36,7 +36,7 @@ def before(bench: Bench) -> Report:
                 for which, tree in trees.items():
                     side = f"{name(handler, partitions)}, {which}"
                     calls[side] = partial(_handled, bench, server, count, handler, tree)
-        samples = bench.interleave(calls, bench.size(5, 2))
+        samples = bench.interleave(calls, bench.size(3, 2))
     for partitions in NUMBERS:
         for handler in workers.HANDLERS:
             side = name(handler, partitions)
