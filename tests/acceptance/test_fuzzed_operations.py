@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from schemathesis import Case
 from schemathesis.core.failures import FailureGroup
 
+from queuey.messages import OPERATORS
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
@@ -33,6 +34,7 @@ FEW = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+OPERATOR = "an operator's key"
 MANY = settings(FEW, max_examples=500, derandomize=False, print_blob=True)
 
 
@@ -40,14 +42,18 @@ MANY = settings(FEW, max_examples=500, derandomize=False, print_blob=True)
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A service that finds no defect in itself."""
     with Served(tmp_path_factory.mktemp("fuzzed"), ["--max-wait", "0.05"]) as running:
+        store = open_store(running.data)
+        store.add_key(OPERATORS, digest_of(OPERATOR))
+        store.close()
         yield running
         assert "Traceback" not in running.output
 
 
 @pytest.fixture
 def target(served: Served) -> Iterator[Target]:
-    """The service, with its key."""
-    found = Target(served.profile.url, served.profile.application, served.profile.key)
+    """The service, with the keys of its application and of an operator."""
+    keys = f"{served.profile.key}; Application {OPERATOR}"
+    found = Target(served.profile.url, served.profile.application, keys)
     yield found
     found.close()
 
