@@ -21,7 +21,7 @@ from queuey.errors import NotAuthenticated
 REMEMBERED = 4096
 """Headers that are remembered."""
 SHORT = 128
-"""Characters of a header that is remembered as it is; application keys have 64."""
+"""Characters of a header that is remembered as it is, which takes no time; application keys have 64."""
 MAX_CREDENTIALS = 16
 """In one header; each unknown one costs a look into the store, or a check of a signature."""
 
@@ -113,12 +113,12 @@ class Authenticator:
         """Returns the caller if it is known without reading its credentials."""
         if header is None:
             return ANYBODY
-        known = self._known.get(_key(header))
+        known = self._known.get(header if len(header) <= SHORT else _digest(header))
         return known[0] if known is not None and known[1] > self._clock() else None
 
     def seen(self, header: str) -> str | None:
         """Returns the tenant as it was last known: for whom a request counts, not whether it is let in."""
-        known = self._known.get(_key(header))
+        known = self._known.get(header if len(header) <= SHORT else _digest(header))
         return None if known is None else known[0].tenant
 
     def seen_caller(self, header: str) -> Caller | None:
@@ -136,7 +136,7 @@ class Authenticator:
             raise NotAuthenticated(f"Too many credentials: {len(credentials)}, at most {MAX_CREDENTIALS}.")
         if not credentials:
             return ANYBODY
-        key = _key(header)
+        key = header if len(header) <= SHORT else _digest(header)
         began = self._clock()
         try:
             found = [self._identify(*each) for each in credentials]
@@ -167,6 +167,5 @@ class Authenticator:
         return identity, min(reader.believed, left)
 
 
-def _key(header: str) -> str | bytes:
-    """Returns what a header is remembered by: itself if it is short, which costs no time, else its SHA-256."""
-    return header if len(header) <= SHORT else sha256(header.encode("utf-8", "surrogatepass")).digest()
+def _digest(header: str) -> bytes:
+    return sha256(header.encode("utf-8", "surrogatepass")).digest()
