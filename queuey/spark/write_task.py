@@ -197,7 +197,7 @@ class TaskWriter:
     def _drafts(self, chunk: Chunk, queue: Queue, which: Sequence[int]) -> Drafts:
         ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
         partitions = self._divided_among(chunk, queue)
-        first = crc32(self._identity.own().encode()) + chunk.number
+        first = (crc32(self._identity.own().encode()) + chunk.number) % partitions + 1
         rules = Rules(partitions, queue.partitions, first, ttl, self._limits.max_body, self._store.now())
         return drafts_of(chunk, self._layout, which, rules)
 
