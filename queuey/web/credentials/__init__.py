@@ -123,7 +123,7 @@ class Authenticator:
 
     def seen_caller(self, header: str) -> Caller | None:
         """Returns the caller as it was last known; see :meth:`seen`."""
-        known = self._known.get(_key(header))
+        known = self._known.get(header if len(header) <= SHORT else _digest(header))
         return None if known is None else known[0]
 
     def _read(self, header: str) -> Caller:
