@@ -26,7 +26,18 @@ from queuey.client import (
     QueueNotFound,
 )
 from queuey.client import deadletters as letters_
-from queuey.client.deadletters import SUFFIX, TTL, WAYS, Cause, Choice, DeadLetter, Origin, Way, holds_dead, queue_for
+from queuey.client.deadletters import (
+    SUFFIX,
+    TTL,
+    WAYS,
+    Cause,
+    DeadLetter,
+    DeadLetterChoice,
+    Origin,
+    Way,
+    holds_dead,
+    queue_for,
+)
 
 __all__ = [
     "SUFFIX",
@@ -36,11 +47,11 @@ __all__ = [
     "Filter",
     "Redriven",
     "bury",
+    "dead_letters",
     "headers_for",
     "holds_dead",
-    "letter",
-    "letters",
     "queue_for",
+    "read_dead_letter",
     "redrive",
 ]
 
@@ -180,16 +191,16 @@ async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
 # -- reading
 
 
-def letter(message: Message, lies_in: str) -> DeadLetter | None:
+def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
     """Reads a message of a queue of dead letters; None: it is none."""
     plain = isinstance(message.body, str | bytes)
     body = message.body if plain else json.dumps(message.body)
-    return letters_.letter_from(
+    return letters_.dead_letter_from(
         message.headers, body, lies_in=lies_in, content_type=message.content_type, json=not plain
     )
 
 
-async def letters(client: AsyncClient, queue: str, **wanted: Unpack[Filter]) -> AsyncIterator[DeadLetter]:
+async def dead_letters(client: AsyncClient, queue: str, **wanted: Unpack[Filter]) -> AsyncIterator[DeadLetter]:
     """Iterates over a queue's dead letters, partition after partition, in the order in which they were sent first.
 
     Raises:
@@ -240,7 +251,7 @@ async def redrive(
 
 
 async def _send_back(client: AsyncClient, queue: str, chosen: list[DeadLetter], ttl: int | None) -> int:
-    """Sends letters to their queue and removes those that were stored; returns how many."""
+    """Sends dead letters to their queue and removes those that were stored; returns how many."""
     stored = 0
     try:
         stored = len(await client.send_many(queue, [_outgoing(each, ttl) for each in chosen]))
@@ -278,16 +289,16 @@ async def _partitions(client: AsyncClient, queue: str) -> int | None:
 
 
 async def _pages(client: AsyncClient, queue: str, wanted: Filter) -> AsyncIterator[list[DeadLetter]]:
-    """Yields the letters that are wanted, as they come."""
+    """Yields the dead letters that are wanted, as they come."""
     lies_in = queue_for(queue, wanted.get("dead_queue"))
     since, until = _seconds(wanted.get("since")), _seconds(wanted.get("until"))
-    choice = Choice(since=since, until=until, error=wanted.get("error"))
+    choice = DeadLetterChoice(since=since, until=until, error=wanted.get("error"))
     limit, partitions = wanted.get("limit"), wanted.get("partitions")
     if limit is not None and limit < 1:
         raise InvalidArgument("a limit is at least 1")
     asked: Any = "*" if partitions is None else list(partitions)
     async for page in client.read_pages(lies_in, limit=_PAGE, partitions=asked, delay=False):
-        found = [each for message in page.messages if (each := letter(message, lies_in)) is not None]
+        found = [each for message in page.messages if (each := read_dead_letter(message, lies_in)) is not None]
         found = [each for each in found if each.queue == queue and choice.takes(each.cause)][:limit]
         yield found
         if limit is not None:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from qdo.coordination import Coordinator, Offset
+from qdo.coordination import CommittedOffset, Coordinator
 from qdo.errors import InvalidArgument
 from qdo.moves import Move, carry_out, moves, refuse_active
 from qdo.partitions import Partition, Queue
@@ -60,7 +60,7 @@ class Migration(NamedTuple):
     unreadable: list[str]
 
 
-class _Body(msgspec.Struct, frozen=True):
+class _StatusBody(msgspec.Struct, frozen=True):
     partition: str
     processed: str = ""
     last_worker: str = ""
@@ -73,7 +73,11 @@ def read_status(message: Message) -> Status:
         ValueError: It is none.
     """
     body = message.body
-    value = msgspec.json.decode(body, type=_Body) if isinstance(body, str | bytes) else msgspec.convert(body, _Body)
+    value = (
+        msgspec.json.decode(body, type=_StatusBody)
+        if isinstance(body, str | bytes)
+        else msgspec.convert(body, _StatusBody)
+    )
     # The queue's own name may hold dashes, the number cannot.
     queue, dash, number = value.partition.rpartition("-")
     if not (queue and dash and number.isascii() and number.isdigit() and int(number)):
@@ -101,7 +105,7 @@ def newest(messages: Iterable[Message]) -> tuple[list[Status], list[str]]:
 def plan(
     reached: Mapping[Partition, str | None],
     queues: Mapping[Queue, int],
-    recorded: Mapping[Partition, Offset],
+    recorded: Mapping[Partition, CommittedOffset],
     *,
     back: bool = False,
 ) -> tuple[list[Move], dict[Partition, Fate]]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from qdo.coordination import Coordinator, Offset
+from qdo.coordination import CommittedOffset, Coordinator
 from qdo.errors import GroupActive
 from qdo.partitions import Partition
 from queuey.client import order_of
@@ -50,7 +50,7 @@ class Move(msgspec.Struct, frozen=True):
         return self.after is None or order_of(self.after) < order_of(self.before)
 
 
-def moves(wanted: Mapping[Partition, str | None], recorded: Mapping[Partition, Offset]) -> list[Move]:
+def moves(wanted: Mapping[Partition, str | None], recorded: Mapping[Partition, CommittedOffset]) -> list[Move]:
     """Returns the move of each partition, sorted."""
     return [
         Move(partition, recorded[partition].id if partition in recorded else None, after)

@@ -110,7 +110,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
 
 
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterChoice(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead letters are meant; each that is given must hold.
 
     Attributes:
@@ -124,7 +124,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
     def takes(self, cause: Cause) -> bool:
-        """Tells whether a letter that lies here for this reason is meant."""
+        """Tells whether a dead letter that lies here for this reason is meant."""
         if (self.since is not None and cause.at < self.since) or (self.until is not None and cause.at > self.until):
             return False
         bare = cause.error.rpartition(".")[2]
@@ -168,7 +168,7 @@ def headers_of(origin: Origin, cause: Cause, way: Way = "as they are") -> dict[s
     return plain | {PREFIX + name: text for name, text in own.items() if text}
 
 
-def letter_from(
+def dead_letter_from(
     headers: Mapping[str, str], body: str | bytes, *, lies_in: str, content_type: str | None, json: bool = False
 ) -> DeadLetter | None:
     """Reads a message of a queue of dead letters; None: it is none.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from queuey.storage.cassandra.admin.migrations import migrate
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.options import CassandraOptions, Target, parse_url
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
 from tests.servers import Cassandra, unique_name
 
 
@@ -49,7 +49,7 @@ def make(cassandra: Cassandra, replication: int | str = 1, *, local_dc: str | No
         replication: How many copies, as ``queuey migrate`` takes it.
         local_dc: Where there are several data centres, the one to ask.
     """
-    target = Target(tuple(cassandra.contact_points), unique_name("contract"), cassandra.port)
+    target = DataCentreTarget(tuple(cassandra.contact_points), unique_name("contract"), cassandra.port)
     migrate(target, replace(OPTIONS, local_dc=local_dc), replication=str(replication))
     return target.url
 

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Self
 
 from queuey.client import Client
+from queuey.client.http.retry import RetryPolicy
 from queuey.client.profile import Profile, read_profile
-from queuey.client.retry import RetryPolicy
 
 START_SECONDS = 100.0
 END_SECONDS = 100.0

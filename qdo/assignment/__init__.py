@@ -16,26 +16,26 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import NamedTuple
 
-from qdo.assignment.dealing import deal
-from qdo.assignment.levelling import level
-from qdo.assignment.pools import gather
-from qdo.assignment.savings import save
-from qdo.coordination import Member, Target
+from qdo.assignment.balancing import balance
+from qdo.assignment.fewest_moves import undo_needless_moves
+from qdo.assignment.partition_choice import choose_partitions
+from qdo.assignment.partition_pools import gather
+from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 
-__all__ = ["Plan", "assign", "plan"]
+__all__ = ["AssignmentPlan", "assign", "plan"]
 
 
-class Plan(NamedTuple):
+class AssignmentPlan(NamedTuple):
     """What the target is to be.
 
     Attributes:
         target: The target.
-        look_again: When the next absent member's time is over, seconds since 1970; None: nobody is absent.
+        recheck: When the next absent member's time is over, seconds since 1970; None: nobody is absent.
     """
 
-    target: Target
-    look_again: float | None
+    target: TargetAssignment
+    recheck: float | None
 
 
 def assign(
@@ -53,15 +53,19 @@ def assign(
     """
     names = sorted(members)
     shares = gather(names, members, previous, reserved)
-    level(shares)
+    balance(shares)
     if len(shares.pools) > 1:
-        save(shares)
-    return dict(pair for pool in shares.pools for pair in deal(pool, names))
+        undo_needless_moves(shares)
+    return dict(pair for pool in shares.pools for pair in choose_partitions(pool, names))
 
 
 def plan(
-    members: Mapping[str, Member], queues: Mapping[Queue, int], target: Target | None, now: float, grace: float
-) -> Plan:
+    members: Mapping[str, Member],
+    queues: Mapping[Queue, int],
+    target: TargetAssignment | None,
+    now: float,
+    grace: float,
+) -> AssignmentPlan:
     """Returns what the target is to be, which is the present one if that is right.
 
     A static member that is gone keeps its partitions for a while, so that its return moves nothing. Others neither
@@ -76,7 +80,7 @@ def plan(
         now: Seconds since 1970.
         grace: Seconds for which absent static members keep what they have.
     """
-    before = Target() if target is None else target
+    before = TargetAssignment() if target is None else target
     members = {name: member for name, member in members.items() if not member.leaving}
     since = {
         member: min(before.absent.get(member, now), now)
@@ -96,5 +100,5 @@ def plan(
     holders = set(kept.values())
     absent = {member: instant for member, instant in since.items() if member in holders}
     static = frozenset(name for name, member in members.items() if member.static)
-    look_again = min(absent.values()) + grace if absent else None
-    return Plan(Target(owners, absent, static), look_again)
+    recheck = min(absent.values()) + grace if absent else None
+    return AssignmentPlan(TargetAssignment(owners, absent, static), recheck)

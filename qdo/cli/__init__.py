@@ -31,18 +31,18 @@ COMMANDS = {
 _WRONG_USAGE = (errors.InvalidArgument, errors.HandlerError, client.InvalidArgument)
 
 
-class Commands(LazyGroup):
+class QdoCommands(LazyGroup):
     """The commands of ``qdo``."""
 
     LISTED = COMMANDS
-    PLACES = {name: f"qdo.cli.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
+    MODULES = {name: f"qdo.cli.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
 
 
-load = Commands.load
+load = QdoCommands.load
 
 app = typer.Typer(
     name="qdo",
-    cls=Commands,
+    cls=QdoCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

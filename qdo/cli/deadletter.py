@@ -15,7 +15,7 @@ from qdo.cli.opening import open_client
 from qdo.cli.options import QUEUES, with_settings
 from qdo.cli.output import DryRun, Json
 from qdo.cli.selection import moment, subscription
-from qdo.cli.settings import SERVICE, Settings
+from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
 
 @app.command("list")
 @with_settings(*_SOURCES)
-def list_letters(
-    settings: Settings,
+def list_dead_letters(
+    settings: WorkSettings,
     partition: Numbers = None,
     since: Since = None,
     until: Until = None,
@@ -62,11 +62,11 @@ def list_letters(
         async with _queues(settings) as (client, names):
             rows = []
             for name in names:
-                async for letter in deadletters.letters(client, name, **wanted):
+                async for dead_letter in deadletters.dead_letters(client, name, **wanted):
                     if json:
-                        output.emit(letter)
+                        output.emit(dead_letter)
                     else:
-                        rows.append(_row(letter))
+                        rows.append(_row(dead_letter))
             if not json:
                 output.table(_COLUMNS, rows)
 
@@ -76,7 +76,7 @@ def list_letters(
 @app.command("redrive")
 @with_settings(*_SOURCES)
 def redrive(
-    settings: Settings,
+    settings: WorkSettings,
     partition: Numbers = None,
     since: Since = None,
     until: Until = None,
@@ -101,20 +101,20 @@ def redrive(
         async with _queues(settings) as (client, names):
             for name in names:
                 if dry_run and not json:
-                    letters = deadletters.letters(client, name, **wanted)
-                    output.table(_COLUMNS, [_row(letter) async for letter in letters])
+                    dead_letters = deadletters.dead_letters(client, name, **wanted)
+                    output.table(_COLUMNS, [_row(dead_letter) async for dead_letter in dead_letters])
                 done.append((name, await deadletters.redrive(client, name, dry_run=dry_run, ttl=ttl, **wanted)))
         return done
 
     done = asyncio.run(send())
     for name, redriven in done:
         if json:
-            left = [{"letter": letter, "reason": reason} for letter, reason in redriven.left]
+            left = [{"letter": dead_letter, "reason": reason} for dead_letter, reason in redriven.left]
             output.emit({"queue": name, "sent": redriven.sent, "left": left, "dry_run": dry_run})
             continue
         output.say(f"{name}: {redriven.sent} dead letters {'would be' if dry_run else 'were'} sent back")
-        for letter, reason in redriven.left:
-            output.say(f"{name}: {letter.partition}:{letter.id} stays: {reason}")
+        for dead_letter, reason in redriven.left:
+            output.say(f"{name}: {dead_letter.partition}:{dead_letter.id} stays: {reason}")
     if any(redriven.left for _, redriven in done):
         raise typer.Exit(1)
 
@@ -122,14 +122,14 @@ def redrive(
 _COLUMNS = ["queue", "partition", "id", "given up", "attempts", "error", "text"]
 
 
-def _row(letter: DeadLetter) -> tuple[object, ...]:
-    cause = letter.cause
-    place = letter.queue, letter.partition, letter.id
+def _row(dead_letter: DeadLetter) -> tuple[object, ...]:
+    cause = dead_letter.cause
+    place = dead_letter.queue, dead_letter.partition, dead_letter.id
     return *place, output.instant(cause.at), cause.attempts, cause.error, cause.text
 
 
 def _filter(
-    settings: Settings,
+    settings: WorkSettings,
     partitions: list[int] | None,
     since: str | None,
     until: str | None,
@@ -148,13 +148,13 @@ def _filter(
 
 
 @asynccontextmanager
-async def _queues(settings: Settings) -> AsyncIterator[tuple[AsyncClient, list[str]]]:
+async def _queues(settings: WorkSettings) -> AsyncIterator[tuple[AsyncClient, list[str]]]:
     """Opens a client and finds the queues that are meant and have dead letters.
 
     Raises:
         InvalidArgument: None is named.
     """
-    from qdo.consumer.discovery import discover
+    from qdo.consumer.rebalance.queue_discovery import discover
     from qdo.deadletters import holds_dead
 
     wanted = subscription(settings)
@@ -167,7 +167,7 @@ async def _queues(settings: Settings) -> AsyncIterator[tuple[AsyncClient, list[s
         yield client, [name for name in sorted(names) if await _has(client, name, settings)]
 
 
-async def _has(client: AsyncClient, name: str, settings: Settings) -> bool:
+async def _has(client: AsyncClient, name: str, settings: WorkSettings) -> bool:
     """Tells whether a queue ever had dead letters."""
     from qdo.deadletters import queue_for
     from queuey.client import QueueNotFound

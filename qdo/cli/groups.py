@@ -10,14 +10,14 @@ from qdo.cli import output
 from qdo.cli.opening import open_group
 from qdo.cli.options import MEETING, with_settings
 from qdo.cli.output import Json
-from qdo.cli.settings import Settings
+from qdo.cli.settings import WorkSettings
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
 @with_settings(*MEETING)
-def groups(settings: Settings, json: Json = False) -> None:
+def groups(settings: WorkSettings, json: Json = False) -> None:
     """List the groups that the coordination service knows; with --json one a line. Needs no service."""
 
     async def read() -> list[tuple[str, int, int]]:
@@ -34,6 +34,6 @@ def groups(settings: Settings, json: Json = False) -> None:
         output.table(["group", "members", "partitions with an offset"], found)
 
 
-async def _counts(settings: Settings, name: str) -> tuple[str, int, int]:
+async def _counts(settings: WorkSettings, name: str) -> tuple[str, int, int]:
     async with open_group(settings, name) as coordinator:
         return name, len(await coordinator.members()), len(await coordinator.offsets())

@@ -11,9 +11,9 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from qdo.cli.settings import Setting, Settings, table
+from qdo.cli.settings import WorkSetting, WorkSettings, table
 from qdo.errors import InvalidArgument
-from queuey.client import instants
+from queuey.client import time_parsing
 
 CONFIG = "QDO_CONFIG"
 _PREFIX = "QDO_"
@@ -28,7 +28,7 @@ class _Given(NamedTuple):
     """What a relative path is relative to."""
 
 
-def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> Settings:
+def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | None = None) -> WorkSettings:
     """Reads the settings.
 
     Args:
@@ -47,12 +47,12 @@ def load(options: Mapping[str, Any], environ: Mapping[str, str], config: Path | 
         name: _Given(value, lines[name].option, Path()) for name, value in options.items() if value not in (None, [])
     }
     sources = {name: one.source for name, one in given.items()}
-    settings = Settings(**{name: _convert(lines[name], one) for name, one in given.items()})
+    settings = WorkSettings(**{name: _convert(lines[name], one) for name, one in given.items()})
     _check(settings, sources)
     return settings
 
 
-def _from_file(path: Path, lines: Mapping[str, Setting]) -> dict[str, _Given]:
+def _from_file(path: Path, lines: Mapping[str, WorkSetting]) -> dict[str, _Given]:
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -68,7 +68,7 @@ def _from_file(path: Path, lines: Mapping[str, Setting]) -> dict[str, _Given]:
     return {name: _Given(value, str(path), path.parent) for name, value in values.items()}
 
 
-def _from_environment(environ: Mapping[str, str], lines: Mapping[str, Setting]) -> dict[str, _Given]:
+def _from_environment(environ: Mapping[str, str], lines: Mapping[str, WorkSetting]) -> dict[str, _Given]:
     variables = {line.variable: name for name, line in lines.items()}
     ours = {name for name, text in environ.items() if name.startswith(_PREFIX) and text and name != CONFIG}
     _all_known(sorted(ours), variables, "in the environment")
@@ -87,7 +87,7 @@ def _all_known(keys: Iterable[str], known: Mapping[str, object], where: str) -> 
             raise InvalidArgument(f"unknown setting {key} {where}{hint}")
 
 
-def _convert(line: Setting, given: _Given) -> Any:  # noqa: ANN401 - a setting's type
+def _convert(line: WorkSetting, given: _Given) -> Any:  # noqa: ANN401 - a setting's type
     """Converts a text, a list of texts or a TOML value."""
     value = given.value
     try:
@@ -110,13 +110,13 @@ def _from_text(kind: Any, text: str) -> Any:  # noqa: ANN401 - a setting's type
     if kind is bool:
         return _SWITCHES.get(text.lower(), text)
     if kind is float:
-        return instants.duration(text)
+        return time_parsing.duration(text)
     if typing.get_origin(kind) is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     return text
 
 
-def _check(settings: Settings, sources: Mapping[str, str]) -> None:
+def _check(settings: WorkSettings, sources: Mapping[str, str]) -> None:
     """Refuses values that contradict each other."""
 
     def refuse(reason: str, *names: str) -> None:

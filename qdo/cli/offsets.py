@@ -14,12 +14,12 @@ from qdo.cli.opening import group_of, open_both, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.output import DryRun, Json, Yes
 from qdo.cli.selection import chosen, deleted, ends, existing, id_of
-from qdo.cli.settings import SERVICE, Settings
+from qdo.cli.settings import SERVICE, WorkSettings
 from queuey.client import EARLIEST
 
 if TYPE_CHECKING:
-    from qdo.cli.opening import Opened
-    from qdo.coordination import Offset
+    from qdo.cli.opening import OpenedGroup
+    from qdo.coordination import CommittedOffset
     from qdo.moves import Move
     from qdo.partitions import Partition
 
@@ -32,7 +32,7 @@ app = typer.Typer(
 Numbers = Annotated[
     list[int] | None, typer.Option("--partition", min=1, help="Only partitions of this number; several may be given.")
 ]
-Wanted = Callable[["Opened", "list[Partition]"], Awaitable[Mapping["Partition", str | None]]]
+Wanted = Callable[["OpenedGroup", "list[Partition]"], Awaitable[Mapping["Partition", str | None]]]
 
 _FATES = {
     "move": "",
@@ -45,10 +45,10 @@ _FATES = {
 
 @app.command("show")
 @with_settings(*GROUP, *QUEUES)
-def show(settings: Settings, partition: Numbers = None, json: Json = False) -> None:
+def show(settings: WorkSettings, partition: Numbers = None, json: Json = False) -> None:
     """Show what is recorded; with --json one partition a line. Needs no service."""
 
-    async def read() -> dict[Partition, Offset]:
+    async def read() -> dict[Partition, CommittedOffset]:
         async with open_group(settings) as coordinator:
             return await coordinator.offsets()
 
@@ -74,7 +74,7 @@ def show(settings: Settings, partition: Numbers = None, json: Json = False) -> N
 @app.command("reset")
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 def reset(
-    settings: Settings,
+    settings: WorkSettings,
     to: Annotated[
         Literal["earliest", "latest"], typer.Argument(help="Before the oldest message, or behind the newest.")
     ],
@@ -87,7 +87,7 @@ def reset(
     Without --queue and --pattern every partition that has an offset is meant.
     """
 
-    async def wanted(opened: Opened, partitions: list[Partition]) -> Mapping[Partition, str | None]:
+    async def wanted(opened: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, EARLIEST) if to == "earliest" else await ends(opened.client, partitions)
 
     _move(settings, partition, wanted, dry_run=dry_run, json=json)
@@ -96,7 +96,7 @@ def reset(
 @app.command("seek")
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 def seek(
-    settings: Settings,
+    settings: WorkSettings,
     to: Annotated[
         str,
         typer.Option(
@@ -115,7 +115,7 @@ def seek(
     """
     position = id_of(to, time.time())
 
-    async def wanted(_: Opened, partitions: list[Partition]) -> Mapping[Partition, str | None]:
+    async def wanted(_: OpenedGroup, partitions: list[Partition]) -> Mapping[Partition, str | None]:
         return dict.fromkeys(partitions, position)
 
     _move(settings, partition, wanted, dry_run=dry_run, json=json)
@@ -124,7 +124,7 @@ def seek(
 @app.command("forget")
 @with_settings(*GROUP, *QUEUES)
 def forget(
-    settings: Settings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False, json: Json = False
+    settings: WorkSettings, partition: Numbers = None, dry_run: DryRun = False, yes: Yes = False, json: Json = False
 ) -> None:
     """Remove offsets, so that the group begins there as if it were new; without a choice the whole group."""
     from qdo.moves import carry_out, moves, refuse_active
@@ -150,7 +150,7 @@ def forget(
 @app.command("prune")
 @with_settings(*SERVICE, *GROUP)
 def prune(
-    settings: Settings,
+    settings: WorkSettings,
     former: Annotated[
         str | None,
         typer.Option("--service", help="Remove all that was recorded for this one instead: a former name, or a store."),
@@ -179,7 +179,7 @@ def prune(
 @app.command("migrate")
 @with_settings(*SERVICE, *GROUP)
 def migrate(
-    settings: Settings,
+    settings: WorkSettings,
     former: Annotated[
         str | None,
         typer.Option(
@@ -208,7 +208,7 @@ def migrate(
     _tell(done.moves, dry_run=dry_run, json=json, fates=done.fates)
 
 
-def _move(settings: Settings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool) -> None:
+def _move(settings: WorkSettings, numbers: list[int] | None, wanted: Wanted, *, dry_run: bool, json: bool) -> None:
     """Plans moves, carries them out, and tells what they are."""
     from qdo.moves import carry_out, moves, refuse_active
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from qdo.cli.settings import Settings
+from qdo.cli.settings import WorkSettings
 from qdo.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from queuey.client import AsyncClient
 
 
-class Opened(NamedTuple):
+class OpenedGroup(NamedTuple):
     """A group and the service that it works for.
 
     Attributes:
@@ -29,7 +29,7 @@ class Opened(NamedTuple):
     service: str
 
 
-def open_client(settings: Settings) -> AsyncClient:
+def open_client(settings: WorkSettings) -> AsyncClient:
     """Returns a client of the service that the settings name.
 
     Raises:
@@ -44,7 +44,7 @@ def open_client(settings: Settings) -> AsyncClient:
     return AsyncClient(settings.url, key=settings.key, application=settings.app, verify=verify)
 
 
-def group_of(settings: Settings) -> str:
+def group_of(settings: WorkSettings) -> str:
     """Returns the group's name.
 
     Raises:
@@ -55,7 +55,7 @@ def group_of(settings: Settings) -> str:
     return settings.group
 
 
-def make_coordinator(settings: Settings, group: str | None = None) -> Coordinator:
+def make_coordinator(settings: WorkSettings, group: str | None = None) -> Coordinator:
     """Returns a coordinator that is not open yet.
 
     Args:
@@ -72,7 +72,7 @@ def make_coordinator(settings: Settings, group: str | None = None) -> Coordinato
 
 
 @asynccontextmanager
-async def open_group(settings: Settings, group: str | None = None) -> AsyncIterator[Coordinator]:
+async def open_group(settings: WorkSettings, group: str | None = None) -> AsyncIterator[Coordinator]:
     """Connects to where a group's members meet; see :func:`make_coordinator`.
 
     Raises:
@@ -87,9 +87,9 @@ async def open_group(settings: Settings, group: str | None = None) -> AsyncItera
 
 
 @asynccontextmanager
-async def open_both(settings: Settings) -> AsyncIterator[Opened]:
+async def open_both(settings: WorkSettings) -> AsyncIterator[OpenedGroup]:
     """Opens a client and the group; see :func:`open_client` and :func:`open_group`."""
-    from qdo.consumer.discovery import identify
+    from qdo.consumer.rebalance.queue_discovery import identify
 
     async with open_client(settings) as client, open_group(settings) as coordinator:
-        yield Opened(client, coordinator, await identify(client))
+        yield OpenedGroup(client, coordinator, await identify(client))

@@ -12,7 +12,7 @@ import typer
 
 from qdo.cli import settings
 from qdo.cli.loading import CONFIG, load
-from qdo.cli.settings import Setting
+from qdo.cli.settings import WorkSetting
 
 MEETING = ("coordination",)
 """Where groups meet."""
@@ -47,7 +47,7 @@ def with_settings(*names: str) -> Callable[[Callable[..., None]], Callable[..., 
     return decorate
 
 
-def _parameters(lines: Iterable[Setting]) -> list[inspect.Parameter]:
+def _parameters(lines: Iterable[WorkSetting]) -> list[inspect.Parameter]:
     file = typer.Option("--config", help="TOML file with settings.", show_default=f"${CONFIG}")
     parameters = [_parameter("config", Annotated[Path | None, file])]
     for line in lines:

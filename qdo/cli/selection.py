@@ -7,22 +7,22 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
-from qdo.consumer.beginnings import horizons
-from qdo.consumer.discovery import discover
+from qdo.consumer.initial_offsets import horizons
+from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
-from queuey.client import EARLIEST, ApiError, id_before, instants, order_of
+from queuey.client import EARLIEST, ApiError, id_before, order_of, time_parsing
 
 if TYPE_CHECKING:
-    from qdo.cli.opening import Opened
-    from qdo.cli.settings import Settings
+    from qdo.cli.opening import OpenedGroup
+    from qdo.cli.settings import WorkSettings
     from queuey.client import AsyncClient
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def chosen(partitions: Iterable[Partition], settings: Settings, numbers: Collection[int] = ()) -> list[Partition]:
+def chosen(partitions: Iterable[Partition], settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
     """Returns the partitions of the queues that the settings name, of all queues if they name none; sorted.
 
     Args:
@@ -38,7 +38,7 @@ def chosen(partitions: Iterable[Partition], settings: Settings, numbers: Collect
     )
 
 
-def subscription(settings: Settings) -> Subscription | None:
+def subscription(settings: WorkSettings) -> Subscription | None:
     """Returns which queues the settings name; None: they name none.
 
     Raises:
@@ -47,7 +47,7 @@ def subscription(settings: Settings) -> Subscription | None:
     return subscribe(settings.queue, settings.pattern) if settings.queue or settings.pattern else None
 
 
-async def existing(opened: Opened, settings: Settings, numbers: Collection[int] = ()) -> list[Partition]:
+async def existing(opened: OpenedGroup, settings: WorkSettings, numbers: Collection[int] = ()) -> list[Partition]:
     """Returns the chosen partitions of the service: of the queues that are named, else of those with an offset.
 
     Raises:
@@ -76,7 +76,7 @@ async def existing(opened: Opened, settings: Settings, numbers: Collection[int] 
     return partitions
 
 
-async def deleted(opened: Opened, partitions: Iterable[Partition], former: str | None = None) -> set[Queue]:
+async def deleted(opened: OpenedGroup, partitions: Iterable[Partition], former: str | None = None) -> set[Queue]:
     """Returns the queues of partitions that the service says do not exist; with a former name all that have it.
 
     Raises:
@@ -124,7 +124,7 @@ def moment(text: str, now: float) -> datetime:
         InvalidArgument: It is none.
     """
     try:
-        return _EPOCH + timedelta(microseconds=int(Decimal(instants.point(text, now)) * 1_000_000))
+        return _EPOCH + timedelta(microseconds=int(Decimal(time_parsing.point(text, now)) * 1_000_000))
     except InvalidOperation as error:
         raise InvalidArgument(f"{text!r} is a cursor, which says where to begin, and no instant") from error
     except (ValueError, OverflowError) as error:

@@ -18,7 +18,7 @@ _SECRET, _POSITIONAL = "key", "handler"
 _LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )?(.+)")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings in force, as people see them in ``--help`` and in the documentation. Lengths of time are seconds.
 
     Behind a name, in brackets, what holds unless it is given, where the value itself does not say it.
@@ -130,7 +130,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
-class Setting(NamedTuple):
+class WorkSetting(NamedTuple):
     """A line of the table: ``type``, ``default`` and ``help`` for people, ``kind`` and ``meta`` for conversions."""
 
     name: str
@@ -154,18 +154,18 @@ class Setting(NamedTuple):
         return ("QUEUEY_" if self.name in SERVICE else "QDO_") + self.name.upper()
 
 
-def table() -> dict[str, Setting]:
+def table() -> dict[str, WorkSetting]:
     """Returns the table by name."""
-    hints = typing.get_type_hints(Settings, include_extras=True)
+    hints = typing.get_type_hints(WorkSettings, include_extras=True)
     described = _described()
     lines = {}
-    for field in msgspec.structs.fields(Settings):
+    for field in msgspec.structs.fields(WorkSettings):
         hint = hints[field.name]
         annotated = typing.get_origin(hint) is Annotated
         meta = hint.__metadata__[0] if annotated else Meta()
         kind = _bare(hint.__origin__ if annotated else hint)
         panel, default, text = described.get(field.name, ("", "", ""))
-        lines[field.name] = Setting(
+        lines[field.name] = WorkSetting(
             name=field.name,
             panel=panel,
             type=_type_text(kind, meta),
@@ -183,7 +183,7 @@ def _described() -> dict[str, tuple[str, str, str]]:
     """Reads the docstring of the settings; returns for each its panel, its default in words, and its help."""
     found: dict[str, tuple[str, str, str]] = {}
     panel = name = ""
-    for line in inspect.cleandoc(Settings.__doc__ or "").splitlines():
+    for line in inspect.cleandoc(WorkSettings.__doc__ or "").splitlines():
         if match := _LINE.fullmatch(line):
             if match[1]:
                 name = match[1]

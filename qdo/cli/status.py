@@ -14,12 +14,12 @@ from qdo.cli.opening import open_client, open_group
 from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.output import Json
 from qdo.cli.selection import chosen
-from qdo.cli.settings import SERVICE, Settings
+from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.partitions import Partition, Queue
-from queuey.client import ClientError, GroupOffset, instants
+from queuey.client import ClientError, GroupOffset, time_parsing
 
 if TYPE_CHECKING:
-    from qdo.coordination import Coordinator, Member, Offset
+    from qdo.coordination import CommittedOffset, Coordinator, Member
     from queuey.client import AsyncClient
 
 app = typer.Typer(add_completion=False)
@@ -41,7 +41,7 @@ class Line(NamedTuple):
 
     owner: str
     target: str
-    offset: Offset | None
+    offset: CommittedOffset | None
     behind: GroupOffset | None = None
 
 
@@ -70,7 +70,7 @@ class Picture(NamedTuple):
 @app.command()
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 def status(
-    settings: Settings,
+    settings: WorkSettings,
     lag: Annotated[bool, typer.Option(help="Ask the service how many messages are behind.")] = True,
     watch: Annotated[
         float | None, typer.Option(min=0.1, help="Show it again after so many seconds, until Ctrl-C.")
@@ -98,13 +98,13 @@ def status(
     asyncio.run(show())
 
 
-async def look(coordinator: Coordinator, settings: Settings, *, lag: bool) -> Picture:
+async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> Picture:
     """Looks at a group.
 
     Raises:
         CoordinationLost: Where its members meet does not answer.
     """
-    from qdo.consumer.discovery import identify
+    from qdo.consumer.rebalance.queue_discovery import identify
 
     members = await coordinator.members()
     target = await coordinator.target()
@@ -253,5 +253,5 @@ def _row(partition: Partition, line: Line) -> tuple[object, ...]:
         output.point(None if offset is None else offset.id),
         "" if offset is None else output.instant(offset.at),
         "" if behind is None else behind.lag if behind.lag_exact else f"about {behind.lag}",
-        "" if behind is None or not behind.lag else instants.length(behind.lag_seconds),
+        "" if behind is None or not behind.lag else time_parsing.length(behind.lag_seconds),
     )

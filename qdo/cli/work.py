@@ -17,7 +17,7 @@ from qdo.cli import logs, output
 from qdo.cli import settings as table
 from qdo.cli.opening import make_coordinator, open_client
 from qdo.cli.options import with_settings
-from qdo.cli.settings import Settings
+from qdo.cli.settings import WorkSettings
 from qdo.errors import HandlerError, InvalidArgument, QdoError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _CONSUMER = ("start", "grace", "discover", "mirror", "prefetch_messages", "prefe
 
 @app.command()
 @with_settings(*table.table())
-def work(settings: Settings) -> None:
+def work(settings: WorkSettings) -> None:
     """Handle the messages of queues, sharing their partitions with the other workers of a group.
 
     SIGTERM and Ctrl-C finish what is in hand; a second one ends at once. Exit codes: 0 ended as asked, 1 failed,
@@ -61,9 +61,9 @@ def work(settings: Settings) -> None:
     raise typer.Exit(asyncio.run(_serve(settings)))
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve(settings: WorkSettings) -> int:
     """Makes the worker, then serves; returns the exit code."""
-    from qdo.worker import exits
+    from qdo.worker import exit_codes
 
     coordinator = make_coordinator(settings)
     try:
@@ -75,13 +75,13 @@ async def _serve(settings: Settings) -> int:
                 except HandlerError as error:
                     # It could be found and called, so this may pass: whoever supervises it should try again.
                     output.note(f"qdo: {error}")
-                    return exits.FAILED
+                    return exit_codes.FAILED
     finally:
         await coordinator.close()
 
 
 def _worker(
-    settings: Settings, client: AsyncClient, coordinator: Coordinator, registry: CollectorRegistry | None
+    settings: WorkSettings, client: AsyncClient, coordinator: Coordinator, registry: CollectorRegistry | None
 ) -> Worker:
     from qdo.consumer import AsyncConsumer
     from qdo.worker import Worker
@@ -109,7 +109,7 @@ def _worker(
     )
 
 
-def consumer_settings(settings: Settings) -> ConsumerSettings:
+def consumer_settings(settings: WorkSettings) -> ConsumerSettings:
     """Returns what of the settings is the consumer's.
 
     Raises:
@@ -120,7 +120,7 @@ def consumer_settings(settings: Settings) -> ConsumerSettings:
     return ConsumerSettings(**{name: getattr(settings, name) for name in _CONSUMER})
 
 
-def worker_settings(settings: Settings) -> WorkerSettings:
+def worker_settings(settings: WorkSettings) -> WorkerSettings:
     """Returns what of the settings is the worker's.
 
     Raises:

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from qdo.consumer.batches import Batch
 from qdo.consumer.consumer import AsyncConsumer
-from qdo.consumer.ownership import logged
+from qdo.consumer.partition_listener import logged
 from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import InvalidArgument, NotOwner

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from qdo.consumer.mirror import Mirror
-from qdo.consumer.tracks import Track, check_commit
+from qdo.consumer.fetch.fetch_state import FetchState, check_commit
+from qdo.consumer.offset_mirror import OffsetMirror
 from qdo.errors import NotOwner
 from qdo.partitions import Partition
 
@@ -15,17 +15,19 @@ _NAMED = 5
 """Partitions that an error names."""
 
 
-class Commits:
+class OffsetCommits:
     """Checks commits and passes them on.
 
     Args:
-        track: Returns where a partition stands that is this member's.
+        fetch_state: Returns where a partition stands that is this member's.
         record: Where they go.
         mirror: Where they go too, if anywhere.
     """
 
-    def __init__(self, track: Callable[[Partition], Track | None], record: Record, mirror: Mirror | None) -> None:
-        self._track = track
+    def __init__(
+        self, fetch_state: Callable[[Partition], FetchState | None], record: Record, mirror: OffsetMirror | None
+    ) -> None:
+        self._fetch_state = fetch_state
         self._record = record
         self._mirror = mirror
 
@@ -42,29 +44,35 @@ class Commits:
             CoordinationLost: Each was recorded or not.
             SessionLost
         """
-        tracks = {partition: track for partition in offsets if (track := self._track(partition)) is not None}
-        lost = frozenset(offsets.keys() - tracks.keys())
-        new = {each: offsets[each] for each, track in tracks.items() if check_commit(track, offsets[each], back=back)}
+        fetch_states = {
+            partition: fetch_state for partition in offsets if (fetch_state := self._fetch_state(partition)) is not None
+        }
+        lost = frozenset(offsets.keys() - fetch_states.keys())
+        new = {
+            each: offsets[each]
+            for each, fetch_state in fetch_states.items()
+            if check_commit(fetch_state, offsets[each], back=back)
+        }
         if new:
-            lost |= await self._commit(new, {each: tracks[each] for each in new}, back=back)
+            lost |= await self._commit(new, {each: fetch_states[each] for each in new}, back=back)
         if lost:
             names = ", ".join(str(partition) for partition in sorted(lost)[:_NAMED])
             more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
             raise NotOwner(f"no longer this member's: {names}{more}", lost)
 
     async def _commit(
-        self, offsets: Mapping[Partition, str], tracks: Mapping[Partition, Track], *, back: bool
+        self, offsets: Mapping[Partition, str], fetch_states: Mapping[Partition, FetchState], *, back: bool
     ) -> frozenset[Partition]:
-        going_back = {partition for partition, track in tracks.items() if back or track.sought}
-        sought = [track for track in tracks.values() if track.sought]
-        for track in sought:
-            track.sought = False
+        going_back = {partition for partition, fetch_state in fetch_states.items() if back or fetch_state.sought}
+        sought = [fetch_state for fetch_state in fetch_states.values() if fetch_state.sought]
+        for fetch_state in sought:
+            fetch_state.sought = False
         try:
             lost = await self._record(offsets)
         except BaseException:
             # Recorded or not: who went back may have to do so again.
-            for track in sought:
-                track.sought = True
+            for fetch_state in sought:
+                fetch_state.sought = True
             raise
         if self._mirror is not None:
             recorded = offsets.keys() - lost

@@ -14,22 +14,22 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from qdo.consumer.assigned import Assigned
 from qdo.consumer.batches import Batch
-from qdo.consumer.beginnings import begin_at_ends
-from qdo.consumer.commits import Commits
-from qdo.consumer.discovery import QueueFinder
-from qdo.consumer.fetcher import Fetcher
-from qdo.consumer.group import Group
-from qdo.consumer.mirror import Mirror
-from qdo.consumer.ownership import Callback, Callbacks, Ownership
-from qdo.consumer.positions import point_of
+from qdo.consumer.commits import OffsetCommits
+from qdo.consumer.fetch.fetch_buffer import BufferedSlice, FetchBuffer
+from qdo.consumer.fetch.fetch_state import FetchState, is_behind
+from qdo.consumer.fetch.fetcher import Fetcher
+from qdo.consumer.initial_offsets import begin_at_ends
+from qdo.consumer.offset_mirror import OffsetMirror
+from qdo.consumer.partition_listener import Callback, Callbacks, PartitionListener
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.manual_assignment import ManualAssignment
+from qdo.consumer.rebalance.queue_discovery import QueueFinder
+from qdo.consumer.rebalance.session_options import SessionOptions
+from qdo.consumer.seek import point_of
 from qdo.consumer.settings import ConsumerSettings
-from qdo.consumer.shelf import Shelf, Taken
-from qdo.consumer.signals import Signal
-from qdo.consumer.terms import Terms
-from qdo.consumer.tracks import Track, is_behind
-from qdo.coordination import Coordinator, Note, Offset
+from qdo.consumer.wakeup import Wakeup
+from qdo.coordination import CommittedOffset, Coordinator, HandlingNote
 from qdo.errors import InvalidArgument, NotOwner, QdoError
 from qdo.moves import take_over
 from qdo.partitions import Partition, Queue
@@ -98,23 +98,23 @@ class AsyncConsumer:
         self._former = {urlsplit(server.root).netloc for server in client.servers} | ({host} if host else set())
         self.member = member or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self.closing = False
-        self._signal = Signal()
+        self._signal = Wakeup()
         self._woken = False
         self._failure: Exception | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._end: asyncio.Task[None] | None = None
-        self._mirror = Mirror(client, "" if coordinator is None else coordinator.group)
-        self._shelf = Shelf()
+        self._mirror = OffsetMirror(client, "" if coordinator is None else coordinator.group)
+        self._buffer = FetchBuffer()
         self._fetcher = Fetcher(
             client,
-            self._shelf,
+            self._buffer,
             self.settings,
             arrived=self._signal.ring,
-            missing=self._look_soon,
+            missing=self._rediscover_soon,
             failed=self._fail,
         )
-        self._ownership = Ownership(
-            self._shelf,
+        self._ownership = PartitionListener(
+            self._buffer,
             self._fetcher,
             Callbacks(on_assign, on_revoke, on_lost),
             begin=self._begin if self.settings.start == "latest" else None,
@@ -127,19 +127,21 @@ class AsyncConsumer:
             wants,
             every=self.settings.discover,
             prepare=self._take_over,
-            changed=self._look_again,
+            changed=self._recheck,
             failed=self._fail,
         )
-        self._assigned = None if wants else Assigned(coordinator, self._ownership, self.settings.revoke_timeout)
-        self._group = self._assigned or Group(
+        self._assigned = None if wants else ManualAssignment(coordinator, self._ownership, self.settings.revoke_timeout)
+        self._group = self._assigned or GroupMember(
             self.coordinator,
             self.member,
             self._ownership,
             queues=self._finder,
             static=member is not None,
-            terms=Terms(self.settings.settle, self.settings.grace, self.settings.revoke_timeout),
+            options=SessionOptions(self.settings.settle, self.settings.grace, self.settings.revoke_timeout),
         )
-        self._commits = Commits(self._track, self._group.commit, self._mirror if self.settings.mirror else None)
+        self._commits = OffsetCommits(
+            self._fetch_state, self._group.commit, self._mirror if self.settings.mirror else None
+        )
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -231,12 +233,12 @@ class AsyncConsumer:
         if most < 1:
             raise InvalidArgument("poll hands out at least one message")
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
-        self._shelf.settle(skip)
+        self._buffer.settle(skip)
         while not self.closing:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
-            if taken := [] if self._stopped else self._shelf.take(most, skip):
+            if taken := [] if self._stopped else self._buffer.take(most, skip):
                 if batches := await self._hand_out(taken):
                     return batches
                 continue
@@ -281,7 +283,11 @@ class AsyncConsumer:
         if self._coordinator is None:
             raise InvalidArgument("without a group nothing can be committed: give the consumer a coordinator")
         if offsets is None:
-            offsets = {track.partition: track.position for track in self._tracks() if track.position is not None}
+            offsets = {
+                fetch_state.partition: fetch_state.position
+                for fetch_state in self._fetch_states()
+                if fetch_state.position is not None
+            }
         await self._commits.given(offsets, back=back)
 
     async def assign(self, partitions: Mapping[str, Iterable[int]]) -> frozenset[Partition]:
@@ -325,7 +331,7 @@ class AsyncConsumer:
         await self._assigned.assign(wanted)
         return frozenset(wanted)
 
-    async def note(self, partition: Partition, note: Note | None) -> None:
+    async def note(self, partition: Partition, note: HandlingNote | None) -> None:
         """Notes beside a partition's offset what was begun of it; it is for what drives the consumer.
 
         Raises:
@@ -339,10 +345,10 @@ class AsyncConsumer:
         """Hands everything back, each partition as it is done with, leaves the group and joins it again."""
         self._group.rejoin()
 
-    def found(self, partition: Partition) -> Offset:
+    def found(self, partition: Partition) -> CommittedOffset:
         """Returns what was recorded of an owned partition when this member took it."""
         row = self._group.row(partition)
-        return Offset() if row is None else row.taken
+        return CommittedOffset() if row is None else row.claimed
 
     @property
     def connected(self) -> bool:
@@ -364,11 +370,11 @@ class AsyncConsumer:
         """
         self._mine(partition)
         position = await point_of(self.client, partition, to)
-        track = self._mine(partition)
-        self._fetcher.leave(track)
-        self._shelf.clear(track)
-        track.seek(position)
-        self._ownership.moved(track)
+        fetch_state = self._mine(partition)
+        self._fetcher.leave(fetch_state)
+        self._buffer.clear(fetch_state)
+        fetch_state.seek(position)
+        self._ownership.moved(fetch_state)
 
     @property
     def coordinator(self) -> Coordinator:
@@ -397,12 +403,12 @@ class AsyncConsumer:
     @property
     def paused(self) -> frozenset[Partition]:
         """The partitions that are paused. One that is given up and comes back is not paused any more."""
-        return frozenset(track.partition for track in self._owned() if track.paused)
+        return frozenset(fetch_state.partition for fetch_state in self._owned() if fetch_state.paused)
 
     @property
     def assignment(self) -> frozenset[Partition]:
         """The partitions that are this member's, without those that are being revoked."""
-        return frozenset(track.partition for track in self._owned())
+        return frozenset(fetch_state.partition for fetch_state in self._owned())
 
     def position(self, partition: Partition) -> str | None:
         """Returns the id of the last message handed out, or else after which it goes on; None: the beginning.
@@ -430,7 +436,10 @@ class AsyncConsumer:
         """
         queues: dict[str, dict[int, str | None]] = {}
         alone = self._coordinator is None
-        owned = {track.partition: track.position if alone else track.committed for track in self._owned()}
+        owned = {
+            fetch_state.partition: fetch_state.position if alone else fetch_state.committed
+            for fetch_state in self._owned()
+        }
         for partition, committed in owned.items():
             queues.setdefault(partition.queue.name, {})[partition.number] = committed
         found = {name: await self.client.lag(name, cursors) for name, cursors in queues.items()}
@@ -446,20 +455,20 @@ class AsyncConsumer:
         """Whether nothing may be handed out: nobody answers, or the session is lost and its end not yet told."""
         return self._ownership.stopped or not self._group.connected
 
-    async def _hand_out(self, taken: list[Taken]) -> list[Batch]:
+    async def _hand_out(self, taken: list[BufferedSlice]) -> list[Batch]:
         """Hands out what was taken, after giving the loop a chance to ask for what comes next."""
         self._fetcher.kick()
         try:
             for _ in range(YIELDS):
                 await asyncio.sleep(0)
         except BaseException:
-            self._shelf.hand_out(taken, stopped=True)
+            self._buffer.hand_out(taken, stopped=True)
             raise
-        return self._shelf.hand_out(taken, stopped=self._stopped or self.closing)
+        return self._buffer.hand_out(taken, stopped=self._stopped or self.closing)
 
     def recall(self) -> None:
         """Takes back what the last poll handed out, as it did not reach whoever asked for it."""
-        self._shelf.recall()
+        self._buffer.recall()
 
     async def _take_over(self, service: str) -> None:
         """Goes on from what the group recorded under other names of the service."""
@@ -476,8 +485,8 @@ class AsyncConsumer:
             async with asyncio.timeout(FLUSH):
                 await self._mirror.flush()
 
-    async def _begin(self, tracks: list[Track]) -> None:
-        await begin_at_ends(self.client, tracks, self._group.commit, self._ownership.begin_at)
+    async def _begin(self, fetch_states: list[FetchState]) -> None:
+        await begin_at_ends(self.client, fetch_states, self._group.commit, self._ownership.begin_at)
 
     async def _commit_regularly(self, every: float) -> None:
         while True:
@@ -488,11 +497,11 @@ class AsyncConsumer:
         """Commits what counts as processed, if that is wanted."""
         if self.settings.commit_every is None:
             return
-        tracks = self._tracks() if partitions is None else filter(None, map(self._track, partitions))
+        fetch_states = self._fetch_states() if partitions is None else filter(None, map(self._fetch_state, partitions))
         settled = {
-            track.partition: track.settled
-            for track in tracks
-            if track.settled is not None and not is_behind(track, track.settled)
+            fetch_state.partition: fetch_state.settled
+            for fetch_state in fetch_states
+            if fetch_state.settled is not None and not is_behind(fetch_state, fetch_state.settled)
         }
         try:
             await self._commits.given(settled)
@@ -501,45 +510,45 @@ class AsyncConsumer:
 
     def _set_paused(self, partitions: Iterable[Partition], *, paused: bool) -> None:
         for partition in partitions:
-            track = self._track(partition)
-            if track is not None:
-                track.paused = paused
-                self._shelf.refresh(track)
+            fetch_state = self._fetch_state(partition)
+            if fetch_state is not None:
+                fetch_state.paused = paused
+                self._buffer.refresh(fetch_state)
         self._changed()
 
-    def _tracks(self) -> list[Track]:
+    def _fetch_states(self) -> list[FetchState]:
         """Where the partitions stand that commits are accepted for."""
-        return [row.track for row in self._group.rows.values() if row.track is not None]
+        return [row.fetch_state for row in self._group.rows.values() if row.fetch_state is not None]
 
-    def _owned(self) -> list[Track]:
-        return [track for track in self._tracks() if not track.closed]
+    def _owned(self) -> list[FetchState]:
+        return [fetch_state for fetch_state in self._fetch_states() if not fetch_state.closed]
 
-    def _track(self, partition: Partition) -> Track | None:
+    def _fetch_state(self, partition: Partition) -> FetchState | None:
         row = self._group.row(partition)
-        return None if row is None else row.track
+        return None if row is None else row.fetch_state
 
-    def _known(self, partition: Partition) -> Track:
-        track = self._track(partition)
-        if track is None:
+    def _known(self, partition: Partition) -> FetchState:
+        fetch_state = self._fetch_state(partition)
+        if fetch_state is None:
             raise NotOwner(f"{partition} is not this member's", frozenset([partition]))
-        return track
+        return fetch_state
 
-    def _mine(self, partition: Partition) -> Track:
-        track = self._known(partition)
-        if track.closed:
+    def _mine(self, partition: Partition) -> FetchState:
+        fetch_state = self._known(partition)
+        if fetch_state.closed:
             raise NotOwner(f"{partition} is being given up", frozenset([partition]))
-        return track
+        return fetch_state
 
     def _changed(self) -> None:
         """Looks what to read, and lets a waiting poll look what is there."""
         self._fetcher.kick()
         self._signal.ring()
 
-    def _look_again(self) -> None:
+    def _recheck(self) -> None:
         """Has the group look again, because other queues were found."""
-        self._group.look_again()
+        self._group.recheck()
 
-    def _look_soon(self) -> None:
+    def _rediscover_soon(self) -> None:
         """Looks which queues there are, because one was found to be gone."""
         self._finder.soon()
 

@@ -64,7 +64,7 @@ class Member(msgspec.Struct, frozen=True):
     leaving: bool = False
 
 
-class Target(msgspec.Struct, frozen=True):
+class TargetAssignment(msgspec.Struct, frozen=True):
     """Who is to own what.
 
     Attributes:
@@ -83,11 +83,11 @@ class Target(msgspec.Struct, frozen=True):
 class Versioned(NamedTuple):
     """A target and its version; ``None`` and -1 while the group has none."""
 
-    target: Target | None
+    target: TargetAssignment | None
     version: int
 
 
-class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+class HandlingNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """Messages that an owner began although a session had been lost before, perhaps because of one of them.
 
     Attributes:
@@ -103,7 +103,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     last: bool = False
 
 
-class Offset(msgspec.Struct, frozen=True):
+class CommittedOffset(msgspec.Struct, frozen=True):
     """How far a partition was processed.
 
     Attributes:
@@ -119,10 +119,10 @@ class Offset(msgspec.Struct, frozen=True):
     at: float = 0.0
     member: str = ""
     held: bool = False
-    note: Note | None = None
+    note: HandlingNote | None = None
 
 
-class Held(NamedTuple):
+class OwnedOffset(NamedTuple):
     """A partition that a session took, or committed since. Hand in the latest for each partition.
 
     Attributes:
@@ -132,12 +132,12 @@ class Held(NamedTuple):
     """
 
     partition: Partition
-    offset: Offset
+    offset: CommittedOffset
     version: int
 
 
 class Session(abc.ABC):
-    """A member's stay in a group, until it leaves or is lost."""
+    """A member's session in a group, until it leaves or is lost."""
 
     @property
     @abc.abstractmethod
@@ -184,7 +184,7 @@ class Session(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def set_target(self, target: Target, version: int) -> bool:
+    async def set_target(self, target: TargetAssignment, version: int) -> bool:
         """Replaces the target if it still has the version; returns whether it did, for everybody in one instant.
 
         Raises:
@@ -193,7 +193,7 @@ class Session(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
+    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
         """Takes partitions, each for itself; returns those that this session owns now.
 
         A partition that somebody owns is left out; a ``changed`` event follows when it becomes free. One that this
@@ -214,7 +214,7 @@ class Session(abc.ABC):
         """
 
     @abc.abstractmethod
-    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
+    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
         """Records the last processed id of partitions, each for itself, and the note that ``offset`` of each carries.
 
         Returns:
@@ -290,7 +290,7 @@ class Coordinator(abc.ABC):
         """Returns all live members by id."""
 
     @abc.abstractmethod
-    async def target(self) -> Target | None:
+    async def target(self) -> TargetAssignment | None:
         """Returns the target, None while there is none."""
 
     @abc.abstractmethod
@@ -298,7 +298,7 @@ class Coordinator(abc.ABC):
         """Returns the present owner of every owned partition."""
 
     @abc.abstractmethod
-    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Offset]:
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
         """Returns the recorded offsets, of all partitions or of some; those without one are left out."""
 
     @abc.abstractmethod

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from qdo.coordination import Member, Note, Offset, Target
+from qdo.coordination import CommittedOffset, HandlingNote, Member, TargetAssignment
 from qdo.errors import CoordinationIncompatible, InvalidArgument
 from qdo.partitions import Partition, Queue
 
@@ -32,7 +32,7 @@ NAME_LIMIT = 1000
 """Characters that a group's or a member's name may have."""
 
 
-class Shares(msgspec.Struct, array_like=True, frozen=True):
+class QueuePartitions(msgspec.Struct, array_like=True, frozen=True):
     """Partitions of one queue.
 
     Attributes:
@@ -46,7 +46,7 @@ class Shares(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Target(msgspec.Struct, frozen=True):
-    owners: dict[str, list[Shares]]
+    owners: dict[str, list[QueuePartitions]]
     absent: dict[str, float]
     static: list[str]
 
@@ -56,7 +56,7 @@ class _Offset(msgspec.Struct, frozen=True):
     at: float
     member: str
     held: bool = False
-    note: Note | None = None
+    note: HandlingNote | None = None
 
 
 Stored = TypeVar("Stored", bound=msgspec.Struct)
@@ -95,18 +95,18 @@ def decode_member(data: bytes) -> Member:
     return unpack("member", data, Member, MEMBER_FORMAT)
 
 
-def shares(partitions: Iterable[Partition]) -> Iterator[Shares]:
+def shares(partitions: Iterable[Partition]) -> Iterator[QueuePartitions]:
     """Yields partitions queue by queue, sorted."""
     for queue, same in groupby(sorted(partitions), key=_queue_of):
         numbers = [partition.number for partition in same]
-        yield Shares(*queue, [number - before for before, number in zip([0, *numbers], numbers, strict=False)])
+        yield QueuePartitions(*queue, [number - before for before, number in zip([0, *numbers], numbers, strict=False)])
 
 
 def _queue_of(partition: Partition) -> Queue:
     return partition.queue
 
 
-def unshare(stored: Iterable[Shares]) -> Iterator[Partition]:
+def unshare(stored: Iterable[QueuePartitions]) -> Iterator[Partition]:
     """Yields the partitions that :func:`shares` was given."""
     for each in stored:
         queue = Queue(each.service, each.application, each.name)
@@ -122,38 +122,38 @@ def by_member(owners: Mapping[Partition, str]) -> dict[str, frozenset[Partition]
     return {member: frozenset(partitions) for member, partitions in found.items()}
 
 
-def encode_target(target: Target) -> bytes:
+def encode_target(target: TargetAssignment) -> bytes:
     """Returns what is stored for a target."""
     owners = {member: list(shares(mine)) for member, mine in by_member(target.owners).items()}
     return pack(_Target(owners, dict(target.absent), sorted(target.static)), TARGET_FORMAT)
 
 
-def decode_target(data: bytes) -> Target:
+def decode_target(data: bytes) -> TargetAssignment:
     """Returns the target. One of the first format names no partition that there still is: it is an empty one.
 
     Raises:
         CoordinationIncompatible: A newer program wrote it, or it is none.
     """
     if data.startswith(MARK + FORMAT):
-        return Target()
+        return TargetAssignment()
     stored = unpack("target", data, _Target, TARGET_FORMAT)
     owners = {partition: member for member, mine in stored.owners.items() for partition in unshare(mine)}
-    return Target(owners, stored.absent, frozenset(stored.static))
+    return TargetAssignment(owners, stored.absent, frozenset(stored.static))
 
 
-def encode_offset(offset: Offset) -> bytes:
+def encode_offset(offset: CommittedOffset) -> bytes:
     """Returns what is stored for an offset."""
     return pack(_Offset(offset.id, offset.at, offset.member, offset.held, offset.note))
 
 
-def decode_offset(data: bytes) -> Offset:
+def decode_offset(data: bytes) -> CommittedOffset:
     """Returns the offset.
 
     Raises:
         CoordinationIncompatible: A newer program wrote it, or it is none.
     """
     stored = unpack("offset", data, _Offset)
-    return Offset(stored.id, stored.at, stored.member, stored.held, stored.note)
+    return CommittedOffset(stored.id, stored.at, stored.member, stored.held, stored.note)
 
 
 def pack(stored: msgspec.Struct, form: bytes = FORMAT) -> bytes:

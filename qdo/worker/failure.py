@@ -78,7 +78,7 @@ class Failure(msgspec.Struct, frozen=True):
         return f"{self.kind}: {self.text}" if self.text else self.kind
 
 
-class Ran(NamedTuple):
+class RunResult(NamedTuple):
     """How far a run of messages came.
 
     Attributes:

@@ -28,23 +28,23 @@ from typing import Any
 from prometheus_client.registry import CollectorRegistry
 
 from qdo.consumer import AsyncConsumer
-from qdo.consumer.ownership import Callbacks
+from qdo.consumer.partition_listener import Callbacks
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
-from qdo.worker import exits, handlers
-from qdo.worker.deciding import End
+from qdo.worker import exit_codes, handlers
+from qdo.worker.dispatch.dispatcher import Dispatcher
+from qdo.worker.dispatch.offset_committer import OffsetCommitter
+from qdo.worker.executors.child_protocol import ChildSetup
+from qdo.worker.executors.executor import Executor
+from qdo.worker.executors.processes import ProcessExecutor
+from qdo.worker.executors.tasks import TaskExecutor
+from qdo.worker.executors.threads import ThreadExecutor
 from qdo.worker.failure import Failure
-from qdo.worker.frames import Hello
+from qdo.worker.failure_policy import StopTheWorker
 from qdo.worker.handlers import Context, Handler
-from qdo.worker.handling import Handling
-from qdo.worker.hooks import Hooks
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.processes import Processes
-from qdo.worker.progress import Progress
-from qdo.worker.running import Runner
+from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
-from qdo.worker.tasks import Tasks
-from qdo.worker.threads import Threads
 from queuey.client import ClientError
 
 logger = logging.getLogger("qdo.worker")
@@ -60,7 +60,7 @@ _GIVING_UP_SECONDS = 2.0
 """For tasks that were cancelled and processes that were killed to end."""
 _REFUSED_PAUSE = 1.0
 """Seconds before the next poll when the service refused reads."""
-_CODES = {"asked": exits.ENDED, "message": exits.MESSAGE_FAILED, "error": exits.FAILED}
+_CODES = {"asked": exit_codes.ENDED, "message": exit_codes.MESSAGE_FAILED, "error": exit_codes.FAILED}
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -114,8 +114,8 @@ class Worker:
         # Who was stopped for longer than the session begins no other message of a run when it wakes.
         seconds = min(self.settings.slice, consumer.coordinator.session_timeout)
         self._runner = _runner(self.settings, seconds, handler, context, self._hooks, process_setup)
-        self._progress = Progress(consumer, self.settings, self.metrics)
-        self._handling = Handling(
+        self._progress = OffsetCommitter(consumer, self.settings, self.metrics)
+        self._handling = Dispatcher(
             self._runner,
             consumer,
             self._progress,
@@ -133,7 +133,7 @@ class Worker:
         self._drained: float | None = None
         """When what is in hand is to be finished, by the loop's clock, once it drains."""
         self._finished = True
-        self._code = exits.ENDED
+        self._code = exit_codes.ENDED
 
     def run(self) -> int:
         """Serves in an event loop of its own; see :meth:`serve`. SIGTERM and SIGINT end it, a second one at once.
@@ -158,7 +158,7 @@ class Worker:
             signals: SIGTERM and SIGINT end it: the first drains, the second ends the process at once with code 1.
 
         Returns:
-            An exit code; see :mod:`qdo.worker.exits`.
+            An exit code; see :mod:`qdo.worker.exit_codes`.
 
         Raises:
             HandlerError: The handler or its context cannot be used.
@@ -269,7 +269,7 @@ class Worker:
         self._handling.stop()
         await self.consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
         if not self._finished or self._progress.dropped > unrecorded:
-            self._code = self._code or exits.UNFINISHED
+            self._code = self._code or exit_codes.UNFINISHED
             if self._runner.give_up():
                 await self._handling.until_ended(loop.time() + _GIVING_UP_SECONDS)
 
@@ -293,7 +293,7 @@ class Worker:
         """What runs beside the loop never ends by itself; without it nothing would be recorded any more."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("ends by an error of its own", exc_info=error)
-            self._end(End("error"), Failure.of(error))
+            self._end(StopTheWorker("error"), Failure.of(error))
 
     async def _glance(self) -> None:
         while True:
@@ -316,7 +316,7 @@ class Worker:
         self._changed.set()
         self.consumer.wake()
 
-    def _end(self, end: End, failure: Failure) -> None:
+    def _end(self, end: StopTheWorker, failure: Failure) -> None:
         """A handler's end is the worker's."""
         logger.info("ends: %s", "a handler asks for it" if end.why == "asked" else failure)
         self._code = self._code or _CODES[end.why]
@@ -329,7 +329,7 @@ class Worker:
             return
         self._runner.give_up()
         logger.warning("%s again: ends at once", signal.Signals(number).name)
-        os._exit(exits.FAILED)
+        os._exit(exit_codes.FAILED)
 
     def _assigned(self, partitions: frozenset[Partition]) -> None:
         self._moved("assigned", partitions)
@@ -391,7 +391,7 @@ def _runner(
     context: Context | str | None,
     hooks: Hooks,
     process_setup: Callable[[], object] | None,
-) -> Runner:
+) -> Executor:
     """Returns what runs the handler, checked.
 
     Raises:
@@ -405,11 +405,11 @@ def _runner(
     if settings.processes:
         name = handler if isinstance(handler, str) else handlers.name_of(found, "handler")
         made = factory and (context if isinstance(context, str) else handlers.name_of(factory, "context"))
-        hello = Hello(list(sys.path), process_setup, name, made, seconds)
+        hello = ChildSetup(list(sys.path), process_setup, name, made, seconds)
         limit = min(settings.stalled_after, settings.time_limit or settings.stalled_after)
-        return Processes(hello, settings.processes, limit, hooks)
+        return ProcessExecutor(hello, settings.processes, limit, hooks)
     if handlers.is_async(found):
-        return Tasks(found, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
+        return TaskExecutor(found, factory, settings.tasks, seconds, hooks, limit=settings.time_limit)
     if settings.time_limit is not None:
         raise InvalidArgument("a thread cannot be stopped, so a plain handler has a time limit with processes only")
-    return Threads(found, factory, settings.threads, seconds, hooks)
+    return ThreadExecutor(found, factory, settings.threads, seconds, hooks)

@@ -33,7 +33,7 @@ COMMANDS = {
 }
 """The commands in the order shown, each with its line in the list."""
 
-_PLACES = {
+_MODULES = {
     "serve": "serving:serve_app",
     "migrate": "migrating:app",
     "doctor": "doctor:app",
@@ -48,18 +48,18 @@ _PLACES = {
 }
 
 
-class Commands(LazyGroup):
+class QueueyCommands(LazyGroup):
     """The commands of ``queuey``."""
 
     LISTED = COMMANDS
-    PLACES = {name: f"queuey.cli.{place}" for name, place in _PLACES.items()}  # noqa: RUF012 - as its parent declares it
+    MODULES = {name: f"queuey.cli.{place}" for name, place in _MODULES.items()}  # noqa: RUF012 - as its parent declares it
 
 
-load = Commands.load
+load = QueueyCommands.load
 
 app = typer.Typer(
     name="queuey",
-    cls=Commands,
+    cls=QueueyCommands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli import output
-from queuey.cli.configured import Place, on_store
 from queuey.cli.output import Json, Yes
-from queuey.client import instants
+from queuey.cli.store_options import ConfiguredStore, on_store
+from queuey.client import time_parsing
 from queuey.errors import ApplicationNotFound, KeyNotFound
 from queuey.messages import OPERATORS
 
@@ -58,10 +58,10 @@ Owner = Annotated[
 
 @app.command("create")
 @on_store
-def create(place: Place, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
     """Create an application and its first key."""
     _check_name(name)
-    with place.open() as store:
+    with store_at.open() as store:
         end = _end(expires)
         store.create_application(name)
         _show_new(name, *_new_key(store, name, end, note), json=json)
@@ -69,9 +69,9 @@ def create(place: Place, name: Name, note: Note = "", expires: Expires = None, j
 
 @app.command("list")
 @on_store
-def list_applications(place: Place, json: Json = False) -> None:
+def list_applications(store_at: ConfiguredStore, json: Json = False) -> None:
     """List the applications."""
-    with place.open() as store:
+    with store_at.open() as store:
         names = {name: len([key for key in store.keys(name) if not _over(key)]) for name in store.applications()}
     if json:
         output.emit([{"application": name, "keys": count} for name, count in names.items()])
@@ -81,9 +81,9 @@ def list_applications(place: Place, json: Json = False) -> None:
 
 @app.command("keys")
 @on_store
-def keys(place: Place, name: Owner, json: Json = False) -> None:
+def keys(store_at: ConfiguredStore, name: Owner, json: Json = False) -> None:
     """List an application's keys, oldest first. The keys themselves are not kept."""
-    with place.open() as store:
+    with store_at.open() as store:
         _existing(store, name)
         found = store.keys(name)
     if json:
@@ -91,14 +91,14 @@ def keys(place: Place, name: Owner, json: Json = False) -> None:
         return
     output.table(
         ["key", "created", "expires", "allow", "queues", "note"],
-        ([key.id, instants.iso(key.created), _expiry(key), *_limits(key), key.note] for key in found),
+        ([key.id, time_parsing.iso(key.created), _expiry(key), *_limits(key), key.note] for key in found),
     )
 
 
 @app.command("key-add")
 @on_store
 def key_add(
-    place: Place,
+    store_at: ConfiguredStore,
     name: Owner,
     allow: Allow = "",
     queues: Queues = "",
@@ -116,7 +116,7 @@ def key_add(
             f"a key of {OPERATORS} lists and measures the queues of all applications and takes no limits",
             param_hint="--allow, --queues",
         )
-    with place.open() as store:
+    with store_at.open() as store:
         _existing(store, name)
         _show_new(name, *_new_key(store, name, _end(expires), note, scope), json=json)
 
@@ -124,7 +124,7 @@ def key_add(
 @app.command("rotate")
 @on_store
 def rotate(
-    place: Place,
+    store_at: ConfiguredStore,
     name: Owner,
     grace: Annotated[str, typer.Option(help="How long the old keys still work, such as 1h.")] = "1d",
     key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
@@ -138,7 +138,7 @@ def rotate(
     from queuey.cli import first_start
 
     seconds = _duration(grace)
-    with place.open() as store:
+    with store_at.open() as store:
         _existing(store, name)
         old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
         if key is not None and not old:
@@ -156,8 +156,8 @@ def rotate(
         for found in old:
             if found.id != new.id and (found.expires is None or found.expires > end):
                 store.expire_key(name, found.id, end)
-    output.note(f"{output.plural(len(old), 'older key ends', 'older keys end')} in {instants.length(seconds)}.")
-    profile = first_start.replace_key(name, {found.id for found in old}, secret, place.settings.profile)
+    output.note(f"{output.plural(len(old), 'older key ends', 'older keys end')} in {time_parsing.length(seconds)}.")
+    profile = first_start.replace_key(name, {found.id for found in old}, secret, store_at.settings.profile)
     if profile is not None:
         output.note(f"{profile} has the new key.")
     _show_new(name, secret, new, json=json)
@@ -166,14 +166,14 @@ def rotate(
 @app.command("revoke")
 @on_store
 def revoke(
-    place: Place,
+    store_at: ConfiguredStore,
     name: Owner,
     key: Annotated[str, typer.Argument(help="Id of the key, from queuey app keys.", show_default=False)],
     yes: Yes = False,
     json: Json = False,
 ) -> None:
     """End a key now."""
-    with place.open() as store:
+    with store_at.open() as store:
         _existing(store, name)
         output.confirm(f"Revoke key {key} of {name}?", yes=yes)
         store.revoke_key(name, key)
@@ -183,7 +183,7 @@ def revoke(
 @app.command("key-import")
 @on_store
 def key_import(
-    place: Place,
+    store_at: ConfiguredStore,
     name: Name,
     allow: Allow = "",
     queues: Queues = "",
@@ -206,7 +206,7 @@ def key_import(
             f"queuey: no key was imported: {what}. It is one line of ASCII without spaces, commas and semicolons."
         )
         raise typer.Exit(1)
-    with place.open() as store:
+    with store_at.open() as store:
         with suppress(ApplicationExists):
             store.create_application(name)
         added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note, scope=scope)
@@ -302,7 +302,7 @@ def _over(key: Key) -> bool:
 def _expiry(key: Key) -> str:
     if key.expires is None:
         return "never"
-    return "over" if _over(key) else instants.iso(key.expires)
+    return "over" if _over(key) else time_parsing.iso(key.expires)
 
 
 def _end(expires: str | None) -> float | None:
@@ -311,6 +311,6 @@ def _end(expires: str | None) -> float | None:
 
 def _duration(text: str) -> float:
     try:
-        return instants.duration(text)
+        return time_parsing.duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -8,23 +8,23 @@ from __future__ import annotations
 import typer
 
 from queuey.cli import output
-from queuey.cli.configured import READY_WITHIN, Place, be_quiet, on_store
 from queuey.cli.output import Json
+from queuey.cli.store_options import READY_WITHIN, ConfiguredStore, be_quiet, on_store
 from queuey.messages import Finding
 from queuey.settings import Settings
 
 
 @on_store
-def doctor(place: Place, json: Json = False) -> None:
+def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
     """Check the store: what it rests on, what its promises are worth, whether it can be written and read."""
     be_quiet()
-    findings = _examine(place.settings)
+    findings = _examine(store_at.settings)
     # What makes opening the store pointless has been said by then.
     if all(finding.state != "fail" for finding in findings):
-        findings.append(_try(place.settings))
+        findings.append(_try(store_at.settings))
     failed = any(finding.state == "fail" for finding in findings)
     if json:
-        output.emit({"store": place.settings.store, "ok": not failed, "findings": findings})
+        output.emit({"store": store_at.settings.store, "ok": not failed, "findings": findings})
     else:
         _show(findings)
     if failed:
@@ -38,7 +38,7 @@ def _examine(settings: Settings) -> list[Finding]:
         from queuey.storage.cassandra.admin import doctor as cassandra
 
         return cassandra.examine(opening.cassandra_target(settings), opening.cassandra_options(settings))
-    from queuey.storage.sqlite import examination as sqlite
+    from queuey.storage.sqlite import doctor as sqlite
 
     return sqlite.examine(settings.data, opening.sqlite_options(settings))
 

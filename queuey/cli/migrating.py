@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli import output
-from queuey.cli.configured import BAD_SETTINGS, Place, be_quiet, on_store
 from queuey.cli.output import Json
+from queuey.cli.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
 
 if TYPE_CHECKING:
     from queuey.storage.cassandra.admin.migrations import Report
@@ -26,12 +26,14 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done
 
 
 @on_store
-def migrate(place: Place, replication: Replication = None, dry_run: DryRun = False, json: Json = False) -> None:
+def migrate(
+    store_at: ConfiguredStore, replication: Replication = None, dry_run: DryRun = False, json: Json = False
+) -> None:
     """Prepare the keyspace of a Cassandra store, or bring it up to date. May be run at any time, by several at once."""
     from queuey.errors import SettingsError
     from queuey.storage import opening
 
-    settings = place.settings
+    settings = store_at.settings
     if not opening.is_cassandra(settings):
         output.note(
             "queuey: a SQLite store brings itself up to date when it is opened; name a Cassandra one by --store"

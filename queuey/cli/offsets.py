@@ -8,8 +8,8 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.output import Json, Yes
-from queuey.cli.target import connected
-from queuey.client import instants
+from queuey.cli.service_options import connected
+from queuey.client import time_parsing
 
 if TYPE_CHECKING:
     from queuey.client import Client
@@ -81,9 +81,9 @@ def _rows(found: Offsets) -> list[list[Any]]:
         [
             number,
             part.offset,
-            None if part.updated is None else instants.iso(part.updated),
+            None if part.updated is None else time_parsing.iso(part.updated),
             part.lag if part.lag_exact else f"about {part.lag}",
-            instants.length(part.lag_seconds) if part.lag else None,
+            time_parsing.length(part.lag_seconds) if part.lag else None,
         ]
         for number, part in sorted(found.partitions.items())
     ]

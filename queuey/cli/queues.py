@@ -8,8 +8,8 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.output import Json, Yes
-from queuey.cli.target import connected
-from queuey.client import instants
+from queuey.cli.service_options import connected
+from queuey.client import time_parsing
 
 if TYPE_CHECKING:
     from queuey.client import Client
@@ -163,9 +163,9 @@ def _show_queue(queue: Queue, *, json: bool) -> None:
 
 
 def _row(queue: Queue) -> list[Any]:
-    ttl = None if queue.ttl is None else instants.length(queue.ttl)
-    delay = None if queue.read_delay is None else instants.length(queue.read_delay)
-    created = None if queue.created is None else instants.iso(queue.created)
+    ttl = None if queue.ttl is None else time_parsing.length(queue.ttl)
+    delay = None if queue.read_delay is None else time_parsing.length(queue.read_delay)
+    created = None if queue.created is None else time_parsing.iso(queue.created)
     principals = ", ".join(queue.principals)
     return [queue.name, queue.partitions, queue.type, queue.consistency, ttl, delay, principals, created]
 
@@ -179,9 +179,9 @@ def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
         ("consistency", found.consistency),
         ("principals", found.principals or None),
         ("messages", _about(found.count, exact=found.exact)),
-        ("messages live", None if found.ttl is None else instants.length(found.ttl)),
-        ("read delay", instants.length(found.read_delay)),
-        ("created", instants.iso(found.created)),
+        ("messages live", None if found.ttl is None else time_parsing.length(found.ttl)),
+        ("read delay", time_parsing.length(found.read_delay)),
+        ("created", time_parsing.iso(found.created)),
         ("readable until", _when(found.horizon)),
         ("store", found.store),
         ("acknowledged means", f"{found.acknowledgement.level}: {found.acknowledgement.text}"),
@@ -198,14 +198,14 @@ def _when(identifier: str | None) -> str | None:
 
     if identifier is None:
         return None
-    return instants.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
+    return time_parsing.iso(ids.ticks_to_seconds(ids.parse_position(identifier)[0]))
 
 
 def _seconds(text: str | None) -> float | None:
     if text is None:
         return None
     try:
-        return instants.duration(text)
+        return time_parsing.duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
 

@@ -11,8 +11,8 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.output import Json
-from queuey.cli.target import connected
-from queuey.client import instants
+from queuey.cli.service_options import connected
+from queuey.client import time_parsing
 
 if TYPE_CHECKING:
     from queuey.client import Client, ClientError
@@ -23,7 +23,7 @@ PAGE = 1000
 Queue = Annotated[str, typer.Argument(help="Name of the queue.", show_default=False)]
 Partitions = Annotated[str, typer.Option("--partitions", "-p", help="* for all, or numbers with commas.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Print only the bodies, as they are, one a line.")]
-_FORMS = f"Position: {instants.FORMS}."
+_FORMS = f"Position: {time_parsing.FORMS}."
 
 
 read_app = typer.Typer(add_completion=False)
@@ -50,7 +50,7 @@ def read(
     json: Json = False,
 ) -> None:
     """Read messages by time, all partitions merged; with --json one a line. Nothing is removed."""
-    from queuey.client.read_calls import Query, onward
+    from queuey.client.calls.read_calls import Query, onward
 
     now = time.time()
     options: dict[str, Any] = {
@@ -124,7 +124,7 @@ def _show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
 def _line(message: Message) -> str:
     body = message.body
     text = f"<{len(body)} bytes>" if isinstance(body, bytes) else _bytes(body).decode("utf-8", "replace")
-    moment = instants.iso(message.time.timestamp())
+    moment = time_parsing.iso(message.time.timestamp())
     return f"{moment}  {message.partition:>3}  {message.id}  {output.printable(text)}"
 
 
@@ -155,12 +155,12 @@ def _note_later(client: Client, queue: str, page: Page) -> None:
         return
     readable = ids.ticks_to_seconds(max(newest)[0]) + found.read_delay
     wait = max(0.0, readable - time.time())
-    why = f"read delay {instants.length(found.read_delay)}" if found.read_delay else "delayed messages"
-    output.note(f"Newer messages are stored; the last becomes readable in {instants.length(wait)} ({why}).")
+    why = f"read delay {time_parsing.length(found.read_delay)}" if found.read_delay else "delayed messages"
+    output.note(f"Newer messages are stored; the last becomes readable in {time_parsing.length(wait)} ({why}).")
 
 
 def _point(name: str, text: str, now: float) -> str:
     try:
-        return instants.point(text, now)
+        return time_parsing.point(text, now)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"--{name}") from error

@@ -14,8 +14,8 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.output import Json
-from queuey.cli.target import recorded
-from queuey.client import instants
+from queuey.cli.service_options import recorded
+from queuey.client import time_parsing
 
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route
@@ -87,7 +87,7 @@ def send(
         _Feeding(client, route, progress, maker, made).run(stream, skip=skip, batch=batch, json=json)
 
 
-class Progress(Protocol):
+class FeedProgress(Protocol):
     """Shows how far a feed has come."""
 
     def __call__(self, messages: int, size: int) -> None:
@@ -106,7 +106,7 @@ class _Feeding:
     """
 
     def __init__(
-        self, client: Client, route: Route, progress: Progress, partitions: int | None, made: set[str]
+        self, client: Client, route: Route, progress: FeedProgress, partitions: int | None, made: set[str]
     ) -> None:
         self._client = client
         self._route = route
@@ -230,7 +230,7 @@ def _opened(source: Path) -> Iterator[tuple[BinaryIO, int | None]]:
 
 
 @contextmanager
-def _progress(size: int | None) -> Iterator[Progress]:
+def _progress(size: int | None) -> Iterator[FeedProgress]:
     """Shows a bar on standard error, if that is a terminal."""
     if not sys.stderr.isatty():
         yield _show_nothing
@@ -252,7 +252,7 @@ def _show_nothing(messages: int, size: int) -> None:
 
 def _seconds(name: str, text: str) -> float:
     try:
-        return instants.duration(text)
+        return time_parsing.duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=f"--{name}") from error
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import typer
 
 from queuey.cli import output
-from queuey.cli.configured import BAD_SETTINGS, Config, load, with_settings
 from queuey.cli.output import Json
+from queuey.cli.store_options import BAD_SETTINGS, Config, load, with_settings
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement
@@ -131,7 +131,7 @@ def _prepare_sqlite(settings: Settings, url: str) -> Start:
 
 def _look_at_cassandra(settings: Settings) -> Start:
     """Says what the store promises, or why it cannot be used yet, which is no reason not to start: it may come back."""
-    from queuey.cli.configured import be_quiet
+    from queuey.cli.store_options import be_quiet
     from queuey.errors import StoreUnavailable
     from queuey.storage import opening
 

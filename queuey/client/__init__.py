@@ -6,7 +6,9 @@ reads neither the environment nor any file.
 """
 
 from queuey.client.aio import AsyncClient
-from queuey.client.attempts import AsyncTiming, Timing
+from queuey.client.calls.queue_calls import QueueFields
+from queuey.client.calls.read_calls import Query, ReadOptions
+from queuey.client.calls.send_calls import Outgoing, SendOptions
 from queuey.client.errors import (
     AnswerTimeout,
     ApiError,
@@ -40,10 +42,10 @@ from queuey.client.errors import (
     TooManyWaiters,
     TransportError,
 )
+from queuey.client.http.attempts import AsyncTiming, Timing
+from queuey.client.http.retry import RetryPolicy
 from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.client.profile import Profile
-from queuey.client.queue_calls import QueueFields
-from queuey.client.read_calls import Query, ReadOptions
 from queuey.client.results import (
     CreatedQueue,
     GroupOffset,
@@ -60,8 +62,6 @@ from queuey.client.results import (
     RawMessage,
     Receipt,
 )
-from queuey.client.retry import RetryPolicy
-from queuey.client.send_calls import Outgoing, SendOptions
 from queuey.client.sync import Client
 from queuey.client.tokens import Token
 from queuey.user_queues import queue_name, user_name

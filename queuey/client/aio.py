@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.client import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
-from queuey.client.access import find_access, find_credential
-from queuey.client.attempts import AsyncTiming, Attempts, Notice, Patience
 from queuey.client.authorization import AsyncAuthorization
+from queuey.client.calls import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
+from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
+from queuey.client.calls.offset_calls import Progress
+from queuey.client.calls.queue_calls import QueueFields
+from queuey.client.calls.read_calls import Query, ReadOptions
+from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions
+from queuey.client.credentials import find_access, find_credential
 from queuey.client.errors import ClientError, NotAuthenticated
-from queuey.client.following import Following, start_query
-from queuey.client.offset_calls import Progress
-from queuey.client.queue_calls import QueueFields
-from queuey.client.read_calls import Query, ReadOptions
+from queuey.client.http.attempts import AsyncTiming, Attempts, Notice, Patience
+from queuey.client.http.retry import RetryPolicy
+from queuey.client.http.servers import ServerChoice
 from queuey.client.receipts import open_journal
 from queuey.client.results import (
     CreatedQueue,
@@ -33,11 +36,8 @@ from queuey.client.results import (
     RawMessage,
     Receipt,
 )
-from queuey.client.retry import RetryPolicy
-from queuey.client.send_calls import After, Batcher, Chunk, Outgoing, SendOptions
-from queuey.client.servers import Choice
+from queuey.client.tailing import Tailing, start_query
 from queuey.client.tokens import TokenScheme
-from queuey.client.wire import ANSWER_BYTES, Call, Place
 
 if TYPE_CHECKING:
     import ssl
@@ -77,7 +77,7 @@ class AsyncClient:
         receipts: str | Path | None = None,
         max_answer: int = ANSWER_BYTES,
     ) -> None:
-        from queuey.client.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
+        from queuey.client.http.transport import AsyncSender  # noqa: PLC0415 - httpx2 is loaded by the first who needs it
 
         credential = find_credential(
             key, token=token, token_file=token_file, token_command=token_command, scheme=scheme
@@ -87,7 +87,7 @@ class AsyncClient:
         self._timeout = timeout
         self._policy = retry or RetryPolicy()
         self._timing = timing or AsyncTiming()
-        self._choice = Choice(
+        self._choice = ServerChoice(
             access.servers,
             cool_down=self._policy.cool_down,
             clock=self._timing.clock,
@@ -229,12 +229,12 @@ class AsyncClient:
     async def put(
         self,
         queue: str,
-        places: Place | Iterable[Place],
+        locations: MessageLocation | Iterable[MessageLocation],
         body: str | bytes | UnsetType = UNSET,
         **options: Unpack[SendOptions],
     ) -> None:
         """Writes one body at the given ids; see :meth:`Client.put`."""
-        message, chosen = Outgoing(body, **options), message_calls.several(places)
+        message, chosen = Outgoing(body, **options), message_calls.several(locations)
         call = send_calls.put(queue, chosen, message)
         with self._journal.putting(queue, chosen, message):
             await self._run(call)
@@ -271,7 +271,7 @@ class AsyncClient:
         """Follows a queue live and never ends; see :meth:`Client.tail_pages`."""
         timing = self._timing
         patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
-        following = Following(start_query(queue, options), wait, patient, timing.clock)
+        following = Tailing(start_query(queue, options), wait, patient, timing.clock)
         while True:
             try:
                 page = await self._run(following.call())
@@ -308,18 +308,18 @@ class AsyncClient:
 
     # -- messages by id
 
-    async def get(self, queue: str, places: Place | Iterable[Place]) -> list[Message]:
+    async def get(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> list[Message]:
         """Fetches messages by id, missing ones left out; see :meth:`Client.get`."""
-        calls = message_calls.get(queue, message_calls.several(places))
+        calls = message_calls.get(queue, message_calls.several(locations))
         return [message for call in calls for message in await self._run(call)]
 
-    async def get_raw(self, queue: str, place: Place) -> RawMessage:
+    async def get_raw(self, queue: str, location: MessageLocation) -> RawMessage:
         """Fetches one message as its bytes; see :meth:`Client.get_raw`."""
-        return await self._run(message_calls.get_raw(queue, place))
+        return await self._run(message_calls.get_raw(queue, location))
 
-    async def delete(self, queue: str, places: Place | Iterable[Place]) -> None:
+    async def delete(self, queue: str, locations: MessageLocation | Iterable[MessageLocation]) -> None:
         """Deletes messages by id, whether or not they are there."""
-        for call in message_calls.delete(queue, message_calls.several(places)):
+        for call in message_calls.delete(queue, message_calls.several(locations)):
             await self._run(call)
 
     # -- consumer offsets
@@ -365,7 +365,7 @@ class AsyncClient:
         """Returns what the service says about its version."""
         return await self._run(service_calls.version())
 
-    async def _send_chunk(self, queue: str, chunk: Chunk, after: After | None) -> list[Receipt]:
+    async def _send_chunk(self, queue: str, chunk: BatchBody, after: After | None) -> list[Receipt]:
         with self._journal.sending(queue, chunk.messages) as sending:
             return sending.stored(await self._run(send_calls.send_batch(queue, chunk, after)))
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from queuey.client.access import Credential
+from queuey.client.credentials import Credential
 from queuey.client.errors import TokenError
 from queuey.client.tokens import Kept, Source
 

@@ -192,7 +192,7 @@ class InvalidAnswer(ClientError):
         return f"{self.server}: {text}" if self.server else text
 
 
-class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What a server said when it refused.
 
     Attributes:
@@ -225,10 +225,10 @@ class ApiError(ClientError):
         refusal: What it said.
 
     Attributes:
-        status, code, fields, retry_after, outcome, outcomes: See :class:`Refusal`.
+        status, code, fields, retry_after, outcome, outcomes: See :class:`ErrorAnswer`.
     """
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: ErrorAnswer) -> None:
         super().__init__(refusal)
         self.refusal = refusal
         self.status = refusal.status
@@ -304,7 +304,7 @@ class OffsetConflict(Conflict):
         applied: The partitions that were set nevertheless.
     """
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: ErrorAnswer) -> None:
         super().__init__(refusal)
         self.current = dict(refusal.current)
         self.applied = refusal.applied
@@ -358,7 +358,7 @@ BY_STATUS: dict[int, type[ApiError]] = {
 }
 
 
-def error_for(refusal: Refusal) -> ApiError:
+def error_for(refusal: ErrorAnswer) -> ApiError:
     """Returns the error whose class fits the refusal best."""
     kind: type[Any] = BY_STATUS.get(refusal.status, ServerError if refusal.status >= 500 else ApiError)  # noqa: PLR2004 - HTTP
     named = BY_CODE.get(refusal.code)

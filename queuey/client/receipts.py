@@ -33,6 +33,8 @@ from typing import Literal, Self
 import msgspec
 from msgspec import UNSET
 
+from queuey.client.calls.call import MessageLocation, encode, location_text
+from queuey.client.calls.send_calls import Outgoing
 from queuey.client.errors import (
     ApiError,
     InvalidArgument,
@@ -41,8 +43,6 @@ from queuey.client.errors import (
     TransportError,
 )
 from queuey.client.results import Receipt
-from queuey.client.send_calls import Outgoing
-from queuey.client.wire import Place, encode, place_text
 
 try:
     import fcntl
@@ -57,7 +57,7 @@ DIGITS = 32
 _REFUSED = range(400, 500)
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+class ReceiptLine(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     """One line of the file; the module says what stands in it."""
 
     queue: str
@@ -72,7 +72,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     outcome: Literal["stored", "unknown"] = "stored"
 
 
-class Sent(msgspec.Struct, frozen=True):
+class SentMessage(msgspec.Struct, frozen=True):
     """What a receipt keeps of a message that is being sent."""
 
     sha256: str
@@ -127,13 +127,13 @@ class Journal:
             os.close(self._file)
             raise ReceiptsError(f"{self._path} is no file that receipts can be kept in: {error.strerror}") from error
 
-    def sending(self, queue: str, messages: Iterable[Outgoing]) -> _Sending:
+    def sending(self, queue: str, messages: Iterable[Outgoing]) -> _SendingMessages:
         """Returns the context in which messages are sent."""
-        return _Sending(self, queue, [Sent.of(message) for message in messages])
+        return _SendingMessages(self, queue, [SentMessage.of(message) for message in messages])
 
-    def putting(self, queue: str, places: Sequence[Place], message: Outgoing) -> _Putting:
+    def putting(self, queue: str, locations: Sequence[MessageLocation], message: Outgoing) -> _Putting:
         """Returns the context in which a message is written at given ids."""
-        return _Putting(self, queue, places, Sent.of(message))
+        return _Putting(self, queue, locations, SentMessage.of(message))
 
     def now(self) -> float:
         """Returns what receipts have as ``at``."""
@@ -142,19 +142,19 @@ class Journal:
     def line(
         self,
         queue: str,
-        sent: Sent,
+        sent: SentMessage,
         at: float,
-        place: tuple[int | None, str | None] = (None, None),
+        location: tuple[int | None, str | None] = (None, None),
         *,
         outcome: Literal["stored", "unknown"] = "stored",
         put: bool = False,
-    ) -> Line:
+    ) -> ReceiptLine:
         """Returns the line of a message, with the partition and the id of its place."""
-        return Line(
+        return ReceiptLine(
             queue=queue,
             app=self._application,
-            partition=place[0],
-            id=place[1],
+            partition=location[0],
+            id=location[1],
             sha256=sent.sha256,
             size=sent.size,
             at=at,
@@ -163,7 +163,7 @@ class Journal:
             outcome=outcome,
         )
 
-    def write(self, lines: Iterable[Line]) -> None:
+    def write(self, lines: Iterable[ReceiptLine]) -> None:
         """Appends lines, with one write unless the disk is full.
 
         Raises:
@@ -192,7 +192,7 @@ class Journal:
             self._file = -1
 
 
-class _Sending:
+class _SendingMessages:
     """Messages on their way: receipts are written for those that are answered for, or that nobody answers for.
 
     Args:
@@ -201,7 +201,7 @@ class _Sending:
         sent: The messages, in order.
     """
 
-    def __init__(self, journal: Journal, queue: str, sent: Sequence[Sent]) -> None:
+    def __init__(self, journal: Journal, queue: str, sent: Sequence[SentMessage]) -> None:
         self._journal = journal
         self._queue = queue
         self._sent = sent
@@ -246,12 +246,12 @@ class _Sending:
 class _Putting:
     """A message on its way to ids that are known before."""
 
-    def __init__(self, journal: Journal, queue: str, places: Sequence[Place], sent: Sent) -> None:
+    def __init__(self, journal: Journal, queue: str, locations: Sequence[MessageLocation], sent: SentMessage) -> None:
         self._journal = journal
         self._queue = queue
         self._sent = sent
-        texts = (place_text(place).split(":") for place in places)
-        self._places = [(int(number), text) for number, text in texts]
+        texts = (location_text(location).split(":") for location in locations)
+        self._locations = [(int(number), text) for number, text in texts]
 
     def __enter__(self) -> None:
         pass
@@ -265,9 +265,9 @@ class _Putting:
         at = self._journal.now()
         lines = [
             self._journal.line(
-                self._queue, self._sent, at, place, outcome="stored" if error is None else "unknown", put=True
+                self._queue, self._sent, at, location, outcome="stored" if error is None else "unknown", put=True
             )
-            for place in self._places
+            for location in self._locations
         ]
         if error is None:
             self._journal.write(lines)
@@ -300,7 +300,7 @@ class NoJournal:
         """Returns a context that does nothing."""
         return self._nothing
 
-    def putting(self, _queue: str, _places: Sequence[Place], _message: Outgoing) -> _Nothing:
+    def putting(self, _queue: str, _locations: Sequence[MessageLocation], _message: Outgoing) -> _Nothing:
         """Returns a context that does nothing."""
         return self._nothing
 
@@ -341,7 +341,7 @@ def outcomes(error: BaseException, count: int, *, repeated: bool = False) -> lis
     return [fate] * count
 
 
-def _write_despite(journal: Journal, lines: Iterable[Line], error: BaseException) -> None:
+def _write_despite(journal: Journal, lines: Iterable[ReceiptLine], error: BaseException) -> None:
     """Writes lines after a failure, which stays the failure that the caller sees."""
     try:
         journal.write(lines)

@@ -63,6 +63,6 @@ __all__ = ["register"]
 
 def register(spark: SparkSession) -> None:
     """Makes the format ``queuey`` known to a session. Doing it again does no harm."""
-    from queuey.spark.source import QueueySource
+    from queuey.spark.data_source import QueueySource
 
     spark.dataSource.register(QueueySource)

@@ -17,7 +17,7 @@ _LOGGERS = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Of PySpark, which writes what it raises to standard error as well, stack trace and all."""
 
 
-class Failure(NamedTuple):
+class SparkFailure(NamedTuple):
     """A failure for people.
 
     Attributes:
@@ -37,7 +37,7 @@ def keep_quiet() -> None:
         PySparkLogger.getLogger(name).disabled = True
 
 
-def explain(error: BaseException) -> Failure | None:
+def explain(error: BaseException) -> SparkFailure | None:
     """Finds the sentence that counts in an error of Spark; None: it is not one of Spark's."""
     kind = type(error)
     if not kind.__module__.startswith(_FOREIGN):
@@ -47,11 +47,11 @@ def explain(error: BaseException) -> Failure | None:
         name, text = _raised(whole)
         bare = name.rpartition(".")[2]
         ours = name.startswith("queuey.")
-        return Failure(text if ours and text else f"{bare}: {text}" if text else bare, bare in _USAGE)
+        return SparkFailure(text if ours and text else f"{bare}: {text}" if text else bare, bare in _USAGE)
     causes = _CAUSE.findall(whole)
     usage = kind.__name__ in _USAGE
     text = causes[-1] if causes and not usage else _CALLING.sub("", whole)
-    return Failure(_first_line(text) or kind.__name__, usage)
+    return SparkFailure(_first_line(text) or kind.__name__, usage)
 
 
 def _raised(whole: str) -> tuple[str, str]:

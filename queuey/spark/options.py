@@ -14,8 +14,8 @@ import msgspec
 from queuey.errors import SettingsError
 from queuey.messages import MAX_TTL
 from queuey.settings import Given, SecretName, Setting, is_of_cassandra, refuse_removed, table
-from queuey.spark.bounds import EARLIEST, LATEST, At, Bound, Bounds, bounds, parsed_object, partition_numbers
 from queuey.spark.errors import OptionError
+from queuey.spark.start_and_end import EARLIEST, LATEST, At, Bound, Bounds, bounds, parsed_object, partition_numbers
 
 __all__ = [
     "EARLIEST",
@@ -25,11 +25,11 @@ __all__ = [
     "Bound",
     "Bounds",
     "Pattern",
-    "ReadOptions",
     "Selection",
+    "SinkOptions",
+    "SourceOptions",
     "StoreOptions",
     "Subscribe",
-    "WriteOptions",
     "check_names",
     "check_read",
     "read_options",
@@ -109,7 +109,7 @@ class Assign(msgspec.Struct, frozen=True):
 Selection = Subscribe | Pattern | Assign
 
 
-class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
+class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A read.
 
     Attributes:
@@ -134,7 +134,7 @@ class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None
 
 
-class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A write.
 
     Attributes:
@@ -157,7 +157,7 @@ class WriteOptions(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int | None = None
 
 
-def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
+def read_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """Reads the options of a read.
 
     Raises:
@@ -169,7 +169,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     if not streaming:
         _refuse_bound(starting, LATEST, "A batch read cannot start at latest")
         _refuse_bound(ending, EARLIEST, "A read cannot end at earliest")
-    return ReadOptions(
+    return SourceOptions(
         store=store_options(given),
         selection=_selection(given),
         starting=starting,
@@ -183,7 +183,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     )
 
 
-def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+def write_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Reads the options of a write.
 
     Raises:
@@ -201,7 +201,7 @@ def write_options(options: Mapping[str, str], *, streaming: bool) -> WriteOption
         raise OptionError("Option create needs queue: which queue is to be created.")
     if "partitions" in given and not create:
         raise OptionError("Option partitions is for a queue that is created: it needs create=true.")
-    return WriteOptions(
+    return SinkOptions(
         store=store_options(given),
         queue=queue,
         ttl=_whole(given, "ttl", most=MAX_TTL),

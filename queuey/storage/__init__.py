@@ -166,7 +166,7 @@ class Messages(ABC):
         """
 
     @abstractmethod
-    def put(self, queue: Queue, places: Sequence[tuple[int, Position]], item: NewMessage) -> None:
+    def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         """Writes one body at the given ids, creating or overwriting each.
 
         All or none where a store writes to several ids at once (capability ``whole_puts``). Elsewhere each id is
@@ -181,14 +181,14 @@ class Messages(ABC):
         """
 
     @abstractmethod
-    def fetch(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> list[Message]:
+    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
         """Returns the live messages at these ids, in the order asked, missing ones left out.
 
         No read delay applies and delayed messages are found.
         """
 
     @abstractmethod
-    def delete(self, queue: Queue, places: Iterable[tuple[int, Position]]) -> int:
+    def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         """Deletes messages by id and returns how many of them were there (stores that cannot tell: how many ids)."""
 
     @abstractmethod
@@ -277,7 +277,7 @@ class Bulk(ABC):
         """
 
     @abstractmethod
-    def reach(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+    def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         """Finds how far the first messages of an ascending slice reach, without reading bodies.
 
         Cost: proportional to ``limit`` at most, whatever lies below or above.

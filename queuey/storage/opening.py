@@ -19,7 +19,7 @@ from queuey.settings import AUTO, DEFAULT_SOURCE, Loaded, Settings, is_of_cassan
 from queuey.storage import Store
 
 if TYPE_CHECKING:
-    from queuey.storage.cassandra.options import CassandraOptions, Level, Target
+    from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
     from queuey.storage.sqlite.options import SqliteOptions
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ def sqlite_options(settings: Settings, *, jobs: bool = True) -> SqliteOptions:
     return options if jobs else replace(options, sweep_interval=None)
 
 
-def cassandra_target(settings: Settings) -> Target:
+def cassandra_target(settings: Settings) -> DataCentreTarget:
     """Returns where the Cassandra store is.
 
     Raises:

@@ -53,7 +53,7 @@ class Scanning(Messages, Bulk):
         for messages in self.scan(queue, part):
             yield columns.batch_of(messages, bodies=bodies)
 
-    def reach(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+    def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         """See the contract."""
         upper = max(part.lower, min(part.upper, (self.horizon(queue), LOW_MIN)))
         [page] = self.read(queue, [msgspec.structs.replace(part, upper=upper)])

@@ -15,7 +15,7 @@ class LazyGroup(TyperGroup):
 
     LISTED: ClassVar[Mapping[str, str]] = {}
     """The commands in the order shown, each with its line in the list."""
-    PLACES: ClassVar[Mapping[str, str]] = {}
+    MODULES: ClassVar[Mapping[str, str]] = {}
     """Where each is: ``package.module:attribute``."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - whatever typer hands on
@@ -30,7 +30,7 @@ class LazyGroup(TyperGroup):
     @classmethod
     def load(cls, name: str) -> Any:  # noqa: ANN401 - a command of typer's
         """Imports a command's module and returns the command."""
-        module, _, attribute = cls.PLACES[name].partition(":")
+        module, _, attribute = cls.MODULES[name].partition(":")
         command = typer.main.get_command(getattr(importlib.import_module(module), attribute))
         command.name = name
         return command

@@ -18,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuey.client import Client
-from queuey.storage.cassandra.options import Target
+from queuey.storage.cassandra.options import DataCentreTarget
 from tests import keyspaces
 from tests.served import Served, environment
 from tests.servers import Cassandra, CassandraOptions, Tls, start_cassandra, unique_name
@@ -142,7 +142,7 @@ def test_the_doctor_names_the_data_centres(url: str) -> None:
 
 def test_a_keyspace_that_is_made_while_it_runs(cassandra: Cassandra, tmp_path: Path) -> None:
     """Without its keyspace a service answers 503 and says which command makes it; then it serves, without a restart."""
-    target = Target(tuple(cassandra.contact_points), unique_name("late"), cassandra.port)
+    target = DataCentreTarget(tuple(cassandra.contact_points), unique_name("late"), cassandra.port)
     ended = command("doctor", "--store", target.url, "--json")
     assert (ended.returncode, "queuey migrate" in findings(ended)["schema"]["advice"]) == (1, True)
     with Served(tmp_path, ["--store", target.url]) as served:
@@ -197,7 +197,7 @@ def test_password_certificate_and_group_commit(servers: Any, tmp_path: Path) -> 
         tls=Tls(tmp_path / "both.pem"),
     )
     with start_cassandra(1, made) as own:
-        url = Target(tuple(own.contact_points), unique_name("tls"), own.port).url
+        url = DataCentreTarget(tuple(own.contact_points), unique_name("tls"), own.port).url
         access = ["--store", url, "--cassandra-user", "cassandra", "--cassandra-password", f"file:{secret}"]
         trust = ["--cassandra-tls-ca", str(TLS / "cert.pem")]
         works = [*access, *trust, "--cassandra-tls-hostname", "off"]

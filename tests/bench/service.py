@@ -76,12 +76,14 @@ def fill_queues(directory: Path, count: int) -> None:
     connection = apsw.Connection(str(directory / FILE))
     columns = "application, name, uid, qid, partitions, type, consistency, created"
     with connection:
-        first: int = connection.execute("SELECT next_id FROM clock").fetchall()[0][0]  # type: ignore[assignment]
+        first: int = connection.execute("SELECT next_queue_id FROM clock").fetchall()[0][0]  # type: ignore[assignment]
         connection.executemany(
             f"INSERT INTO queues ({columns}) VALUES (?, ?, ?, ?, 1, 'user', 'strong', 1.7e9)",
             ((APPLICATION, f"q{n:07d}", first + 2 * n, first + 2 * n + 1) for n in range(count)),
         )
-        connection.execute("UPDATE clock SET next_id = ?, catalogue = catalogue + 1", (first + 2 * count,))
+        connection.execute(
+            "UPDATE clock SET next_queue_id = ?, catalogue_version = catalogue_version + 1", (first + 2 * count,)
+        )
     connection.close()
 
 

@@ -32,7 +32,7 @@ def test_the_rows_of_the_driver_are_written_and_read(address: wide_rows.Address)
         rows, cpu = slices.repeat(work, 2, 0.1)
         assert rows > 0 < cpu
     session = wide_rows.connect(address)
-    written = session.execute("SELECT id FROM messages WHERE queue = 1 AND part = 1").all()
+    written = session.execute("SELECT id FROM messages WHERE queue = 1 AND partition = 1").all()
     read = slices.Read(session, 0)
     assert slices.rows_there(session) == 300
     assert {read() for _ in range(3)} == {slices.ROWS}
@@ -49,7 +49,7 @@ def test_the_plain_view_stores_what_it_is_sent(address: wide_rows.Address, tmp_p
         job = traffic.posts_of_many("/v1/queuey/bench", texts, 1)
         sample = traffic.run(view, job, seconds=30, connections=1, warm=0, count=9)
     session = wide_rows.connect(address)
-    stored = session.execute("SELECT body FROM messages WHERE queue = 1 AND part = 1").all()
+    stored = session.execute("SELECT body FROM messages WHERE queue = 1 AND partition = 1").all()
     session.cluster.shutdown()
     assert len(stored) in {sample.answers, sample.answers + 1}, "one more may have been on its way"
     assert {row[0] for row in stored} == set(texts)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from queuey.spark import stores
+from queuey.spark import open_stores
 from tests.bench import service, traffic
 from tests.bench.harness import Bench, Void
 from tests.bench.measures import spark_streams
@@ -25,5 +25,5 @@ def test_each_batch_holds_a_thousand_messages(start: str, tmp_path: Path) -> Non
     if start == "earliest":
         with pytest.raises(Void, match="1 rows"):
             followed.batch()
-    stores.close_all()
+    open_stores.close_all()
     store.close()

@@ -15,16 +15,17 @@ import pytest
 
 from queuey import settings
 from queuey.cli import main
-from queuey.cli.configured import Place
 from queuey.cli.pipeline import COMMANDS, load, running
 from queuey.cli.pipeline.pipe import stopped_by_signals
-from queuey.cli.pipeline.progress import Progress
+from queuey.cli.pipeline.progress import StageProgress
+from queuey.cli.store_options import ConfiguredStore
 from queuey.client.profile import Profile, write_profile
-from queuey.spark.jobs import deadletter, pipe
-from queuey.spark.jobs.deadletter import Sorted
-from queuey.spark.jobs.letters import ErrorClass, Sample
+from queuey.spark.jobs import pipe
+from queuey.spark.jobs.deadletter import deadletter_job
+from queuey.spark.jobs.deadletter.deadletter_job import DeadLetterClasses
+from queuey.spark.jobs.deadletter.redrive import Outcome, UnsentDeadLetter
+from queuey.spark.jobs.deadletter.selection import DeadLetterSample, ErrorClass
 from queuey.spark.jobs.pipe import Piped, Preview
-from queuey.spark.jobs.redriving import Outcome, Staying
 from queuey.spark.session import session
 from queuey.storage.sqlite import open_store
 from tests.commands import Run, runner
@@ -40,7 +41,7 @@ CLASS = ErrorClass(
     first=1_795_000_000.0,
     last=1_795_000_001.0,
     attempts=3,
-    samples=(Sample(1_795_000_001.0, "orders.dead", 1, "a" * 32, "order 7 is late"),),
+    samples=(DeadLetterSample(1_795_000_001.0, "orders.dead", 1, "a" * 32, "order 7 is late"),),
 )
 
 
@@ -155,7 +156,7 @@ def test_whose_queues(run: Run, job: Job, tmp_path: Path, monkeypatch: pytest.Mo
     """Named by --app, else by the environment, else by the profile; else it is the only one of the store."""
     with closing(open_store(tmp_path)) as store:
         store.create_application("zoo")
-    given = job(deadletter.classes, Sorted(0, ()))
+    given = job(deadletter_job.classes, DeadLetterClasses(0, ()))
     write_profile(Profile(url="http://127.0.0.1:5000", application="zoo", key="k"), tmp_path / "profile.toml")
     assert run(*COMMAND).code == 0
     monkeypatch.setenv("QUEUEY_APP", "acme")
@@ -189,7 +190,7 @@ def test_without_spark(run: Run) -> None:
 def test_where_the_store_is(run: Run, job: Job, tmp_path: Path) -> None:
     """Tasks are told every setting that was given, by any way, as names: no secret, no relative path, nothing else."""
     (tmp_path / "queuey.toml").write_text("default_ttl = 60\nport = 1\ndeadline = 20.5\n")
-    given = job(deadletter.classes, Sorted(0, ()))
+    given = job(deadletter_job.classes, DeadLetterClasses(0, ()))
     options = ["--config", str(tmp_path / "queuey.toml"), "--app", "acme"]
     assert run("pipeline", "deadletter", "classes", "--queue", "a", *options).code == 0
     store = given[0]
@@ -201,7 +202,7 @@ def test_tables_reach_the_tasks() -> None:
     """What tasks are told of a consistency level, which is a table, makes the same settings again."""
     given = {"store": "cassandra://host/space", "consistency.strong": "write=ALL,delay=8.5"}
     loaded = settings.load(given, {})
-    assert settings.load(Place(loaded).given(), {}).settings == loaded.settings
+    assert settings.load(ConfiguredStore(loaded).given(), {}).settings == loaded.settings
 
 
 @pytest.mark.parametrize(
@@ -222,14 +223,14 @@ def test_errors_are_one_line(run: Run, text: str, code: int, said: str) -> None:
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    with replace(session, lambda **_: Session()), replace(deadletter.classes, fail):
+    with replace(session, lambda **_: Session()), replace(deadletter_job.classes, fail):
         ended = run("pipeline", "deadletter", "classes", "--queue", "a", "--json")
     assert (ended.code, ended.out, ended.err) == (code, b"", f"queuey: {said}\n")
 
 
 def test_classes(run: Run, job: Job) -> None:
     """A table and the samples below it, unable to steer a terminal; with --json the report as one document."""
-    given = job(deadletter.classes, Sorted(2, (CLASS,)))
+    given = job(deadletter_job.classes, DeadLetterClasses(2, (CLASS,)))
     arguments = ["pipeline", "deadletter", "classes", "--queue", "orders", "--partition", "2", "--error", "Late"]
     ended = run(*arguments)
     assert ended.code == 0
@@ -244,9 +245,9 @@ def test_classes(run: Run, job: Job) -> None:
 
 def test_redrive(run: Run, job: Job) -> None:
     """The report tells what went where and what stays, which is a failure; the name to go on by is said first."""
-    stays = Staying("orders.dead", 3, "b" * 32, "queue orders has only 2 partitions")
+    stays = UnsentDeadLetter("orders.dead", 3, "b" * 32, "queue orders has only 2 partitions")
     outcome = Outcome(sent={"orders": 5}, moved=1, left={stays.reason: 1}, samples=(stays,))
-    given = job(deadletter.redrive, outcome)
+    given = job(deadletter_job.redrive, outcome)
     arguments = ["pipeline", "deadletter", "redrive", "--queue", "orders", "--run", "r7", "--ttl", "1h"]
     ended = run(*arguments)
     assert ended.code == 1
@@ -323,7 +324,7 @@ def test_progress_adds_up_what_runs() -> None:
     """The bar shows tasks of all stages that run, and ends in silence when Spark does."""
     tracker: Any = Tracker()
     spark: Any = SimpleNamespace(sparkContext=tracker)
-    with Progress(spark, every=0.001) as shown:
+    with StageProgress(spark, every=0.001) as shown:
         shown.say("[counting]")
         assert tracker.asked.wait(60)
         tracker.asked.clear()

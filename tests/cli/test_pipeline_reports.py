@@ -1,4 +1,4 @@
-"""What ``queuey pipeline stats`` and ``audit`` print and how they end, with jobs that need no Spark."""
+"""What ``queuey pipeline stats`` and ``audit_job`` print and how they end, with jobs that need no Spark."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 
 from queuey.cli import main
 from queuey.ids import FIRST
-from queuey.spark.jobs import audit, lag, stats
-from queuey.spark.jobs.audit import Account, Audit, Passed, Sample
-from queuey.spark.jobs.forecast import Forecast
-from queuey.spark.jobs.lag import Behind, LagReport
-from queuey.spark.jobs.stats import Stats
-from queuey.spark.jobs.tallies import Figures, Recent, Tally
+from queuey.spark.jobs.audit import audit_job
+from queuey.spark.jobs.audit.audit_job import Account, Audit, AuditSample, Passed
+from queuey.spark.jobs.stats import lag, stats_job
+from queuey.spark.jobs.stats.lag import Behind, LagReport
+from queuey.spark.jobs.stats.stats_job import Stats
+from queuey.spark.jobs.stats.totals import QueueFigures, RecentCounts, Totals
+from queuey.spark.jobs.stats.ttl_forecast import Forecast
 from queuey.spark.session import session
 from queuey.storage import sqlite
 from tests.commands import Run, runner
@@ -25,10 +26,10 @@ from tests.replacing import replace
 
 Job = Callable[..., list[Any]]
 
-DEEP = Figures(
+DEEP = QueueFigures(
     queue="de\x1bep", partitions=4, messages=1200, bytes=5000, largest=600, exact=False, oldest=1e9, newest=1e9 + 600
 )
-TALLY = Tally(queues=3, empty=2, partitions=1, messages=1200, bytes=5000, exact=False, oldest=1e9, newest=1e9 + 600)
+TALLY = Totals(queues=3, empty=2, partitions=1, messages=1200, bytes=5000, exact=False, oldest=1e9, newest=1e9 + 600)
 
 
 class Session:
@@ -82,10 +83,10 @@ def test_stats_as_tables_and_as_a_document(run: Run, job: Job) -> None:
     """Sums and lists are printed; estimates say so; names cannot steer the terminal; JSON has all figures."""
     report = Stats(
         tally=msgspec.structs.replace(TALLY, top={"skew": (DEEP,)}),
-        recent={DEEP.queue: Recent(5, 7, more=True)},
+        recent={DEEP.queue: RecentCounts(5, 7, more=True)},
         at=2e9,
     )
-    given = job(stats.run, report)
+    given = job(stats_job.run, report)
     ended = run("pipeline", "stats", "--pattern", "d.*", "--top", "3")
     assert (ended.code, ended.err) == (0, "")
     assert "3 (2 of them empty)" in ended.text
@@ -152,7 +153,7 @@ def test_lag_shows_what_goes_first(run: Run, job: Job, tmp_path: Path) -> None:
     assert run("pipeline", "stats", "--lag", "--json").json["rows"][0]["forecast"]["lost"] == 12
 
 
-def audited(total: Account, samples: tuple[Sample, ...] = ()) -> Audit:
+def audited(total: Account, samples: tuple[AuditSample, ...] = ()) -> Audit:
     """A report of one partition."""
     return Audit(
         sound=total.sound,
@@ -172,9 +173,9 @@ def audited(total: Account, samples: tuple[Sample, ...] = ()) -> Audit:
 def test_an_audit_ends_by_what_it_found(run: Run, job: Job) -> None:
     """All is well: 0. Something missing, duplicated or different: 1, after the whole report, as text and as JSON."""
     well = audited(Account(accepted=1707, present=1707, late=3, groups={"g": Passed(1700, 7, 0)}))
-    sample = Sample(kind="missing", queue="q", partition=1, id="0f", at=1e9, sha256="ab")
+    sample = AuditSample(kind="missing", queue="q", partition=1, id="0f", at=1e9, sha256="ab")
     wrong = audited(Account(accepted=9, present=6, missing=2, expired=1, copies=1), (sample,))
-    given = job(audit.run, well, wrong)
+    given = job(audit_job.run, well, wrong)
     ended = run("pipeline", "audit", "r", "--group", "g", "--as", "q=p", "--late", "9s", "--equal-bodies")
     assert (ended.code, ended.text.splitlines()[-1]) == (0, "1,707 of 1,707 messages are there: all is well.")
     assert "Sends that were never answered: 3, of which stored: 1." in ended.text

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 
 from queuey.client import AsyncClient, AsyncTiming, Client, RetryPolicy, Timing
-from queuey.client.wire import ANSWER_BYTES
+from queuey.client.calls.call import ANSWER_BYTES
 
 KEY = "s3cret-key-that-must-never-show"
 ONE = "http://one.example:5000/v1/acme/"

@@ -30,7 +30,7 @@ from queuey.client import (
     RetryPolicy,
     TransportError,
 )
-from queuey.client.receipts import Journal, Sent
+from queuey.client.receipts import Journal, SentMessage
 from tests.client.conftest import Connect
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge
 from tests.client.scripted import ONE, Blocking, Script, broken, busy, message_id, ok, receipts, refused, silent
@@ -240,4 +240,4 @@ def test_a_closed_file_takes_no_more(path: Path) -> None:
     journal.close()
     journal.close()
     with pytest.raises(ReceiptsError, match="closed"):
-        journal.write([journal.line("q", Sent.of(Outgoing("x")), 1.0)])
+        journal.write([journal.line("q", SentMessage.of(Outgoing("x")), 1.0)])

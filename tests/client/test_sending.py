@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.client import ConnectionLost, InvalidArgument, Outgoing, Receipt
-from queuey.client.send_calls import Batcher
+from queuey.client.calls.send_calls import Batcher
 from tests.client.conftest import Connect
 from tests.client.scripted import Script, broken, message_id, ok, receipts
 

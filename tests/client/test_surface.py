@@ -13,7 +13,7 @@ import pytest
 
 import queuey.client
 from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors, sync, tokens
-from queuey.client.send_calls import Outgoing
+from queuey.client.calls.send_calls import Outgoing
 
 METHODS = [
     "close",

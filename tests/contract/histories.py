@@ -145,9 +145,9 @@ class Histories(RuleBasedStateMachine):
         """Puts one body at ids that exist, existed, will exist or never did."""
         name = self._present(data)
         row = self._retried(name, at)
-        places = [self._draw_place(data, name) for _ in range(count)]
-        self._store(at).put(row, places, new(body, ttl=ttl, meta=meta))
-        for part, place in places:
+        locations = [self._draw_place(data, name) for _ in range(count)]
+        self._store(at).put(row, locations, new(body, ttl=ttl, meta=meta))
+        for part, place in locations:
             self._model.put(self._model.queues[name], part, place, body, ttl, meta)
 
     @precondition(lambda self: self._model.queues)
@@ -156,13 +156,13 @@ class Histories(RuleBasedStateMachine):
         """Deletes messages by id and compares the count."""
         name = self._present(data)
         row, queue = self._retried(name, at), self._model.queues[name]
-        places = [self._draw_place(data, name) for _ in range(count)]
+        locations = [self._draw_place(data, name) for _ in range(count)]
         sure, possible = 0, 0
-        for part, place in places:
+        for part, place in locations:
             found = queue.part(part).messages.pop(place, None)
             sure += found is not None and found.alive(self._clock.ticks)
             possible += found is not None and not found.dead(self._clock.ticks)
-        removed = self._store(at).delete(row, places)
+        removed = self._store(at).delete(row, locations)
         assert sure <= removed <= possible or not self.counts_deletes
 
     @precondition(lambda self: self._model.queues)
@@ -260,9 +260,9 @@ class Histories(RuleBasedStateMachine):
         name = self._present(data)
         row = self._retried(name, at)
         drawn = [self._draw_place(data, name) for _ in range(count)]
-        places = list(dict.fromkeys(drawn))
-        found = [(one.partition, one.position, one.body) for one in self._store(at).fetch(row, places)]
-        self._model.judge_fetch(self._model.queues[name], places, found)
+        locations = list(dict.fromkeys(drawn))
+        found = [(one.partition, one.position, one.body) for one in self._store(at).fetch(row, locations)]
+        self._model.judge_fetch(self._model.queues[name], locations, found)
 
     @precondition(lambda self: self._model.queues)
     @rule(data=st.data(), at=STORES)
@@ -315,9 +315,9 @@ class Histories(RuleBasedStateMachine):
             assert present == expected
             queue.groups.setdefault(group, {})[part] = place
         assert self._store(1 - at).groups(self._retried(name, 1 - at)) == sorted(queue.groups)
-        for known, places in queue.groups.items():
+        for known, locations in queue.groups.items():
             found = self._store(at).offsets(row, known)
-            assert {offset.partition: offset.position for offset in found} == places
+            assert {offset.partition: offset.position for offset in found} == locations
 
     @rule(at=STORES)
     def sweep(self, at: int) -> None:

@@ -204,13 +204,13 @@ class Model:
         assert page.next <= max(wanted.lower, upper)
 
     def judge_fetch(
-        self, queue: ModelQueue, places: list[tuple[int, Position]], found: list[tuple[int, Position, str | bytes]]
+        self, queue: ModelQueue, locations: list[tuple[int, Position]], found: list[tuple[int, Position, str | bytes]]
     ) -> None:
         """Checks messages fetched by id."""
         now = self.clock.ticks
         left = iter(found)
         following = next(left, None)
-        for partition, place in places:
+        for partition, place in locations:
             stored = queue.part(partition).messages.get(place) if partition <= queue.partitions else None
             if stored is not None and following == (partition, place, stored.body) and not stored.dead(now):
                 following = next(left, None)

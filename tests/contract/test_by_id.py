@@ -116,10 +116,10 @@ class TestPut:
         """Ids that somebody put ahead of the clock, in the store's own manner, stay theirs: new messages get others."""
         queue = make_queue(store)
         (first,) = say(store, queue, "x")
-        places = [(1, (clock.ticks + n, first[1])) for n in range(1, 21)]
-        store.put(queue, places, new("put"))
+        locations = [(1, (clock.ticks + n, first[1])) for n in range(1, 21)]
+        store.put(queue, locations, new("put"))
         found = say(store, queue, *["new"] * 10)
-        assert not {(1, position) for position in found} & set(places)
+        assert not {(1, position) for position in found} & set(locations)
         clock.advance(1)
         assert sorted(map(str, shown_bodies(store, queue))) == ["new"] * 10 + ["put"] * 20 + ["x"]
 
@@ -225,12 +225,12 @@ class TestFetch:
         assert bodies(store.fetch(queue, asked)) == [str(n) for n in reversed(range(1000))]
 
     @given(st.sets(strategies.positions(), min_size=1, max_size=10))
-    def test_any_id(self, store: Store, places: set[Position]) -> None:
+    def test_any_id(self, store: Store, locations: set[Position]) -> None:
         """Every position is found again exactly, and its neighbours are not mistaken for it."""
         queue = make_queue(store)
-        store.put(queue, [(1, place) for place in places], new("x"))
-        near = {step(place) for place in places for step in (ids.following, ids.preceding)} - places
-        assert set(positions(store.fetch(queue, [(1, place) for place in places]))) == places
+        store.put(queue, [(1, place) for place in locations], new("x"))
+        near = {step(place) for place in locations for step in (ids.following, ids.preceding)} - locations
+        assert set(positions(store.fetch(queue, [(1, place) for place in locations]))) == locations
         assert store.fetch(queue, [(1, place) for place in near]) == []
 
 
@@ -253,12 +253,12 @@ class TestDelete:
         """The count is of messages that were there: each once, missing and deleted ones not."""
         queue = make_queue(store, partitions=2)
         found = say(store, queue, "a", "b", "c")
-        places: Sequence[tuple[int, Position]] = [(1, position) for position in found]
+        locations: Sequence[tuple[int, Position]] = [(1, position) for position in found]
         assert store.delete(queue, []) == 0
         assert store.delete(queue, [(2, found[0]), (3, found[0]), *past(1)]) == 0
-        assert store.delete(queue, [*places[:2], *places[:2], *past(1)]) == 2
-        assert store.delete(queue, places) == 1
-        assert store.delete(queue, places) == 0
+        assert store.delete(queue, [*locations[:2], *locations[:2], *past(1)]) == 2
+        assert store.delete(queue, locations) == 1
+        assert store.delete(queue, locations) == 0
 
     @pytest.mark.needs("counts_deletes")
     def test_expired_messages_are_not_there(self, store: Store, clock: Clock) -> None:
@@ -298,7 +298,7 @@ class TestDelete:
     def test_simultaneous_deletes_count_once(self, store: Store, other: Store) -> None:
         """Callers that delete the same messages at once count each message once in all."""
         queue = make_queue(store)
-        places = [(1, position) for position in say(store, queue, *map(str, range(50)))]
-        counts = at_once(lambda n: (store, other)[n % 2].delete(queue, places), range(6))
+        locations = [(1, position) for position in say(store, queue, *map(str, range(50)))]
+        counts = at_once(lambda n: (store, other)[n % 2].delete(queue, locations), range(6))
         assert sum(counts) == 50
         assert store.inspect(queue)[1][0].count == 0

@@ -15,7 +15,7 @@ from deploy.local.cassandra import NODETOOL
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import cassandra
 from queuey.storage.cassandra.admin import migrations
-from queuey.storage.cassandra.options import CassandraOptions, Target
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations-cassandra.md"
@@ -29,9 +29,9 @@ def commands() -> tuple[str, str]:
     return backup, restore
 
 
-def keyspace(cluster: CassandraCluster) -> Target:
+def keyspace(cluster: CassandraCluster) -> DataCentreTarget:
     """The keyspace, with its tables."""
-    target = Target(tuple(cluster.contact_points), "queuey", cluster.port)
+    target = DataCentreTarget(tuple(cluster.contact_points), "queuey", cluster.port)
     migrations.migrate(target, OPTIONS, replication="datacenter1=1")
     return target
 

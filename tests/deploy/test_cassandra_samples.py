@@ -85,9 +85,9 @@ def node(servers: ExitStack, tls: Path) -> Iterator[CassandraCluster]:
 
 
 @pytest.fixture(scope="module")
-def target(node: CassandraCluster) -> options.Target:
+def target(node: CassandraCluster) -> options.DataCentreTarget:
     """The keyspace that the page makes."""
-    return options.Target(tuple(node.contact_points), "queuey", node.port)
+    return options.DataCentreTarget(tuple(node.contact_points), "queuey", node.port)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def connect(tls: Path) -> Connect:
     return by
 
 
-def ask(target: options.Target, given: options.CassandraOptions, *statements: Statement) -> list[Any]:
+def ask(target: options.DataCentreTarget, given: options.CassandraOptions, *statements: Statement) -> list[Any]:
     """Runs statements outside of any keyspace; returns what the last one gave."""
     with closing(Driver(target, given, keyspace=False)) as driver:
         assert driver.ready(20), driver.problem()
@@ -119,7 +119,7 @@ def page_blocks() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def prepared(target: options.Target, connect: Connect) -> options.Target:
+def prepared(target: options.DataCentreTarget, connect: Connect) -> options.DataCentreTarget:
     """The cluster after everything that the page tells to type, for a cluster of one node."""
     users = [connect(*SUPERUSER), connect("admin", "change-me-1")]
     for user, block in zip(users, page_blocks(), strict=True):
@@ -155,7 +155,9 @@ def test_a_full_bucket_may_expire(lines: dict[str, Any]) -> None:
     assert lines["tombstone_failure_threshold"] == 10 * dead
 
 
-def test_node_takes_the_lines(node: CassandraCluster, target: options.Target, connect: Connect, tls: Path) -> None:
+def test_node_takes_the_lines(
+    node: CassandraCluster, target: options.DataCentreTarget, connect: Connect, tls: Path
+) -> None:
     """A node with the samples at the end of its settings runs by them, whatever the settings say before."""
     in_force = dict(ask(target, connect(*SUPERUSER), SETTINGS))
     wanted = yaml.safe_load(LINES.read_text() + SECURE.read_text().replace("/etc/cassandra/tls", str(tls)))
@@ -182,7 +184,7 @@ def test_nobody_gets_in_without_a_password(node: CassandraCluster) -> None:
         wrong.query("SELECT key FROM system.local", ONE)
 
 
-def test_the_page_makes_a_role_that_suffices(prepared: options.Target, connect: Connect) -> None:
+def test_the_page_makes_a_role_that_suffices(prepared: options.DataCentreTarget, connect: Connect) -> None:
     """With the role that the page makes, the tables are made, messages posted and read, and the promise is known."""
     ours = connect("queuey", "change-me-2", row_age=0.1)
     report = migrations.migrate(prepared, ours)
@@ -199,7 +201,7 @@ def test_the_page_makes_a_role_that_suffices(prepared: options.Target, connect: 
         assert store.purge_queue(queue).qid != queue.qid
 
 
-def test_the_role_may_do_no_more(prepared: options.Target, connect: Connect) -> None:
+def test_the_role_may_do_no_more(prepared: options.DataCentreTarget, connect: Connect) -> None:
     """The service's role makes no keyspace and reads nobody's passwords; the superuser of old does not get in."""
     ours = connect("queuey", "change-me-2")
     make = "CREATE KEYSPACE other WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}"
@@ -216,7 +218,7 @@ def test_the_role_may_do_no_more(prepared: options.Target, connect: Connect) -> 
     assert "not permitted to log in" in problem
 
 
-def test_doctor_has_nothing_against_it(prepared: options.Target, connect: Connect) -> None:
+def test_doctor_has_nothing_against_it(prepared: options.DataCentreTarget, connect: Connect) -> None:
     """What the samples are to blame for is fine: access, what is acknowledged, Paxos, how long deletes live."""
     migrations.migrate(prepared, connect("queuey", "change-me-2"))
     findings = {one.check: one for one in examine(prepared, connect("queuey", "change-me-2"))}
@@ -225,7 +227,7 @@ def test_doctor_has_nothing_against_it(prepared: options.Target, connect: Connec
 
 
 @pytest.mark.slow
-def test_a_full_bucket_that_expired_is_read(prepared: options.Target, connect: Connect) -> None:
+def test_a_full_bucket_that_expired_is_read(prepared: options.DataCentreTarget, connect: Connect) -> None:
     """Behind a bucket full of messages that all expired early, a read finds the one that lives, and does not fail."""
     ours = connect("queuey", "change-me-2")
     migrations.migrate(prepared, ours)

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from queuey.client import Client
-from queuey.storage.cassandra.options import Target
+from queuey.storage.cassandra.options import DataCentreTarget
 from tests.deploy import dockerfile
 from tests.served import environment, free_port
 from tests.servers import Cassandra, unique_name
@@ -33,12 +33,12 @@ def services() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def target(cassandra: Cassandra) -> Target:
+def target(cassandra: Cassandra) -> DataCentreTarget:
     """A keyspace that is not there yet."""
-    return Target(tuple(cassandra.contact_points), unique_name("compose"), cassandra.port)
+    return DataCentreTarget(tuple(cassandra.contact_points), unique_name("compose"), cassandra.port)
 
 
-def variables(service: dict[str, Any], target: Target, volume: Path) -> dict[str, str]:
+def variables(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> dict[str, str]:
     """A service's environment: the image's and its own, with our Cassandra, a free port, and a place for its volume."""
     image = dockerfile.read(ROOT / "deploy" / "docker" / "Dockerfile")[1][-1].environment
     given = {name: value.replace("/var/lib", str(volume)) for name, value in (image | service["environment"]).items()}
@@ -54,7 +54,7 @@ def command(service: dict[str, Any]) -> list[str]:
 
 
 @contextmanager
-def running(service: dict[str, Any], target: Target, volume: Path) -> Iterator[str]:
+def running(service: dict[str, Any], target: DataCentreTarget, volume: Path) -> Iterator[str]:
     """A web node; gives its URL. It must end in order."""
     volume.mkdir()
     given = variables(service, target, volume)
@@ -77,7 +77,7 @@ def run(words: list[str], given: dict[str, str]) -> str:
     return ended.stdout
 
 
-def test_two_web_nodes_serve_the_same(services: dict[str, Any], target: Target, tmp_path: Path) -> None:
+def test_two_web_nodes_serve_the_same(services: dict[str, Any], target: DataCentreTarget, tmp_path: Path) -> None:
     """After the migration two web nodes serve the same queues and messages to the same key, and write no file."""
     migration, volumes = services["migrate"], (tmp_path / "1", tmp_path / "2")
     words = ["datacenter1=1" if word == "dc1=3" else word for word in command(migration)]

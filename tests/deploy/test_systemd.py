@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from queuey import settings
-from queuey.cli import configured, load, serving
+from queuey.cli import load, serving, store_options
 from queuey.web.serve import HARD_STOP_AFTER
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ def test_restarts_where_that_helps(unit: dict[str, list[str]]) -> None:
     """It is started again after a crash, but not when settings, TLS files or the data's version are wrong."""
     assert unit["Restart"] == ["on-failure"]
     hopeless = {int(code) for code in unit["RestartPreventExitStatus"][0].split()}
-    assert hopeless == {configured.BAD_SETTINGS, serving.NEWER_STORE, serving.BAD_TLS}
+    assert hopeless == {store_options.BAD_SETTINGS, serving.NEWER_STORE, serving.BAD_TLS}
 
 
 def test_it_can_write_where_it_keeps_things(unit: dict[str, list[str]]) -> None:

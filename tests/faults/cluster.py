@@ -91,9 +91,9 @@ def converge(url: str, local_dc: str | None = None) -> None:
         assert driver.ready(60), driver.problem()
         for name in NAMES:
             table = f"messages_{name}"
-            keys = driver.run(Statement(f"SELECT DISTINCT qid, part, bucket FROM {table}"), consistency="ALL")
+            keys = driver.run(Statement(f"SELECT DISTINCT qid, partition, bucket FROM {table}"), consistency="ALL")
             for key in keys:
-                every = Statement(f"SELECT id FROM {table} WHERE qid = ? AND part = ? AND bucket = ?")
+                every = Statement(f"SELECT id FROM {table} WHERE qid = ? AND partition = ? AND bucket = ?")
                 driver.run(every, key, consistency="ALL")
     finally:
         driver.close()

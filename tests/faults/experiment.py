@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.faults import history
-from tests.faults.checker import Limits, Violation, check
-from tests.faults.counts import Counts, count
-from tests.faults.history import History, Recorder, now
+from tests.faults.checking import history
+from tests.faults.checking.checker import Limits, Violation, check
+from tests.faults.checking.counts import Counts, count
+from tests.faults.checking.history import History, Recorder, now
 from tests.faults.nemesis import Act, Severable, Span, Victim, WebProcess, perform
 from tests.faults.wire import Account, Line, Web, metric
 from tests.faults.workload import (
@@ -65,7 +65,7 @@ class Store(NamedTuple):
     centres: Mapping[str, Sequence[str]] = {}
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """What a run showed."""
 
     violations: list[Violation]
@@ -97,7 +97,7 @@ class Experiment:
     def _webs(self) -> list[Web]:
         return [Web(name, process.served.port) for name, process in self._processes.items()]
 
-    def run(self, acts: Iterable[Act], *, limits: Limits, rest: float) -> Verdict:
+    def run(self, acts: Iterable[Act], *, limits: Limits, rest: float) -> CheckResult:
         """Runs, with all faults in the middle, and judges.
 
         Args:
@@ -252,10 +252,10 @@ class Experiment:
     def _reader(self, name: str, queue: str, habit: Habit, final: int = 0, webs: Sequence[Web] | None = None) -> Reader:
         return Reader(name, webs or self._webs, self._account, queue, habit, self._recorder, final)
 
-    def _judge(self, limits: Limits) -> Verdict:
+    def _judge(self, limits: Limits) -> CheckResult:
         found = self._recorder.history()
         found_wrong = check(found, limits, apart=bool(self._store.centres))
-        return Verdict(found_wrong, count(found, self._store.span.deadline), found, self._output())
+        return CheckResult(found_wrong, count(found, self._store.span.deadline), found, self._output())
 
 
 def _once(number: int) -> Style:
@@ -263,10 +263,10 @@ def _once(number: int) -> Style:
     return Style(hasty=0.0, pace=0.5, partitions=range(1 + number, MANY + 1, 2), once=True)
 
 
-def explain(verdict: Verdict) -> str:
+def explain(check_result: CheckResult) -> str:
     """Tells the violations, the first of each kind before all others, and what was going on."""
-    first = {violation.rule: violation for violation in reversed(verdict.violations)}.values()
-    told = [*first, *(violation for violation in verdict.violations if violation not in first)][:SHOWN]
-    faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.target}" for one in verdict.history.faults]
-    lines = [f"{len(verdict.violations)} violations", *(f"{rule}: {text}" for rule, text in told)]
-    return "\n".join([*lines, str(verdict.counts), *faults, verdict.output[-6000:]])
+    first = {violation.rule: violation for violation in reversed(check_result.violations)}.values()
+    told = [*first, *(violation for violation in check_result.violations if violation not in first)][:SHOWN]
+    faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.target}" for one in check_result.history.faults]
+    lines = [f"{len(check_result.violations)} violations", *(f"{rule}: {text}" for rule, text in told)]
+    return "\n".join([*lines, str(check_result.counts), *faults, check_result.output[-6000:]])

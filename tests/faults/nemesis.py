@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from tests.faults.history import Fault, FaultKind, Recorder, now
+from tests.faults.checking.history import Fault, FaultKind, Recorder, now
 from tests.served import Served
 
 

@@ -6,7 +6,7 @@ import random
 
 from queuey import ids
 from queuey.ids import Position
-from tests.faults.history import Fault, History, Outcome, Post, Read, Sent, Shown, history_of
+from tests.faults.checking.history import Fault, History, Outcome, Post, Read, Sent, Shown, history_of
 
 QUEUE = "orders"
 PARTITIONS = (1, 2)

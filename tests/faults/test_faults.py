@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.faults.checker import Limits
+from tests.faults.checking.checker import Limits
+from tests.faults.checking.counts import vacuous
 from tests.faults.conftest import PROPERTY
-from tests.faults.counts import vacuous
 from tests.faults.experiment import Experiment, Store, explain
 from tests.faults.nemesis import Act, Span, Step
 
@@ -28,10 +28,10 @@ def test_sqlite(tmp_path: Path, record_property: Record) -> None:
         (Step("pause", "web-2", 1.0), Step("pause", "web-1", 0.5, after=0.2)),
         (Step("kill", "web-1", 0.2), Step("kill", "web-2", 0.2, after=0.5)),
     ]
-    verdict = Experiment(tmp_path, store, seed=1).run(acts, limits=LIMITS, rest=0.3)
-    record_property(PROPERTY, str(verdict.counts))
-    assert verdict.violations == [], explain(verdict)
-    assert vacuous(verdict.counts, {"acknowledged": 200, "unknown": 1, "shown": 400, "during_faults": 10}) == []
+    check_result = Experiment(tmp_path, store, seed=1).run(acts, limits=LIMITS, rest=0.3)
+    record_property(PROPERTY, str(check_result.counts))
+    assert check_result.violations == [], explain(check_result)
+    assert vacuous(check_result.counts, {"acknowledged": 200, "unknown": 1, "shown": 400, "during_faults": 10}) == []
 
 
 def cassandra_acts(span: Span) -> list[Act]:
@@ -60,8 +60,8 @@ def test_cassandra(tmp_path: Path, record_property: Record, cassandra_nodes: Cas
 
     span = Span(deadline=1.0, delay=2.5)
     store = store_on(cassandra_nodes, span, difference=0.5, row_age=1.0)
-    verdict = Experiment(tmp_path, store, seed=1).run(cassandra_acts(span), limits=LIMITS, rest=0.7)
-    record_property(PROPERTY, str(verdict.counts))
-    assert verdict.violations == [], explain(verdict)
+    check_result = Experiment(tmp_path, store, seed=1).run(cassandra_acts(span), limits=LIMITS, rest=0.7)
+    record_property(PROPERTY, str(check_result.counts))
+    assert check_result.violations == [], explain(check_result)
     least = {"acknowledged": 1000, "refused": 8, "unknown": 8, "none_late": 1, "shown": 3000, "during_faults": 50}
-    assert vacuous(verdict.counts, least) == [], explain(verdict)
+    assert vacuous(check_result.counts, least) == [], explain(check_result)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.faults.checker import Limits
+from tests.faults.checking.checker import Limits
+from tests.faults.checking.counts import vacuous
 from tests.faults.conftest import PROPERTY
-from tests.faults.counts import vacuous
 from tests.faults.experiment import Experiment, Store, explain
 from tests.faults.nemesis import Span, random_acts
 
@@ -29,10 +29,10 @@ def test_sqlite_for_long(tmp_path: Path, record_property: Record, seed: int) -> 
     """Two services on one SQLite store, for more than a minute."""
     store = Store(options=(), span=Span(deadline=0.5, delay=1.0))
     acts = random_acts(seed, WEBS, [], store.span, 75.0)
-    verdict = Experiment(tmp_path, store, seed).run(acts, limits=Limits(grace=2.0), rest=0.5)
-    record_property(PROPERTY, str(verdict.counts))
-    assert verdict.violations == [], explain(verdict)
-    assert vacuous(verdict.counts, {"acknowledged": 3000, "unknown": 10, "during_faults": 300}) == []
+    check_result = Experiment(tmp_path, store, seed).run(acts, limits=Limits(grace=2.0), rest=0.5)
+    record_property(PROPERTY, str(check_result.counts))
+    assert check_result.violations == [], explain(check_result)
+    assert vacuous(check_result.counts, {"acknowledged": 3000, "unknown": 10, "during_faults": 300}) == []
 
 
 @pytest.mark.slow
@@ -45,8 +45,8 @@ def test_cassandra_for_long(
 
     store = store_on(cassandra_nodes, Span(deadline=3.0, delay=5.0), difference=1.0, row_age=1.0)
     acts = random_acts(seed, WEBS, list(store.nodes), store.span, SECONDS)
-    verdict = Experiment(tmp_path, store, seed, slowness=2.0).run(acts, limits=Limits(calm=3.0), rest=2.0)
-    record_property(PROPERTY, str(verdict.counts))
-    assert verdict.violations == [], explain(verdict)
+    check_result = Experiment(tmp_path, store, seed, slowness=2.0).run(acts, limits=Limits(calm=3.0), rest=2.0)
+    record_property(PROPERTY, str(check_result.counts))
+    assert check_result.violations == [], explain(check_result)
     least = {"acknowledged": 10_000, "refused": 30, "unknown": 100, "none_late": 10, "during_faults": 2000}
-    assert vacuous(verdict.counts, least) == [], explain(verdict)
+    assert vacuous(check_result.counts, least) == [], explain(check_result)

@@ -20,11 +20,11 @@ from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import parse_url
 from tests.faults.centres import NAMES, Centres, keyspace_on, start_centres
-from tests.faults.checker import Limits
+from tests.faults.checking.checker import Limits
+from tests.faults.checking.counts import vacuous
 from tests.faults.cluster import store_between
 from tests.faults.conftest import PROPERTY
-from tests.faults.counts import vacuous
-from tests.faults.experiment import Experiment, Verdict, explain
+from tests.faults.experiment import CheckResult, Experiment, explain
 from tests.faults.nemesis import Act, Span, Step
 from tests.servers import unique_name
 
@@ -194,21 +194,21 @@ def test_writers_and_readers_on_both_sides(
     tmp_path: Path, record_property: Record, centres: Centres, centres_keyspace: str
 ) -> None:
     """Both data centres serve while they are cut off from each other, and agree on everything afterwards."""
-    verdict = cut_twice(tmp_path, centres, centres_keyspace)
-    record_property(PROPERTY, str(verdict.counts))
+    check_result = cut_twice(tmp_path, centres, centres_keyspace)
+    record_property(PROPERTY, str(check_result.counts))
 
 
-def cut_twice(directory: Path, centres: Centres, url: str) -> Verdict:
+def cut_twice(directory: Path, centres: Centres, url: str) -> CheckResult:
     """Runs web processes in both data centres and cuts the link for long, and for a moment; checks what happened."""
     span = Span(deadline=1.5, delay=3.0)
     store = store_between(centres, url, span, difference=1.0, row_age=1.0)
     acts: list[Act] = [(Step("cut", "link", 3.0 * span.delay),), (Step("cut", "link", 0.3),)]
     limits = Limits(bound=20.0, grace=2.0, calm=1.5)
-    verdict = Experiment(directory, store, seed=1, slowness=2.0).run(acts, limits=limits, rest=0.5)
-    assert verdict.violations == [], explain(verdict)
+    check_result = Experiment(directory, store, seed=1, slowness=2.0).run(acts, limits=limits, rest=0.5)
+    assert check_result.violations == [], explain(check_result)
     least = {"acknowledged": 400, "shown": 1000, "during_faults": 200}
-    assert vacuous(verdict.counts, least) == [], explain(verdict)
-    return verdict
+    assert vacuous(check_result.counts, least) == [], explain(check_result)
+    return check_result
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from queuey import ids
-from tests.faults.history import ONLY_SENT, Outcome, Post, Read, Recorder, Sent, Shown, now
+from tests.faults.checking.history import ONLY_SENT, Outcome, Post, Read, Recorder, Sent, Shown, now
 from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
 
 PARTITIONS = 4
@@ -209,7 +209,7 @@ class Reader:
         webs: The web processes to ask, at random.
         queue: What to follow.
         habit: How to read.
-        final: As in :class:`tests.faults.history.Read`.
+        final: As in :class:`tests.faults.checking.history.Read`.
 
     Attributes:
         queue: What it follows.

@@ -125,6 +125,6 @@ def clustered(contract_keyspace: str) -> Iterator[Kept]:
 
 def close_all() -> None:
     """Closes what the code under test has opened in this process."""
-    from queuey.spark import stores  # noqa: PLC0415 - only who uses it needs it
+    from queuey.spark import open_stores  # noqa: PLC0415 - only who uses it needs it
 
-    stores.close_all()
+    open_stores.close_all()

@@ -12,9 +12,10 @@ import msgspec
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource
 
-from queuey.spark import stores, writing
-from queuey.spark.source import QueueySource
-from queuey.spark.writing import QueueyStreamWriter, QueueyWriter
+from queuey.spark import open_stores
+from queuey.spark.data_source import QueueySource
+from queuey.spark.sink import spark_writer
+from queuey.spark.sink.spark_writer import QueueyStreamWriter, QueueyWriter
 from tests.spark.faults.failing import jvm
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Deaths(msgspec.Struct, frozen=True):
     driver: bool = False
     chunk: int = 0
 
-    def reach(self, point: str, batch: str, task: int) -> None:
+    def extent(self, point: str, batch: str, task: int) -> None:
         """Dies if this is where."""
         wanted = self.point or IN_TASKS[task % len(IN_TASKS)]
         if point != wanted or self.batch not in {None, batch}:
@@ -65,15 +66,15 @@ def source(called: str, deaths: Deaths) -> type[DataSource]:
     """Returns a data source of this name that dies so."""
 
     class Writer(QueueyWriter):
-        def write(self, iterator: Iterator[Any]) -> writing.Written:
+        def write(self, iterator: Iterator[Any]) -> spark_writer.TaskCommit:
             return dying(deaths, self._options, lambda: super(Writer, self).write(iterator))
 
     class StreamWriter(QueueyStreamWriter):
-        def write(self, iterator: Iterator[Any]) -> writing.Written:
+        def write(self, iterator: Iterator[Any]) -> spark_writer.TaskCommit:
             return dying(deaths, self._options, lambda: super(StreamWriter, self).write(iterator))
 
         def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark names it so
-            deaths.reach(COMMITTING, str(batchId), 0)
+            deaths.extent(COMMITTING, str(batchId), 0)
             super().commit(messages, batchId)
 
     class Mortal(QueueySource):
@@ -94,34 +95,34 @@ def source(called: str, deaths: Deaths) -> type[DataSource]:
     return Mortal
 
 
-def dying(deaths: Deaths, options: Any, write: Callable[[], writing.Written]) -> writing.Written:  # noqa: ANN401
+def dying(deaths: Deaths, options: Any, write: Callable[[], spark_writer.TaskCommit]) -> spark_writer.TaskCommit:  # noqa: ANN401
     """Does a task with a store that dies at the points in it."""
     context = TaskContext.get()
     assert context is not None
-    batch, task = context.getLocalProperty(writing.BATCH) or "", context.partitionId()
-    store: Any = stores.opened(options.store)
+    batch, task = context.getLocalProperty(spark_writer.BATCH) or "", context.partitionId()
+    store: Any = open_stores.opened(options.store)
     load, enter = store.load_unread, store.enter
     seen = {"load": -1}
 
     def loading(queue: Any, messages: Any) -> int:  # noqa: ANN401
         seen["load"] += 1
         if seen["load"] == deaths.chunk:
-            deaths.reach("reserved", batch, task)
+            deaths.extent("reserved", batch, task)
             if (deaths.point or IN_TASKS[task % len(IN_TASKS)]) == "half":
                 load(queue, messages[: len(messages) // 2])
-            deaths.reach("half", batch, task)
+            deaths.extent("half", batch, task)
         written: int = load(queue, messages)
         if seen["load"] == deaths.chunk:
-            deaths.reach("loaded", batch, task)
+            deaths.extent("loaded", batch, task)
         return written
 
     def entering(work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
         found: bytes = enter(work, piece, value, expected=expected)
         if expected is not None and seen["load"] == deaths.chunk:
-            deaths.reach("done", batch, task)
+            deaths.extent("done", batch, task)
         return found
 
-    deaths.reach("planned", batch, task)
+    deaths.extent("planned", batch, task)
     store.load_unread, store.enter = loading, entering
     try:
         return write()

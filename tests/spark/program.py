@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from queuey.spark import stores
+from queuey.spark import open_stores
 from queuey.spark.options import store_options
 from queuey.spark.session import session
 
@@ -32,7 +32,7 @@ def main() -> None:
         report = seen(spark, wanted["options"], wanted["queue"])
     finally:
         spark.stop()
-        stores.close_all()
+        open_stores.close_all()
     json.dump(report, sys.stdout)
 
 
@@ -58,8 +58,8 @@ def seen(spark: SparkSession, options: dict[str, str], queue: str) -> dict[str, 
     with failing():
         reading(subscribe="nowhere").count()
     place = store_options(options)
-    store = stores.opened(place)
-    store.purge_queue(stores.queue(store, place, queue))
+    store = open_stores.opened(place)
+    store.purge_queue(open_stores.queue(store, place, queue))
     with failing():
         frame.count()
     return {

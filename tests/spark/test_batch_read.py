@@ -8,7 +8,7 @@ import pytest
 
 from queuey import ids
 from queuey.messages import Message, QueueSpec
-from queuey.spark import columns
+from queuey.spark.source import columns
 from tests.backends import APP
 from tests.spark.kept import Kept
 

@@ -33,10 +33,10 @@ def post(kept: Kept, queue: Queue, count: int) -> list[Message]:
     return kept.post(queue, items)
 
 
-def into_parquet(frame: DataFrame, place: Path) -> StreamingQuery:
+def into_parquet(frame: DataFrame, queue_partition: Path) -> StreamingQuery:
     """Starts a run over what is there now."""
-    writing = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
-    return writing.trigger(availableNow=True).start(str(place / "rows"))
+    writing = frame.writeStream.format("parquet").option("checkpointLocation", str(queue_partition / "checkpoint"))
+    return writing.trigger(availableNow=True).start(str(queue_partition / "rows"))
 
 
 @pytest.fixture

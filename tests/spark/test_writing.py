@@ -10,8 +10,9 @@ import pytest
 
 from queuey import ids
 from queuey.messages import Meta
-from queuey.spark import register, reports
-from queuey.spark.reserved import Counts
+from queuey.spark import register
+from queuey.spark.sink import write_reports
+from queuey.spark.sink.exactly_once import WriteCounts
 from tests.backends import APP
 from tests.spark.kept import Kept
 from tests.spark.mortal import Deaths, source
@@ -87,9 +88,9 @@ def test_a_run_is_written_once_however_often(where: str, spark: SparkSession, re
     kept.queue("orders", partitions=4)
     frame = numbers(spark, ROWS, 2)
     write(frame, kept, run="first")
-    assert reports.report(kept.store, APP, "first") == Counts(rows=ROWS, written=ROWS)
+    assert write_reports.report(kept.store, APP, "first") == WriteCounts(rows=ROWS, written=ROWS)
     write(frame, kept, run="first")
-    assert reports.report(kept.store, APP, "first") == Counts(rows=ROWS, skipped=ROWS)
+    assert write_reports.report(kept.store, APP, "first") == WriteCounts(rows=ROWS, skipped=ROWS)
     exact(bodies(kept), ROWS)
     write(numbers(spark, 10, 1), kept)
     write(numbers(spark, 10, 1), kept)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from queuey.deadletters import Cause, Choice, shape_of
+from queuey.deadletters import Cause, DeadLetterChoice, shape_of
 
 LATE = Cause(attempts=5, error="acme.errors.Late", text="", at=1_000.0)
 
@@ -45,16 +45,16 @@ def test_a_shape_is_its_own_shape(text: str) -> None:
 @pytest.mark.parametrize(
     ("choice", "meant"),
     [
-        (Choice(), True),
-        (Choice(error="Late"), True),
-        (Choice(error="acme.*"), True),
-        (Choice(error="Lat"), False),
-        (Choice(since=1_000.0, until=1_000.0), True),
-        (Choice(since=1_000.5), False),
-        (Choice(until=999.5), False),
-        (Choice(error="Late", until=999.5), False),
+        (DeadLetterChoice(), True),
+        (DeadLetterChoice(error="Late"), True),
+        (DeadLetterChoice(error="acme.*"), True),
+        (DeadLetterChoice(error="Lat"), False),
+        (DeadLetterChoice(since=1_000.0, until=1_000.0), True),
+        (DeadLetterChoice(since=1_000.5), False),
+        (DeadLetterChoice(until=999.5), False),
+        (DeadLetterChoice(error="Late", until=999.5), False),
     ],
 )
-def test_every_condition_must_hold(choice: Choice, meant: bool) -> None:  # noqa: FBT001 - a table
+def test_every_condition_must_hold(choice: DeadLetterChoice, meant: bool) -> None:  # noqa: FBT001 - a table
     """The class may be named bare or with its module, as a pattern; instants are inclusive."""
     assert choice.takes(LATE) is meant

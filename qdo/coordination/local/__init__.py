@@ -2,11 +2,11 @@
 
 ::
 
-    coordinator, session   the contract; each call is handed to the keeper and awaited
-    keeper                 the one thread of a coordinator: transactions, signs of life, events
+    coordinator, session   the contract; each call is handed to the session thread and awaited
+    session_thread         the one thread of a coordinator: transactions, signs of life, events
     sessions, owners,      what is done inside a transaction
     groups
-    database, bell         the file, and how processes wake each other
+    database, wakeup_socket  the file, and how processes wake each other
 
 What cannot be done with a file: a process that is stopped (not killed) in the middle of a transaction keeps all others
 from writing until it goes on. Nothing can be recorded meanwhile, by anybody, so nothing is fenced wrongly; sessions

@@ -10,14 +10,14 @@ from typing import TypeVar
 
 import msgspec
 
-from qdo.coordination import Coordinator, Listen, Member, Offset, Session, Target
+from qdo.coordination import CommittedOffset, Coordinator, Listen, Member, Session, TargetAssignment
 from qdo.coordination.encoding import valid_name
 from qdo.coordination.local import groups, sessions
-from qdo.coordination.local.database import Transaction
-from qdo.coordination.local.keeper import Keeper
+from qdo.coordination.local.database import FileTransaction
 from qdo.coordination.local.options import LocalOptions
 from qdo.coordination.local.session import LocalSession
-from qdo.coordination.local.stay import Stay
+from qdo.coordination.local.session_state import SessionState
+from qdo.coordination.local.session_thread import SessionThread
 from qdo.errors import CoordinationError, CoordinationLost
 from qdo.partitions import Partition, Queue
 
@@ -36,42 +36,44 @@ class LocalCoordinator(Coordinator):
         self.group = valid_name("group", group)
         self.session_timeout = options.session_timeout
         self._options = options
-        self._keeper: Keeper | None = None
+        self._session_thread: SessionThread | None = None
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
         """See the contract. Makes the file if there is none."""
         async with self._opening:
-            if self._keeper is not None:
+            if self._session_thread is not None:
                 return
-            keeper = Keeper(self._options, self.group)
-            keeper.start()
+            session_thread = SessionThread(self._options, self.group)
+            session_thread.start()
             try:
-                await asyncio.wrap_future(keeper.submit(keeper.begin))
+                await asyncio.wrap_future(session_thread.submit(session_thread.begin))
             except BaseException:
-                keeper.shut()
+                session_thread.shut()
                 raise
-            self._keeper = keeper
+            self._session_thread = session_thread
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
         """See the contract."""
-        keeper, loop = self._opened(), asyncio.get_running_loop()
+        session_thread, loop = self._opened(), asyncio.get_running_loop()
         valid_name("member", member.id)
         joining = msgspec.structs.replace(member, since=time.time())
         outlast = self.outlast
-        future = keeper.submit(lambda: keeper.join_group(joining, loop, listen, replace=replace, outlast=outlast))
+        future = session_thread.submit(
+            lambda: session_thread.join_group(joining, loop, listen, replace=replace, outlast=outlast)
+        )
         try:
-            return LocalSession(keeper, await asyncio.wrap_future(future))
+            return LocalSession(session_thread, await asyncio.wrap_future(future))
         except asyncio.CancelledError:
             if not future.cancel():
-                _abandon(keeper, future)
+                _abandon(session_thread, future)
             raise
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""
         return await self._read(sessions.members)
 
-    async def target(self) -> Target | None:
+    async def target(self) -> TargetAssignment | None:
         """See the contract."""
         return (await self._read(groups.target)).target
 
@@ -79,7 +81,7 @@ class LocalCoordinator(Coordinator):
         """See the contract."""
         return await self._read(lambda tx, where: groups.owners(tx, where, sessions.LIVE))
 
-    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Offset]:
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
         """See the contract."""
         asked = None if partitions is None else list(partitions)
         return await self._read(lambda tx, where: groups.offsets(tx, where, asked))
@@ -92,7 +94,7 @@ class LocalCoordinator(Coordinator):
     ) -> None:
         """See the contract; here all are moved or none."""
 
-        def work(tx: Transaction) -> None:
+        def work(tx: FileTransaction) -> None:
             where = groups.ensure(tx, self.group)
             sessions.reap(tx, where)
             groups.set_offsets(tx, where, offsets, expected or {})
@@ -110,7 +112,7 @@ class LocalCoordinator(Coordinator):
     async def copy_offsets(self, former: str, service: str) -> int:
         """See the contract; here all are copied or none."""
 
-        def work(tx: Transaction) -> int:
+        def work(tx: FileTransaction) -> int:
             where = groups.find(tx, self.group)
             return 0 if where is None else groups.copy_offsets(tx, where, former, service)
 
@@ -119,7 +121,7 @@ class LocalCoordinator(Coordinator):
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """See the contract."""
 
-        def work(tx: Transaction) -> None:
+        def work(tx: FileTransaction) -> None:
             where = groups.find(tx, self.group)
             if where is not None:
                 sessions.reap(tx, where)
@@ -129,30 +131,30 @@ class LocalCoordinator(Coordinator):
 
     async def close(self) -> None:
         """See the contract."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.shut()
-            await asyncio.shield(asyncio.wrap_future(keeper.ended))
-            keeper.join()  # it has nothing left to do but to end
+        session_thread, self._session_thread = self._session_thread, None
+        if session_thread is not None:
+            session_thread.shut()
+            await asyncio.shield(asyncio.wrap_future(session_thread.ended))
+            session_thread.join()  # it has nothing left to do but to end
 
-    def _opened(self) -> Keeper:
-        if self._keeper is None:
+    def _opened(self) -> SessionThread:
+        if self._session_thread is None:
             raise CoordinationLost("coordination is not open")
-        return self._keeper
+        return self._session_thread
 
-    async def _read(self, work: Callable[[Transaction, int | None], T]) -> T:
+    async def _read(self, work: Callable[[FileTransaction, int | None], T]) -> T:
         """Reads something of the group in one snapshot."""
         return await self._opened().ask(lambda tx: work(tx, groups.find(tx, self.group)), write=False)
 
 
-def _abandon(keeper: Keeper, joined: Future[Stay]) -> None:
+def _abandon(session_thread: SessionThread, joined: Future[SessionState]) -> None:
     """Ends a session that nobody waits for any more."""
 
     def leave() -> None:
         if joined.exception() is None:
-            keeper.leave(joined.result())
+            session_thread.leave(joined.result())
 
     try:
-        keeper.submit(leave)
+        session_thread.submit(leave)
     except CoordinationError:
         return  # with the coordinator its sessions have ended

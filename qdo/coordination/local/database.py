@@ -31,7 +31,7 @@ LOOKS_SOON = 20
 LEFT_BEHIND = ("-wal", "-shm")
 
 
-class Transaction:
+class FileTransaction:
     """A transaction that is under way.
 
     Attributes:
@@ -58,7 +58,7 @@ class Transaction:
         return self.execute(statement, values).fetchall()
 
 
-class Database:
+class CoordinationFile:
     """The file, opened when first needed and anew after a failure. For one thread.
 
     Attributes:
@@ -73,7 +73,7 @@ class Database:
         self._identity: tuple[int, int] | None = None
 
     @contextlib.contextmanager
-    def transaction(self, *, write: bool = True, create: bool = False) -> Iterator[Transaction]:
+    def transaction(self, *, write: bool = True, create: bool = False) -> Iterator[FileTransaction]:
         """Runs a transaction, all of it or nothing.
 
         Args:
@@ -87,7 +87,7 @@ class Database:
         connection = self._ready(create=create)
         try:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            yield Transaction(connection)
+            yield FileTransaction(connection)
             connection.execute("COMMIT")
         except BaseException as error:
             self._undo(connection)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 APPLICATION_ID = 0x51646F43
 """``QdoC``: tells our files from other SQLite databases."""
-FORMAT = 1
+FORMAT = 2
 
 ADDED = {
     "held": "INTEGER NOT NULL DEFAULT 0",  # the owner before has lost it, and did not release it
@@ -23,27 +23,27 @@ CREATE TABLE groups (
 );
 
 CREATE TABLE sessions (
-    id INTEGER PRIMARY KEY,                -- random: no other file that takes the place of this one has it
-    grp INTEGER NOT NULL,
+    id INTEGER PRIMARY KEY,     -- random: no other file that takes the place of this one has it
+    group_id INTEGER NOT NULL,
     member TEXT NOT NULL,
-    value BLOB NOT NULL,                   -- the member, encoded
-    process TEXT NOT NULL,                 -- the coordinator, by the name of its bell
-    timeout REAL NOT NULL,                 -- seconds
-    expires REAL NOT NULL,                 -- seconds since the machine was started
-    UNIQUE (grp, member)
+    member_data BLOB NOT NULL,  -- the member, encoded
+    process TEXT NOT NULL,      -- the coordinator, by the name of its bell
+    timeout REAL NOT NULL,      -- seconds
+    expires REAL NOT NULL,      -- seconds since the machine was started
+    UNIQUE (group_id, member)
 );
 CREATE INDEX sessions_by_process ON sessions (process);
 
 CREATE TABLE partitions (
-    grp INTEGER NOT NULL,
-    queue TEXT NOT NULL,                   -- service/application/name, quoted
+    group_id INTEGER NOT NULL,
+    queue TEXT NOT NULL,       -- service/application/name, quoted
     number INTEGER NOT NULL,
-    session INTEGER,                       -- of the owner
-    version INTEGER NOT NULL,              -- goes up with each taking and each commit
+    owner_session INTEGER,     -- of the owner
+    version INTEGER NOT NULL,  -- goes up with each taking and each commit
     offset TEXT,
-    at REAL NOT NULL DEFAULT 0,
+    updated_at REAL NOT NULL DEFAULT 0,
     member TEXT NOT NULL DEFAULT '',
-    PRIMARY KEY (grp, queue, number)
+    PRIMARY KEY (group_id, queue, number)
 ) WITHOUT ROWID;
-CREATE INDEX partitions_by_session ON partitions (session) WHERE session IS NOT NULL;
+CREATE INDEX partitions_by_session ON partitions (owner_session) WHERE owner_session IS NOT NULL;
 """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from qdo.coordination import Member
 from qdo.coordination.encoding import decode_member, encode_member
 from qdo.coordination.local import groups
-from qdo.coordination.local.database import Transaction
+from qdo.coordination.local.database import FileTransaction
 from qdo.errors import MemberExists, SessionLost
 
 LIVE = "expires > :now AND expires <= :now + timeout"
@@ -22,7 +22,7 @@ LIVE = "expires > :now AND expires <= :now + timeout"
 
 
 @dataclass(frozen=True)
-class Beat:
+class HeartbeatResult:
     """What was found when a process gave its sign of life.
 
     Attributes:
@@ -35,11 +35,11 @@ class Beat:
     until: dict[int, float]
     others: list[str]
     earliest: float | None
-    seen: groups.Seen
+    seen: groups.GroupCounters
 
 
 def join(
-    tx: Transaction, group: str, member: Member, process: str, timeout: float, *, replace: bool
+    tx: FileTransaction, group: str, member: Member, process: str, timeout: float, *, replace: bool
 ) -> tuple[int, int]:
     """Adds a session, in the place of another one if it is to; returns it and its group.
 
@@ -48,19 +48,22 @@ def join(
     """
     where = groups.ensure(tx, group)
     reap(tx, where)
-    if found := tx.one("SELECT id FROM sessions WHERE grp = ? AND member = ?", where, member.id):
+    if found := tx.one("SELECT id FROM sessions WHERE group_id = ? AND member = ?", where, member.id):
         if replace:
             remove(tx, where, [found[0]])
         else:
             raise MemberExists(f"group {group!r} has a live member {member.id!r}")
     session = secrets.randbits(62)
-    added = "INSERT INTO sessions (id, grp, member, value, process, timeout, expires) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    added = (
+        "INSERT INTO sessions (id, group_id, member, member_data, process, timeout, expires) VALUES (?, ?, ?, ?, "
+        "?, ?, ?)"
+    )
     tx.execute(added, (session, where, member.id, encode_member(member), process, timeout, tx.now + timeout))
     groups.count(tx, where, "members")
     return session, where
 
 
-def alive(tx: Transaction, session: int) -> None:
+def alive(tx: FileTransaction, session: int) -> None:
     """Does nothing.
 
     Raises:
@@ -71,39 +74,39 @@ def alive(tx: Transaction, session: int) -> None:
         raise SessionLost("the session has ended: its partitions may be somebody else's by now")
 
 
-def beat(tx: Transaction, where: int, process: str) -> Beat:
+def beat(tx: FileTransaction, where: int, process: str) -> HeartbeatResult:
     """Gives a process's sign of life, and removes the sessions that have ended."""
     until = renew(tx, process)
     reap(tx, where)
     rows = tx.rows(
-        "SELECT process, min(expires) FROM sessions WHERE grp = ? AND process != ? GROUP BY 1", where, process
+        "SELECT process, min(expires) FROM sessions WHERE group_id = ? AND process != ? GROUP BY 1", where, process
     )
     earliest = min((expires for _, expires in rows), default=None)
-    return Beat(until, [other for other, _ in rows], earliest, groups.look(tx, where))
+    return HeartbeatResult(until, [other for other, _ in rows], earliest, groups.look(tx, where))
 
 
-def renew(tx: Transaction, process: str) -> dict[int, float]:
+def renew(tx: FileTransaction, process: str) -> dict[int, float]:
     """Gives a process's sign of life; returns its sessions that are alive, with the instants of their ends."""
     change = f"UPDATE sessions SET expires = :now + timeout WHERE process = :process AND {LIVE} RETURNING id, expires"  # noqa: S608 - a constant
     return dict(tx.named(change, process=process, now=tx.now))
 
 
-def reap(tx: Transaction, where: int) -> None:
+def reap(tx: FileTransaction, where: int) -> None:
     """Removes the sessions of a group that have ended, with all that they held."""
-    query = f"SELECT id FROM sessions WHERE grp = :grp AND NOT ({LIVE})"  # noqa: S608 - a constant
-    remove(tx, where, [session for (session,) in tx.named(query, grp=where, now=tx.now)])
+    query = f"SELECT id FROM sessions WHERE group_id = :group_id AND NOT ({LIVE})"  # noqa: S608 - a constant
+    remove(tx, where, [session for (session,) in tx.named(query, group_id=where, now=tx.now)])
 
 
-def bury(tx: Transaction, where: int, process: str) -> None:
+def bury(tx: FileTransaction, where: int, process: str) -> None:
     """Removes the sessions of a process that is no more."""
     remove(tx, where, [session for (session,) in tx.rows("SELECT id FROM sessions WHERE process = ?", process)])
 
 
-def remove(tx: Transaction, where: int, sessions: list[int]) -> None:
+def remove(tx: FileTransaction, where: int, sessions: list[int]) -> None:
     """Removes sessions of a group, with all that they held."""
     freed = 0
     for session in sessions:
-        tx.execute("UPDATE partitions SET session = NULL, held = 1 WHERE session = ?", (session,))
+        tx.execute("UPDATE partitions SET owner_session = NULL, held = 1 WHERE owner_session = ?", (session,))
         freed += tx.changes()
         tx.execute("DELETE FROM sessions WHERE id = ?", (session,))
     if sessions:
@@ -112,29 +115,29 @@ def remove(tx: Transaction, where: int, sessions: list[int]) -> None:
         groups.count(tx, where, "freed")
 
 
-def update(tx: Transaction, session: int, where: int, member: Member) -> None:
+def update(tx: FileTransaction, session: int, where: int, member: Member) -> None:
     """Changes what a session tells of itself.
 
     Raises:
         SessionLost
     """
     alive(tx, session)
-    tx.execute("UPDATE sessions SET value = ? WHERE id = ?", (encode_member(member), session))
+    tx.execute("UPDATE sessions SET member_data = ? WHERE id = ?", (encode_member(member), session))
     groups.count(tx, where, "members")
 
 
-def members(tx: Transaction, where: int | None) -> dict[str, Member]:
+def members(tx: FileTransaction, where: int | None) -> dict[str, Member]:
     """Returns the live members of a group by id.
 
     Raises:
         CoordinationIncompatible: One of them is newer than this program.
     """
-    query = f"SELECT value FROM sessions WHERE grp = :grp AND {LIVE} ORDER BY member"  # noqa: S608 - a constant
-    found = [decode_member(value) for (value,) in tx.named(query, grp=where, now=tx.now)]
+    query = f"SELECT member_data FROM sessions WHERE group_id = :group_id AND {LIVE} ORDER BY member"  # noqa: S608 - a constant
+    found = [decode_member(value) for (value,) in tx.named(query, group_id=where, now=tx.now)]
     return {member.id: member for member in found}
 
 
-def others(tx: Transaction, where: int, process: str) -> list[str]:
+def others(tx: FileTransaction, where: int, process: str) -> list[str]:
     """Returns the other processes with members in a group."""
-    query = "SELECT DISTINCT process FROM sessions WHERE grp = ? AND process != ?"
+    query = "SELECT DISTINCT process FROM sessions WHERE group_id = ? AND process != ?"
     return [other for (other,) in tx.rows(query, where, process)]

@@ -1,12 +1,13 @@
 """Coordination by ZooKeeper: members on any number of machines.
 
-Importing this needs kazoo (``pip install 'queuey[zookeeper]'``). Layout: :mod:`.tree`. Fencing: :mod:`.ownership`.
+Importing this needs kazoo (``pip install 'queuey[zookeeper]'``). Layout: :mod:`qdo.coordination.zookeeper.paths`.
+Fencing: :mod:`qdo.coordination.zookeeper.partition_owners`.
 """
 
 from __future__ import annotations
 
-from qdo.coordination.zookeeper.access import Access, Digest, Sasl, Tls
+from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions
 from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.coordination.zookeeper.url import parse as parse_url
 
-__all__ = ["Access", "Digest", "Sasl", "Tls", "ZooKeeperCoordinator", "parse_url"]
+__all__ = ["ConnectionOptions", "DigestLogin", "SaslLogin", "TlsOptions", "ZooKeeperCoordinator", "parse_url"]

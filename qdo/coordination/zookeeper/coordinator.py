@@ -14,13 +14,13 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from qdo.coordination import Coordinator, Listen, Member, Offset, Target
+from qdo.coordination import CommittedOffset, Coordinator, Listen, Member, TargetAssignment
 from qdo.coordination.encoding import valid_name
 from qdo.coordination.zookeeper import administration
-from qdo.coordination.zookeeper.access import Access
+from qdo.coordination.zookeeper.connection_options import ConnectionOptions
 from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.paths import GroupPaths
 from qdo.coordination.zookeeper.session import ZooKeeperSession
-from qdo.coordination.zookeeper.tree import Tree
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition, Queue
 
@@ -37,12 +37,12 @@ class ZooKeeperCoordinator(Coordinator):
         InvalidArgument: No group has such a name, or TLS cannot be set up.
     """
 
-    def __init__(self, access: Access, group: str) -> None:
+    def __init__(self, access: ConnectionOptions, group: str) -> None:
         self.group = valid_name("group", group)
         self.session_timeout = access.session_timeout
         self._access = access
         self._context = None if access.tls is None else access.tls.context()
-        self._tree = Tree(access.chroot, group)
+        self._group_paths = GroupPaths(access.chroot, group)
         self._opened = False
         self._spare: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
@@ -64,7 +64,7 @@ class ZooKeeperCoordinator(Coordinator):
         self._require()
         link = await self._own()
         member = msgspec.structs.replace(member, since=time.time())
-        session = ZooKeeperSession(link, self._tree, member, listen)
+        session = ZooKeeperSession(link, self._group_paths, member, listen)
         try:
             await session.join(replace=replace)
             self._require()
@@ -80,22 +80,22 @@ class ZooKeeperCoordinator(Coordinator):
     async def members(self) -> dict[str, Member]:
         """See the contract."""
         async with self._link() as link:
-            return await administration.members(link, self._tree)
+            return await administration.members(link, self._group_paths)
 
-    async def target(self) -> Target | None:
+    async def target(self) -> TargetAssignment | None:
         """See the contract."""
         async with self._link() as link:
-            return await administration.target(link, self._tree)
+            return await administration.target(link, self._group_paths)
 
     async def owners(self) -> dict[Partition, str]:
         """See the contract."""
         async with self._link() as link:
-            return await administration.owners(link, self._tree)
+            return await administration.owners(link, self._group_paths)
 
-    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Offset]:
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
         """See the contract."""
         async with self._link() as link:
-            return await administration.offsets(link, self._tree, partitions)
+            return await administration.offsets(link, self._group_paths, partitions)
 
     async def set_offsets(
         self,
@@ -105,27 +105,27 @@ class ZooKeeperCoordinator(Coordinator):
     ) -> None:
         """See the contract."""
         async with self._link() as link:
-            await administration.set_offsets(link, self._tree, offsets, expected or {})
+            await administration.set_offsets(link, self._group_paths, offsets, expected or {})
 
     async def groups(self) -> list[str]:
         """See the contract."""
         async with self._link() as link:
-            return await administration.groups(link, self._tree)
+            return await administration.groups(link, self._group_paths)
 
     async def services(self) -> set[str]:
         """See the contract."""
         async with self._link() as link:
-            return await administration.services(link, self._tree)
+            return await administration.services(link, self._group_paths)
 
     async def copy_offsets(self, former: str, service: str) -> int:
         """See the contract."""
         async with self._link() as link:
-            return await administration.copy_offsets(link, self._tree, former, service)
+            return await administration.copy_offsets(link, self._group_paths, former, service)
 
     async def forget(self, queues: Collection[Queue] | None = None) -> None:
         """See the contract."""
         async with self._link() as link:
-            await administration.forget(link, self._tree, queues)
+            await administration.forget(link, self._group_paths, queues)
 
     async def close(self) -> None:
         """See the contract."""

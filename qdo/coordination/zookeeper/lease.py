@@ -10,7 +10,7 @@ BROKEN = 2 / 3
 """Of the timeout: after so long without an answer a connection counts as broken, which leaves a third for another."""
 
 
-class Lease:
+class SessionLease:
     """What the servers granted, and when they were last heard.
 
     The thread that reads the connection writes it, the event loop reads it; every attribute is set in one step. A

@@ -1,4 +1,4 @@
-"""A member's stay in a group kept by ZooKeeper: one link, and what lies under the group while it is connected."""
+"""A member's session in a group kept by ZooKeeper: one link, and what lies under the group while it is connected."""
 
 from __future__ import annotations
 
@@ -7,15 +7,24 @@ from typing import Literal
 
 import msgspec
 
-from qdo.coordination import Event, Held, Listen, Member, Session, Target, Versioned
+from qdo.coordination import Event, Listen, Member, OwnedOffset, Session, TargetAssignment, Versioned
 from qdo.coordination.encoding import decode_member, encode_member
-from qdo.coordination.zookeeper.assignments import Own, Setting
-from qdo.coordination.zookeeper.changes import ANY, Change, Create, Delete, Done, Refused, Rounds, Set
+from qdo.coordination.zookeeper.batching import lacks_parent, make
 from qdo.coordination.zookeeper.driver import Link, State
-from qdo.coordination.zookeeper.ownership import Ownership
-from qdo.coordination.zookeeper.tree import Tree, decode
-from qdo.coordination.zookeeper.watching import Watching
-from qdo.coordination.zookeeper.writing import lacks_parent, make
+from qdo.coordination.zookeeper.partition_owners import SessionPartitions
+from qdo.coordination.zookeeper.paths import GroupPaths, decode
+from qdo.coordination.zookeeper.stored_assignments import OwnAssignment, TargetWriter
+from qdo.coordination.zookeeper.transactions import (
+    ANY,
+    Applied,
+    Change,
+    Create,
+    Delete,
+    RejectionReason,
+    Rounds,
+    SetData,
+)
+from qdo.coordination.zookeeper.watched import WatchedNodes
 from qdo.errors import CoordinationLost, MemberExists, SessionLost
 from qdo.partitions import Partition
 
@@ -27,20 +36,20 @@ class ZooKeeperSession(Session):
 
     Args:
         link: Open; the session ends with it and it with the session.
-        tree: The group's paths.
+        group_paths: The group's paths.
         member: Who it is.
         listen: Told of events.
     """
 
-    def __init__(self, link: Link, tree: Tree, member: Member, listen: Listen) -> None:
+    def __init__(self, link: Link, group_paths: GroupPaths, member: Member, listen: Listen) -> None:
         self.link = link
-        self._tree = tree
+        self._group_paths = group_paths
         self._member = member
         self._listen = listen
-        self._watching = Watching(link)
-        self._own = Own(link, tree, member.id, self._watching)
-        self._setting = Setting(link, tree, self._watching)
-        self._ownership = Ownership(link, tree, member.id)
+        self._watching = WatchedNodes(link)
+        self._own = OwnAssignment(link, group_paths, member.id, self._watching)
+        self._setting = TargetWriter(link, group_paths, self._watching)
+        self._ownership = SessionPartitions(link, group_paths, member.id)
         self._over = False
 
     async def join(self, *, replace: bool = False) -> None:
@@ -53,18 +62,18 @@ class ZooKeeperSession(Session):
             MemberExists: Another session has made it.
             CoordinationLost, CoordinationRefused
         """
-        wish: Change = (Create(self._tree.member(self._member.id), encode_member(self._member), ephemeral=True),)
+        wish: Change = (Create(self._group_paths.member(self._member.id), encode_member(self._member), ephemeral=True),)
         rounds = Rounds("the group")
         while rounds:
             (outcome,) = await self.link.apply([wish])
-            if isinstance(outcome, Done):
+            if isinstance(outcome, Applied):
                 break
-            if outcome.why is Refused.NODE_EXISTS and replace:
+            if outcome.why is RejectionReason.NODE_EXISTS and replace:
                 await self.link.apply([(Delete(wish[0].path),)])
-            elif outcome.why is Refused.NODE_EXISTS:
-                raise MemberExists(f"group {self._tree.group!r} has a live member {self._member.id!r}")
+            elif outcome.why is RejectionReason.NODE_EXISTS:
+                raise MemberExists(f"group {self._group_paths.group!r} has a live member {self._member.id!r}")
             if lacks_parent(outcome):
-                await make(self.link, [self._tree.members])
+                await make(self.link, [self._group_paths.members])
         if self.link.state != "connected":
             raise CoordinationLost("the connection to ZooKeeper broke")
         self.link.on_state = self._on_state
@@ -78,7 +87,7 @@ class ZooKeeperSession(Session):
 
     async def assignment(self) -> frozenset[Partition]:
         """See the contract."""
-        mine = await self._watching.node(self._tree.member(self._member.id))
+        mine = await self._watching.node(self._group_paths.member(self._member.id))
         if mine is None or mine.session != self.link.session:
             raise self._removed()
         return await self._own.read()
@@ -87,27 +96,28 @@ class ZooKeeperSession(Session):
         """See the contract. The first to come leads, until its session ends."""
         rounds = Rounds("the leader")
         while rounds:
-            node = await self._watching.node(self._tree.leader)
+            node = await self._watching.node(self._group_paths.leader)
             if node is not None:
                 return node.session == self.link.session
             if self._member.leaving:
                 return False
-            await self.link.apply([(Create(self._tree.leader, self._member.id.encode(), ephemeral=True),)])
-            self._watching.hear([self._tree.leader])
+            await self.link.apply([(Create(self._group_paths.leader, self._member.id.encode(), ephemeral=True),)])
+            self._watching.hear([self._group_paths.leader])
         raise AssertionError  # rounds end by an error
 
     async def retire(self) -> None:
         """See the contract."""
         self._member = msgspec.structs.replace(self._member, leaving=True)
         leads = await self.lead()
-        await self.link.apply([(Set(self._tree.member(self._member.id), encode_member(self._member), ANY),)])
+        await self.link.apply([(SetData(self._group_paths.member(self._member.id), encode_member(self._member), ANY),)])
         if leads:
-            await self.link.apply([(Delete(self._tree.leader),)])
+            await self.link.apply([(Delete(self._group_paths.leader),)])
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""
         nodes = {
-            decode(node): f"{self._tree.members}/{node}" for node in await self._watching.children(self._tree.members)
+            decode(node): f"{self._group_paths.members}/{node}"
+            for node in await self._watching.children(self._group_paths.members)
         }
         found = await self._watching.nodes(path for _, path in sorted(nodes.items()))
         members = [decode_member(node.data) for node in found.values() if node is not None]
@@ -117,19 +127,19 @@ class ZooKeeperSession(Session):
         """See the contract."""
         return await self._setting.read()
 
-    async def set_target(self, target: Target, version: int) -> bool:
+    async def set_target(self, target: TargetAssignment, version: int) -> bool:
         """See the contract."""
         return await self._setting.set(target, version)
 
-    async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
+    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
         """See the contract."""
-        return await self._ownership.take(partitions)
+        return await self._ownership.claim(partitions)
 
     async def release(self, partitions: Iterable[Partition]) -> None:
         """See the contract."""
         await self._ownership.release(partitions)
 
-    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
+    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
         """See the contract."""
         return await self._ownership.commit(offsets)
 
@@ -145,19 +155,19 @@ class ZooKeeperSession(Session):
         return gone
 
     def _on_state(self, state: State) -> None:
-        self._tell(EVENTS[state])
+        self._report(EVENTS[state])
         if state == "connected":
             # What was watched is watched no more.
             for each in (self._watching, self._ownership):
                 each.forget()
-            self._tell("changed")
+            self._report("changed")
 
     def _on_watch(self, paths: list[str]) -> None:
         for each in (self._watching, self._ownership):
             each.hear(paths)
-        self._tell("changed")
+        self._report("changed")
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         if not self._over:
             self._over = event == "lost"
             self._listen(event)

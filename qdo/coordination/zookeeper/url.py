@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from qdo.coordination.zookeeper.access import Access, Digest, Sasl, Tls
+from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions
 from qdo.errors import InvalidArgument
 
 SCHEME = "zookeeper"
-LOGINS: Mapping[str, type[Digest]] = {"digest": Digest, "sasl": Sasl}
+LOGINS: Mapping[str, type[DigestLogin]] = {"digest": DigestLogin, "sasl": SaslLogin}
 WORDS = {"1": True, "yes": True, "true": True, "on": True, "0": False, "no": False, "false": False, "off": False}
 
 
-def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> Access:  # noqa: ANN401 - checked here
+def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> ConnectionOptions:  # noqa: ANN401 - checked here
     """Returns how the service is reached.
 
     Args:
@@ -47,7 +47,7 @@ def parse(url: str, *, session_timeout: float | None = None, **options: Any) -> 
     timeouts = {"connect_timeout": values.pop("connect_timeout")} if "connect_timeout" in values else {}
     if session_timeout is not None:
         timeouts["session_timeout"] = session_timeout
-    return Access(
+    return ConnectionOptions(
         hosts=hosts,
         chroot=unquote(parts.path).rstrip("/"),
         login=_login(login, values.pop("login", "digest"), values.pop("login_file", None)),
@@ -93,7 +93,7 @@ def _read(options: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-def _login(text: str, kind: str, file: Path | None) -> Digest | None:
+def _login(text: str, kind: str, file: Path | None) -> DigestLogin | None:
     if kind not in LOGINS:
         raise InvalidArgument(f"a login is {' or '.join(LOGINS)}, not {kind!r}")
     if file is not None:
@@ -110,11 +110,11 @@ def _login(text: str, kind: str, file: Path | None) -> Digest | None:
     return LOGINS[kind](user, password)
 
 
-def _tls(values: dict[str, Any]) -> Tls | None:
+def _tls(values: dict[str, Any]) -> TlsOptions | None:
     wanted = values.pop("tls", None)
     password = values.pop("key_password", None)
     if wanted is None:
         wanted = bool(values)
     elif not wanted and values:
         raise InvalidArgument(f"{', '.join(values)} without TLS")
-    return Tls(password=password, **values) if wanted else None
+    return TlsOptions(password=password, **values) if wanted else None

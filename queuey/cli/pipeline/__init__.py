@@ -21,7 +21,7 @@ class Jobs(LazyGroup):
     """The jobs."""
 
     LISTED = COMMANDS
-    PLACES = {name: f"queuey.cli.pipeline.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
+    MODULES = {name: f"queuey.cli.pipeline.{name}:app" for name in COMMANDS}  # noqa: RUF012 - as its parent declares it
 
 
 load = Jobs.load

@@ -8,13 +8,13 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.output import plural
-from queuey.cli.pipeline.running import Run, on_spark
-from queuey.client import instants
+from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.client import time_parsing
 
 if TYPE_CHECKING:
-    from queuey.spark.jobs.archive import ArchiveReport
-    from queuey.spark.jobs.archive_stream import StreamReport
-    from queuey.spark.jobs.checking import CheckReport
+    from queuey.spark.jobs.archive.archive_job import ArchiveReport
+    from queuey.spark.jobs.archive.archive_stream import StreamReport
+    from queuey.spark.jobs.archive.verify import CheckReport
     from queuey.spark.options import Selection
 
 app = typer.Typer(add_completion=False)
@@ -29,7 +29,7 @@ FORMATS = ("parquet", "delta", "iceberg")
 @app.command()
 @on_spark
 def archive(
-    run: Run,
+    run: PipelineRun,
     queues: Queues = None,
     *,
     to: Annotated[
@@ -78,9 +78,9 @@ def archive(
     if check:
         _check(run, selection, to, verify=verify)
         return
-    from queuey.spark.jobs import buckets
-    from queuey.spark.jobs.archive import ArchiveOptions
-    from queuey.spark.jobs.archive import archive as job
+    from queuey.spark.jobs.archive import buckets
+    from queuey.spark.jobs.archive.archive_job import ArchiveOptions
+    from queuey.spark.jobs.archive.archive_job import archive as job
 
     options = ArchiveOptions(
         store=run.store,
@@ -93,7 +93,7 @@ def archive(
         dry_run=run.dry_run,
     )
     if checkpoint is not None:
-        from queuey.spark.jobs.archive_stream import archive_stream
+        from queuey.spark.jobs.archive.archive_stream import archive_stream
 
         with run.session() as spark:
             ended = archive_stream(spark, options, checkpoint, run.say, every=_length(every, "--every"), once=once)
@@ -127,14 +127,14 @@ def selected(queues: list[str] | None, pattern: str | None) -> Selection:
 
 def _length(text: str, option: str) -> float:
     try:
-        return instants.duration(text)
+        return time_parsing.duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
 
 
-def _check(run: Run, selection: Selection, archive: str, *, verify: bool) -> None:
-    from queuey.spark.jobs.checking import CheckOptions
-    from queuey.spark.jobs.checking import check as job
+def _check(run: PipelineRun, selection: Selection, archive: str, *, verify: bool) -> None:
+    from queuey.spark.jobs.archive.verify import CheckOptions
+    from queuey.spark.jobs.archive.verify import check as job
 
     options = CheckOptions(store=run.store, selection=selection, archive=archive, against_store=verify)
     with run.session() as spark:

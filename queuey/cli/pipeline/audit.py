@@ -9,12 +9,12 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.pipeline import times
-from queuey.cli.pipeline.running import Run, on_spark
-from queuey.client import instants
+from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.client import time_parsing
 
 if TYPE_CHECKING:
     from queuey.ids import Position
-    from queuey.spark.jobs.audit import Account, Audit
+    from queuey.spark.jobs.audit.audit_job import Account, Audit
 
 app = typer.Typer(add_completion=False)
 
@@ -33,7 +33,7 @@ _COUNTS = ("accepted", "present", "archived", "missing", "expired", "ahead", "co
 @app.command()
 @on_spark
 def audit(
-    run: Run,
+    run: PipelineRun,
     receipts: Annotated[
         list[str],
         typer.Argument(
@@ -75,7 +75,7 @@ def audit(
 
     Ends with 1 if a message is missing, duplicated, or not what was accepted.
     """
-    from queuey.spark.jobs import audit as job
+    from queuey.spark.jobs.audit import audit_job as job
 
     options = job.AuditOptions(
         receipts=tuple(receipts),
@@ -103,7 +103,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _offsets(run: Run, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
+def _offsets(run: PipelineRun, texts: list[str]) -> dict[str, dict[str, dict[int, Position]]]:
     from queuey.spark.jobs import offset_files
 
     if not texts:
@@ -170,7 +170,7 @@ def _show_samples(found: Audit) -> None:
     if not found.samples:
         return
     rows = [
-        (one.kind, one.queue, one.partition, one.id, "" if one.at is None else instants.iso(one.at), one.sha256)
+        (one.kind, one.queue, one.partition, one.id, "" if one.at is None else time_parsing.iso(one.at), one.sha256)
         for one in found.samples
     ]
     output.table(["finding", "queue", "partition", "id", "accepted", "hash"], rows)

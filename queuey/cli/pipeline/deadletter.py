@@ -10,12 +10,12 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.pipeline import times
-from queuey.cli.pipeline.running import Run, on_spark
+from queuey.cli.pipeline.running import PipelineRun, on_spark
 
 if TYPE_CHECKING:
-    from queuey.spark.jobs.deadletter import Sorted
-    from queuey.spark.jobs.letters import Wanted
-    from queuey.spark.jobs.redriving import Outcome
+    from queuey.spark.jobs.deadletter.deadletter_job import DeadLetterClasses
+    from queuey.spark.jobs.deadletter.redrive import Outcome
+    from queuey.spark.jobs.deadletter.selection import DeadLetterFilter
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -52,7 +52,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="At most so many of a que
 @app.command("classes")
 @on_spark
 def classes(
-    run: Run,
+    run: PipelineRun,
     queue: Queues = None,
     pattern: Patterns = None,
     dead_queue: DeadQueue = None,
@@ -64,13 +64,13 @@ def classes(
     samples: Annotated[int, typer.Option(min=0, max=100, help="So many letters of each class are named.")] = 3,
 ) -> None:
     """Sort dead letters by queue, class of the error and what its texts have in common. Nothing is changed."""
-    from queuey.spark.jobs import deadletter
+    from queuey.spark.jobs.deadletter import deadletter_job
 
     wanted = _wanted(queue, pattern, dead_queue, partition, since, until, error, limit)
     if run.dry_run:
         _nothing_to_try()
     with run.session() as spark:
-        found = deadletter.classes(spark, run.store, wanted, samples=samples, say=run.say)
+        found = deadletter_job.classes(spark, run.store, wanted, samples=samples, say=run.say)
     if run.json:
         output.emit(found)
     else:
@@ -79,8 +79,8 @@ def classes(
 
 @app.command("list")
 @on_spark
-def list_letters(
-    run: Run,
+def list_dead_letters(
+    run: PipelineRun,
     queue: Queues = None,
     pattern: Patterns = None,
     dead_queue: DeadQueue = None,
@@ -91,20 +91,20 @@ def list_letters(
     limit: Limit = _SHOWN,
 ) -> None:
     """List dead letters; with --json one a line, whole. Nothing is changed."""
-    from queuey.spark.jobs import deadletter
+    from queuey.spark.jobs.deadletter import deadletter_job
 
     wanted = _wanted(queue, pattern, dead_queue, partition, since, until, error, limit)
     if run.dry_run:
         _nothing_to_try()
     rows: list[tuple[object, ...]] = []
     with run.session() as spark:
-        for letter in deadletter.each(spark, run.store, wanted, run.say):
+        for dead_letter in deadletter_job.each(spark, run.store, wanted, run.say):
             if run.json:
-                output.emit(letter)
+                output.emit(dead_letter)
                 continue
-            cause = letter.cause
-            place = letter.queue, letter.partition, letter.id
-            rows.append((*place, times.shown(cause.at), cause.attempts, cause.error, cause.text))
+            cause = dead_letter.cause
+            store_at = dead_letter.queue, dead_letter.partition, dead_letter.id
+            rows.append((*store_at, times.shown(cause.at), cause.attempts, cause.error, cause.text))
     if not run.json:
         output.table(["queue", "partition", "id", "given up", "attempts", "error", "text"], rows)
 
@@ -112,7 +112,7 @@ def list_letters(
 @app.command("redrive")
 @on_spark
 def redrive(
-    run: Run,
+    run: PipelineRun,
     queue: Queues = None,
     pattern: Patterns = None,
     dead_queue: DeadQueue = None,
@@ -133,19 +133,19 @@ def redrive(
 ) -> None:
     """Send dead letters back to the ends of the partitions that they came from, each once, and remove them.
 
-    A letter is removed after it is certain that it was sent. Interrupted, the run may be repeated by its name.
+    A dead letter is removed after it is certain that it was sent. Interrupted, the run may be repeated by its name.
     """
     from queuey.messages import MAX_TTL
-    from queuey.spark.jobs import deadletter
-    from queuey.spark.jobs.redriving import Order
+    from queuey.spark.jobs.deadletter import deadletter_job
+    from queuey.spark.jobs.deadletter.redrive import RedriveOrder
 
     wanted = _wanted(queue, pattern, dead_queue, partition, since, until, error, limit)
     seconds = None if ttl is None else int(times.length(ttl, least=1, most=MAX_TTL))
-    order = Order(run=name or f"redrive-{uuid4().hex[:12]}", wanted=wanted, ttl=seconds, dry_run=run.dry_run)
+    order = RedriveOrder(run=name or f"redrive-{uuid4().hex[:12]}", wanted=wanted, ttl=seconds, dry_run=run.dry_run)
     if not run.dry_run:
         output.note(f"If it is interrupted, go on with --run {order.run} and the same queues and filters.")
     with run.session() as spark:
-        outcome = deadletter.redrive(spark, run.store, order, run.say)
+        outcome = deadletter_job.redrive(spark, run.store, order, run.say)
     if run.json:
         output.emit({"run": order.run, "dry_run": run.dry_run, **_described(outcome)})
     else:
@@ -163,22 +163,22 @@ def _wanted(
     until: str | None,
     error: str | None,
     limit: int | None,
-) -> Wanted:
+) -> DeadLetterFilter:
     """Puts the options together.
 
     Raises:
         OptionError: Neither a queue nor a pattern is named.
     """
-    from queuey.deadletters import Choice
-    from queuey.spark.jobs.letters import Wanted
+    from queuey.deadletters import DeadLetterChoice
+    from queuey.spark.jobs.deadletter.selection import DeadLetterFilter
 
     now = time.time()
-    return Wanted(
+    return DeadLetterFilter(
         queues=tuple(queues or ()),
         patterns=tuple(patterns or ()),
         dead_queue=dead_queue,
         partitions=tuple(sorted(set(partitions or ()))),
-        choice=Choice(
+        choice=DeadLetterChoice(
             since=None if since is None else times.instant(since, now),
             until=None if until is None else times.instant(until, now),
             error=error,
@@ -191,7 +191,7 @@ def _nothing_to_try() -> None:
     output.note("Nothing is changed in any case; --dry-run means nothing here.")
 
 
-def _show_classes(found: Sorted) -> None:
+def _show_classes(found: DeadLetterClasses) -> None:
     columns = ["letters", "queue", "error", "text", "first", "last", "attempts"]
     output.table(
         columns,
@@ -204,7 +204,7 @@ def _show_classes(found: Sorted) -> None:
         for sample in one.samples:
             output.say(f"{one.queue}  {sample.partition}:{sample.id}  {one.error}: {sample.text}")
     classes = output.plural(len(found.classes), "class", "classes")
-    output.say(f"{output.plural(found.letters, 'dead letter')} in {classes}")
+    output.say(f"{output.plural(found.dead_letters, 'dead letter')} in {classes}")
 
 
 def _described(outcome: Outcome) -> dict[str, Any]:

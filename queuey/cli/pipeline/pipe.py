@@ -18,7 +18,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.pipeline import times
 from queuey.cli.pipeline.archive import Matching, Queues, selected
-from queuey.cli.pipeline.running import Run, on_spark
+from queuey.cli.pipeline.running import PipelineRun, on_spark
 
 if TYPE_CHECKING:
     from queuey.spark.jobs.pipe import Mode, Preview
@@ -73,7 +73,7 @@ Update = Annotated[
 
 @on_spark
 def pipe(
-    run: Run,
+    run: PipelineRun,
     queues: Queues = None,
     pattern: Matching = None,
     sql: Sql = None,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.25
 
 
-class Progress:
+class StageProgress:
     """A bar of the tasks of the stages that run now. A thread asks Spark's status tracker for them.
 
     Args:

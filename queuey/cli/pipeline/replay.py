@@ -9,12 +9,12 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.pipeline.archive import Matching, Queues, selected
-from queuey.cli.pipeline.running import Run, on_spark
-from queuey.client import instants
+from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.client import time_parsing
 
 if TYPE_CHECKING:
     from queuey.ids import Position
-    from queuey.spark.jobs.replay import ReplayReport
+    from queuey.spark.jobs.archive.replay import ReplayReport
 
 app = typer.Typer(add_completion=False)
 
@@ -24,7 +24,7 @@ _FORMS = "an id, seconds since 1970, ISO 8601, or relative: -1h, -2d12h"
 @app.command()
 @on_spark
 def replay(
-    run: Run,
+    run: PipelineRun,
     archive: Annotated[str, typer.Argument(help="Directory or URL of the archive.", show_default=False)],
     queues: Queues = None,
     pattern: Matching = None,
@@ -60,8 +60,8 @@ def replay(
     Messages keep their ids unless --fresh is given. Without --into they go to new queues of the old names.
     """
     from queuey.ids import FIRST, LAST
-    from queuey.spark.jobs.replay import ReplayOptions
-    from queuey.spark.jobs.replay import replay as job
+    from queuey.spark.jobs.archive.replay import ReplayOptions
+    from queuey.spark.jobs.archive.replay import replay as job
 
     now = time.time()
     options = ReplayOptions(
@@ -117,7 +117,7 @@ def _position(text: str, now: float, option: str) -> Position:
     from queuey import ids
 
     try:
-        point = instants.point(text, now)
+        point = time_parsing.point(text, now)
         ticks = ids.parse_instant(point)
         return ids.parse_position(point) if ticks is None else (ticks, ids.LOW_MIN)
     except ValueError as error:
@@ -126,6 +126,6 @@ def _position(text: str, now: float, option: str) -> Position:
 
 def _seconds(text: str) -> int:
     try:
-        return int(instants.duration(text))
+        return int(time_parsing.duration(text))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--ttl") from error

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli import output
-from queuey.cli.configured import BAD_SETTINGS, Place, be_quiet, on_store
 from queuey.cli.output import Json
+from queuey.cli.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from queuey.cli.pipeline.progress import Progress
+    from queuey.cli.pipeline.progress import StageProgress
     from queuey.spark.options import StoreOptions
 
 MASTER = "local[*,4]"
@@ -45,11 +45,11 @@ Conf = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
 
 
-class Run:
+class PipelineRun:
     """One run of a job.
 
     Args:
-        place: Where the store is.
+        store_at: Where the store is.
         named: Whose queues; None: the application of the environment, else of the profile if the store has that, else
             the only one there is.
         master: The master of Spark.
@@ -59,15 +59,22 @@ class Run:
     """
 
     def __init__(
-        self, place: Place, *, named: str | None, master: str, conf: Mapping[str, str], json: bool, dry_run: bool
+        self,
+        store_at: ConfiguredStore,
+        *,
+        named: str | None,
+        master: str,
+        conf: Mapping[str, str],
+        json: bool,
+        dry_run: bool,
     ) -> None:
-        self.place = place
+        self.store_at = store_at
         self._named = named
         self.master = master
         self.conf = conf
         self.json = json
         self.dry_run = dry_run
-        self._progress: Progress | None = None
+        self._progress: StageProgress | None = None
 
     @property
     def store(self) -> StoreOptions:
@@ -81,19 +88,19 @@ class Run:
         Raises:
             QueueyError: The store cannot be used, has no such application, or has several and none is named.
         """
-        from queuey.spark import stores
+        from queuey.spark import open_stores
 
         named = self._named or os.environ.get("QUEUEY_APP") or None
-        with self.place.open() as store:
+        with self.store_at.open() as store:
             if named is None:
                 profile = self._application_of_profile()
                 named = profile if profile is not None and store.has_application(profile) else None
-            return stores.application(store, self._store_of(named))
+            return open_stores.application(store, self._store_of(named))
 
     def _store_of(self, application: str | None) -> StoreOptions:
         from queuey.spark.options import StoreOptions
 
-        settings = tuple(sorted(self.place.given().items()))
+        settings = tuple(sorted(self.store_at.given().items()))
         return StoreOptions(settings=settings, config=None, application=application)
 
     def _application_of_profile(self) -> str | None:
@@ -101,7 +108,7 @@ class Run:
         from queuey.client.profile import default_path, read_profile
 
         try:
-            return read_profile(self.place.settings.profile or default_path()).application
+            return read_profile(self.store_at.settings.profile or default_path()).application
         except ProfileError:
             return None
 
@@ -145,9 +152,9 @@ class Run:
         if self.json or not sys.stderr.isatty():
             yield
             return
-        from queuey.cli.pipeline.progress import Progress
+        from queuey.cli.pipeline.progress import StageProgress
 
-        with Progress(spark) as shown:
+        with StageProgress(spark) as shown:
             self._progress = shown
             try:
                 yield
@@ -156,7 +163,7 @@ class Run:
 
 
 def on_spark(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command, whose first parameter is a :class:`Run`, the options that all jobs have.
+    """Gives a command, whose first parameter is a :class:`PipelineRun`, the options that all jobs have.
 
     They are: every setting of a store, ``--config``, ``--app``, ``--master``, ``--conf``, ``--json`` and
     ``--dry-run``. Before the command begins it is certain that Spark is installed and that an embedded store is there.
@@ -164,7 +171,7 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
     first, *own = inspect.signature(command, eval_str=True).parameters.values()
 
     def run(
-        place: Place,
+        store_at: ConfiguredStore,
         app: Application = None,
         master: Master = MASTER,
         conf: Conf = None,
@@ -174,13 +181,13 @@ def on_spark(command: Callable[..., None]) -> Callable[..., None]:
     ) -> None:
         pairs = dict(map(_pair, conf or []))
         require_spark()
-        place.require()
+        store_at.require()
         be_quiet()
-        started = Run(place, named=app, master=master, conf=pairs, json=json, dry_run=dry_run)
+        started = PipelineRun(store_at, named=app, master=master, conf=pairs, json=json, dry_run=dry_run)
         command(**{first.name: started}, **values)
 
-    place, *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
-    signature = inspect.Signature([place, *_by_keyword(own), *_by_keyword(shared)])
+    store_at, *shared, _ = inspect.signature(run, eval_str=True).parameters.values()
+    signature = inspect.Signature([store_at, *_by_keyword(own), *_by_keyword(shared)])
     run.__signature__ = signature  # type: ignore[attr-defined]
     run.__doc__ = command.__doc__
     return on_store(run)

@@ -9,14 +9,14 @@ import typer
 
 from queuey.cli import output
 from queuey.cli.pipeline import times
-from queuey.cli.pipeline.running import Run, on_spark
-from queuey.client import instants
+from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.client import time_parsing
 
 if TYPE_CHECKING:
-    from queuey.spark.jobs.forecast import Forecast
-    from queuey.spark.jobs.lag import LagReport
-    from queuey.spark.jobs.stats import Stats
-    from queuey.spark.jobs.tallies import Figures, Order
+    from queuey.spark.jobs.stats.lag import LagReport
+    from queuey.spark.jobs.stats.stats_job import Stats
+    from queuey.spark.jobs.stats.totals import Order, QueueFigures
+    from queuey.spark.jobs.stats.ttl_forecast import Forecast
     from queuey.spark.options import Selection
 
 app = typer.Typer(add_completion=False)
@@ -35,7 +35,7 @@ _ORDERS: dict[Order, str] = {
 @app.command()
 @on_spark
 def stats(
-    run: Run,
+    run: PipelineRun,
     queue: Annotated[list[str] | None, typer.Argument(help="Queues.", show_default="all")] = None,
     pattern: Annotated[
         str | None, typer.Option(help="Queues whose whole name this regular expression matches.")
@@ -71,8 +71,8 @@ def stats(
         _stats(run, _selection(queue, pattern), top)
 
 
-def _stats(run: Run, selection: Selection | None, top: int) -> None:
-    from queuey.spark.jobs import stats as job
+def _stats(run: PipelineRun, selection: Selection | None, top: int) -> None:
+    from queuey.spark.jobs.stats import stats_job as job
 
     options = job.StatsOptions(store=run.store, selection=selection, top=top)
     if run.dry_run:
@@ -86,7 +86,7 @@ def _stats(run: Run, selection: Selection | None, top: int) -> None:
 
 
 def _lag(
-    run: Run,
+    run: PipelineRun,
     selection: Selection | None,
     groups: tuple[str, ...],
     file: Path | None,
@@ -95,7 +95,8 @@ def _lag(
     top: int,
 ) -> None:
     from queuey.messages import MAX_TTL
-    from queuey.spark.jobs import lag, offset_files
+    from queuey.spark.jobs import offset_files
+    from queuey.spark.jobs.stats import lag
 
     given = None
     if file is not None:
@@ -143,7 +144,7 @@ def _document(found: Stats) -> dict[str, Any]:
     return {"at": found.at, **msgspec.structs.asdict(tally), "top": lists}
 
 
-def _listed(found: Stats, one: Figures) -> dict[str, Any]:
+def _listed(found: Stats, one: QueueFigures) -> dict[str, Any]:
     import msgspec
 
     recent = found.recent.get(one.queue)
@@ -173,7 +174,7 @@ def _show(found: Stats) -> None:
         output.table(columns, [_row(found, one) for one in listed])
 
 
-def _row(found: Stats, one: Figures) -> tuple[object, ...]:
+def _row(found: Stats, one: QueueFigures) -> tuple[object, ...]:
     recent = found.recent.get(one.queue)
     lately = (
         ("", "") if recent is None else (_least(recent.minute, more=recent.more), _least(recent.hour, more=recent.more))
@@ -187,8 +188,11 @@ def _show_lag(found: LagReport) -> None:
         [
             ("groups and partitions", f"{found.partitions:,} ({found.behind:,} of them behind)"),
             ("unread messages", _count(found.messages, exact=found.exact)),
-            (f"lost within {instants.length(found.within)}", _loss(found.lost, found.first)),
-            ("rates", f"measured over {instants.length(found.sample)}" if found.sample else "as if groups stood still"),
+            (f"lost within {time_parsing.length(found.within)}", _loss(found.lost, found.first)),
+            (
+                "rates",
+                f"measured over {time_parsing.length(found.sample)}" if found.sample else "as if groups stood still",
+            ),
         ]
     )
     if not found.rows:
@@ -203,7 +207,7 @@ def _show_lag(found: LagReport) -> None:
                 one.partition,
                 one.group,
                 _count(one.messages, exact=one.exact),
-                instants.length(one.seconds),
+                time_parsing.length(one.seconds),
                 "" if one.arriving is None else f"{one.arriving:.2f}",
                 "" if one.reading is None else f"{one.reading:.2f}",
                 *_foretold(one.forecast),
@@ -216,11 +220,11 @@ def _show_lag(found: LagReport) -> None:
 
 
 def _foretold(forecast: Forecast) -> tuple[str, str]:
-    return ("", "") if forecast.first is None else (f"{forecast.lost:,}", instants.length(forecast.first))
+    return ("", "") if forecast.first is None else (f"{forecast.lost:,}", time_parsing.length(forecast.first))
 
 
 def _loss(lost: int, first: float | None) -> str:
-    return "none" if first is None else f"{lost:,}, the first in {instants.length(first)}"
+    return "none" if first is None else f"{lost:,}, the first in {time_parsing.length(first)}"
 
 
 def _count(number: int, *, exact: bool) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from queuey.client import instants
+from queuey.client import time_parsing
 
 
 def instant(text: str, now: float) -> float:
@@ -18,7 +18,7 @@ def instant(text: str, now: float) -> float:
         typer.BadParameter: It is none.
     """
     try:
-        return float(instants.point(text, now))
+        return float(time_parsing.point(text, now))
     except ValueError as error:
         raise typer.BadParameter(f"{text!r} is no instant: seconds since 1970, ISO 8601, or such as -1h") from error
 
@@ -30,14 +30,16 @@ def length(text: str, *, least: float, most: float) -> float:
         typer.BadParameter: It is none, or too short or too long.
     """
     try:
-        seconds = instants.duration(text)
+        seconds = time_parsing.duration(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if not least <= seconds <= most:
-        raise typer.BadParameter(f"{text!r} is not between {instants.length(least)} and {instants.length(most)}")
+        raise typer.BadParameter(
+            f"{text!r} is not between {time_parsing.length(least)} and {time_parsing.length(most)}"
+        )
     return seconds
 
 
 def shown(at: float) -> str:
     """Returns an instant for people, in UTC."""
-    return instants.iso(at)
+    return time_parsing.iso(at)

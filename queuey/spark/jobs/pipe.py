@@ -1,10 +1,10 @@
 """The job ``pipe``: messages of queues, through SQL or a function, into a queue, each exactly once.
 
 The stream reads by positions that are kept in its checkpoint and writes at ids that are reserved for its micro-batches
-(:mod:`queuey.spark.reserved`), so a micro-batch that is done again writes the same messages at the same ids. That asks
-of the transform that it gives the same rows in the same order again. Where rows are only chosen and changed one by one,
-they come in the order of their messages. Where they are shuffled (grouped, joined, made distinct) their order is
-accidental, so each task's rows are sorted before they are written.
+(:mod:`queuey.spark.sink.exactly_once`), so a micro-batch that is done again writes the same messages at the same ids.
+That asks of the transform that it gives the same rows in the same order again. Where rows are only chosen and changed
+one by one, they come in the order of their messages. Where they are shuffled (grouped, joined, made distinct) their
+order is accidental, so each task's rows are sorted before they are written.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import msgspec
 
 from queuey.errors import QueueNotFound
 from queuey.messages import QueueSpec
-from queuey.spark import stores
+from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.failures import explain
-from queuey.spark.jobs import scans
+from queuey.spark.jobs.archive import find_buckets
 from queuey.spark.options import LEAD, Pattern, Selection, StoreOptions, Subscribe
-from queuey.spark.rows import layout_of
+from queuey.spark.sink.arrow_rows import layout_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -203,7 +203,7 @@ def load(name: str) -> Callable[[DataFrame], DataFrame]:
 
 
 def _source(store: StoreOptions, selection: Selection) -> dict[str, str]:
-    return _store(store) | scans.choice_of(selection)
+    return _store(store) | find_buckets.choice_of(selection)
 
 
 def _store(store: StoreOptions) -> dict[str, str]:
@@ -296,7 +296,7 @@ def _check_queues(pipe: Pipe) -> int:
     Raises:
         QueueNotFound: One is not there.
     """
-    found = stores.selected(pipe.store, pipe.source)
+    found = open_stores.selected(pipe.store, pipe.source)
     return max((queue.partitions for queue in found), default=1)
 
 
@@ -310,17 +310,17 @@ def _prepare_target(pipe: Pipe, partitions: int) -> None:
     """
     if pipe.target is None:
         return
-    store = stores.opened(pipe.store)
+    store = open_stores.opened(pipe.store)
     try:
-        stores.queue(store, pipe.store, pipe.target)
+        open_stores.queue(store, pipe.store, pipe.target)
         wanted = pipe.partitions
     except QueueNotFound:
         if not pipe.create:
             raise
-        stores.check_name(pipe.target)
+        open_stores.check_name(pipe.target)
         wanted = pipe.partitions or partitions
     if pipe.create:
-        application = stores.application(store, pipe.store)
+        application = open_stores.application(store, pipe.store)
         store.create_queue(application, pipe.target, QueueSpec(partitions=wanted))
 
 

@@ -28,9 +28,9 @@ Batches = Iterator[pa.RecordBatch]
 
 FORMAT = "queuey_tasks"
 KINDS = {
-    "measures": "queuey.spark.jobs.stats:rows",
-    "digests": "queuey.spark.jobs.digests:rows",
-    "units": "queuey.spark.jobs.scans:rows",
+    "measures": "queuey.spark.jobs.stats.stats_job:rows",
+    "digests": "queuey.spark.jobs.audit.body_hashes:rows",
+    "units": "queuey.spark.jobs.archive.find_buckets:rows",
 }
 """Where the work of a kind is: a function of store and payload that gives record batches."""
 _registered: WeakSet[SparkSession] = WeakSet()

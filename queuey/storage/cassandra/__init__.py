@@ -40,7 +40,7 @@ from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.clock_check import ClockCheck, Watch
+from queuey.storage.cassandra.ids.clock_check import ClockCheck, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
@@ -48,7 +48,7 @@ from queuey.storage.cassandra.read import bucket_index
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.write.writer import Writer
+from queuey.storage.cassandra.write.writer import MessageWriter
 from queuey.storage.deadlines import Deadline, bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
@@ -66,13 +66,13 @@ PREPARED = (
     *message_codec.UP,
     *message_codec.DOWN,
     queue_cache.FIND,
-    bucket_index.FLOOR,
+    bucket_index.SET_LOW_WATERMARK,
 )
 """What is sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
 
-_BEAT = Statement("INSERT INTO heartbeats (process, at) VALUES (?, ?) USING TIMESTAMP ?")
+_BEAT = Statement("INSERT INTO heartbeats (process, seen_at) VALUES (?, ?) USING TIMESTAMP ?")
 """Several checks at once share a row: of their writes the one with the latest time stays, whichever comes last."""
-_BEATS = Statement("SELECT at FROM heartbeats WHERE process = ?")
+_BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 
 
 @bounded
@@ -104,9 +104,9 @@ class CassandraStore(
         self._stamps = Stamps(clock, options.clock_difference)
         self._levels = ConsistencyLevels(options, self._driver.replication)
         self._clock_check = ClockCheck(clock, options.clock_difference)
-        self._watch = Watch(self._driver, clock, self._clock_check, options.heartbeat)
+        self._watch = ClockWatch(self._driver, clock, self._clock_check, options.heartbeat)
         self._pool = ThreadPoolExecutor(POOL, thread_name_prefix="queuey-store")
-        self._writer = Writer(
+        self._writer = MessageWriter(
             self._driver,
             options,
             clock,

@@ -1,13 +1,13 @@
-"""Where a message lies: retention classes, bucket levels, and which buckets a range of ids is to be looked for in.
+"""Where a message lies: retention classes, bucket widths, and which buckets a range of ids is to be looked for in.
 
 A **class** is a table; the smallest one that covers a message's lifetime holds it, so that whole files expire at once.
-A **bucket** is a Cassandra partition of one queue partition: a level and a number. Level 0 is as wide as the class, so
-a queue with few messages has its live ones in the present bucket and the one before. Levels 1 to 4 are narrow, for
-partitions that get many messages. Levels 5 to 7 hold messages written under given ids (``put``, bulk loads): all other
-buckets only ever grow at ids that no reader's horizon has passed.
+A **bucket** is a Cassandra partition of one queue partition: a width and a number. Width index 0 is as wide as the
+class, so a queue with few messages has its live ones in the present bucket and the one before. Width index 1 to 4 are
+narrow, for partitions that get many messages. Width index 5 to 7 hold messages written under given ids (``put``, bulk
+loads): all other buckets only ever grow at ids that no reader's horizon has passed.
 
-A **bucket** is class and bucket. Level 0 of a queue's own class is looked at without being told; every other bucket is
-recorded in ``bucket index`` before a message is written to it.
+A **bucket** is class and bucket. Width index 0 of a queue's own class is looked at without being told; every other
+bucket is recorded in ``bucket index`` before a message is written to it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ CLASSES = (6 * HOUR, 4 * DAY, 32 * DAY, 400 * DAY)
 NAMES = ("6h", "4d", "32d", "400d")
 """What the tables are called: ``messages_6h`` and so on."""
 
-HOME = 0
+HOME_WIDTH = 0
 NARROWEST = 4
 PUT = 5
 LOAD = 6
 DENSE_LOAD = 7
-LEVELS = range(8)
+WIDTHS = range(8)
 _SECONDS = (0, 6 * HOUR, 15 * 60, 60, 5, 0, 15 * 60, 5)
-"""Widths of the levels; 0: that of the class."""
+"""Widths of the bucket widths; 0: that of the class."""
 
 
 class Bucket(NamedTuple):
@@ -45,7 +45,7 @@ class Bucket(NamedTuple):
     bucket: int
 
     @property
-    def level(self) -> int:
+    def width_index(self) -> int:
         """Its level, 0 to 7."""
         return self.bucket & 7
 
@@ -78,38 +78,39 @@ def class_of(seconds: float) -> int:
     return len(CLASSES) - 1
 
 
-def width(kind: int, level: int) -> int:
+def width(kind: int, width_index: int) -> int:
     """Returns the width of a bucket in ticks."""
-    return (_SECONDS[level] or CLASSES[kind]) * TICKS_PER_SECOND
+    return (_SECONDS[width_index] or CLASSES[kind]) * TICKS_PER_SECOND
 
 
-def bucket_of(ticks: int, kind: int, level: int) -> Bucket:
-    """Returns the bucket of an id time at a level."""
-    return Bucket(kind, (ticks // width(kind, level)) << 3 | level)
+def bucket_of(ticks: int, kind: int, width_index: int) -> Bucket:
+    """Returns the bucket of an id time at a width."""
+    return Bucket(kind, (ticks // width(kind, width_index)) << 3 | width_index)
 
 
-def narrower(kind: int, level: int) -> int:
-    """Returns the next narrower level, or the same if there is none."""
-    if level >= NARROWEST:
-        return level
-    following = level + 1
-    return following if width(kind, following) < width(kind, level) else following + 1
+def narrower(kind: int, width_index: int) -> int:
+    """Returns the next narrower width, or the same if there is none."""
+    if width_index >= NARROWEST:
+        return width_index
+    following = width_index + 1
+    return following if width(kind, following) < width(kind, width_index) else following + 1
 
 
-def wider(kind: int, level: int) -> int:
-    """Returns the next wider level, or the same if there is none.
+def wider(kind: int, width_index: int) -> int:
+    """Returns the next wider width, or the same if there is none.
 
-    Level 1 is as wide as the class of 6 h itself, so that class has no use for it.
+    Width index 1 is as wide as the class of 6 h itself, so that class has no use for it.
     """
-    previous = max(HOME, level - 1)
-    return previous if width(kind, previous) < width(kind, HOME) else HOME
+    previous = max(HOME_WIDTH, width_index - 1)
+    return previous if width(kind, previous) < width(kind, HOME_WIDTH) else HOME_WIDTH
 
 
 def own_buckets(kind: int, lower: int, upper: int) -> list[Bucket]:
-    """Returns the buckets of level 0 of a class that hold ids in ``[lower, upper)`` (ticks), in time order."""
-    size = width(kind, HOME)
+    """Returns the buckets of width index 0 of a class that hold ids in ``[lower, upper)`` (ticks), in time order."""
+    size = width(kind, HOME_WIDTH)
     return [
-        Bucket(kind, index << 3 | HOME) for index in range(max(0, lower) // size, (max(lower, upper - 1)) // size + 1)
+        Bucket(kind, index << 3 | HOME_WIDTH)
+        for index in range(max(0, lower) // size, (max(lower, upper - 1)) // size + 1)
     ]
 
 
@@ -121,36 +122,43 @@ def longest_ttl(now: int) -> int:
     return max(1, _LAST_SECOND - (now - EPOCH_TICKS) // TICKS_PER_SECOND)
 
 
-def is_recorded(place: Bucket, home: int) -> bool:
+def is_recorded(time_bucket: Bucket, home_class: int) -> bool:
     """Tells whether a bucket has to be in ``bucket index`` before it is written to."""
-    return place.kind != home or place.level != HOME
+    return time_bucket.kind != home_class or time_bucket.width_index != HOME_WIDTH
 
 
-class Recorded:
+class RecordedBuckets:
     """Places by start, so that a few of very many are found without a look at the others.
 
     Args:
         buckets: In any order.
     """
 
-    __slots__ = ("_narrow", "_wide", "places")
+    __slots__ = ("_narrow", "_wide", "time_buckets")
 
-    def __init__(self, places: Iterable[Bucket]) -> None:
-        self.places = tuple(places)
-        self._wide = [place for place in self.places if place.wide]
+    def __init__(self, time_buckets: Iterable[Bucket]) -> None:
+        self.time_buckets = tuple(time_buckets)
+        self._wide = [time_bucket for time_bucket in self.time_buckets if time_bucket.wide]
         # Of one class and level they do not overlap, so their ends ascend as their starts do.
         self._narrow: list[tuple[int, list[int], list[Bucket]]] = []
-        narrow = sorted((place for place in self.places if not place.wide), key=lambda place: (place.kind, place.start))
-        for kind, level in sorted({(place.kind, place.level) for place in narrow}):
-            row = [place for place in narrow if (place.kind, place.level) == (kind, level)]
-            self._narrow.append((width(kind, level), [place.start for place in row], row))
+        narrow = sorted(
+            (time_bucket for time_bucket in self.time_buckets if not time_bucket.wide),
+            key=lambda time_bucket: (time_bucket.kind, time_bucket.start),
+        )
+        for kind, width_index in sorted({(time_bucket.kind, time_bucket.width_index) for time_bucket in narrow}):
+            row = [
+                time_bucket
+                for time_bucket in narrow
+                if (time_bucket.kind, time_bucket.width_index) == (kind, width_index)
+            ]
+            self._narrow.append((width(kind, width_index), [time_bucket.start for time_bucket in row], row))
 
     def overlapping(self, lower: int, upper: int) -> list[Bucket]:
         """Returns those that may hold ids in ``[lower, upper)`` (ticks), by start, wider ones first."""
-        found = [place for place in self._wide if place.start < upper and place.end > lower]
+        found = [time_bucket for time_bucket in self._wide if time_bucket.start < upper and time_bucket.end > lower]
         for size, starts, row in self._narrow:
             found += row[bisect_right(starts, lower - size) : bisect_left(starts, upper)]
-        found.sort(key=lambda place: (place.start, -place.end))
+        found.sort(key=lambda time_bucket: (time_bucket.start, -time_bucket.end))
         return found
 
     def nearest(
@@ -169,7 +177,7 @@ class Recorded:
             The buckets in any order, and how far they are complete: the tick at which the first one that was left out
             starts (descending: ends); None: none was left out.
         """
-        wide = [place for place in self._wide if place.start < upper and place.end > lower]
+        wide = [time_bucket for time_bucket in self._wide if time_bucket.start < upper and time_bucket.end > lower]
         found: list[Bucket] = []
         for size, starts, row in self._narrow:
             lowest = max(lower, alive[row[0].kind]) if row[0].minted else lower
@@ -179,6 +187,6 @@ class Recorded:
             found += row[low:high]
         if len(found) <= most:
             return wide + found, None
-        found.sort(key=lambda place: -place.end if descending else place.start)
+        found.sort(key=lambda time_bucket: -time_bucket.end if descending else time_bucket.start)
         left = found[most]
         return wide + found[:most], left.end if descending else left.start

@@ -79,7 +79,7 @@ class ConsistencyLevels:
     def concludes(self, queue: Queue) -> bool:
         """Tells whether emptiness that a read of a queue finds may be remembered, stored or trusted.
 
-        Everything that is derived from seeing nothing goes through here: floors and vacancies.
+        Everything that is derived from seeing nothing goes through here: low watermarks and vacancies.
         """
         level = self.of(queue)
         if not level.safe:

@@ -26,22 +26,24 @@ _unpack_id = struct.Struct(">IHHq").unpack
 
 INSERT = tuple(
     Statement(
-        f"INSERT INTO messages_{name} (qid, part, bucket, id, body, expires, meta) "
+        f"INSERT INTO messages_{name} (qid, partition, bucket, id, body, expires, meta) "
         "VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
     )
     for name in NAMES
 )
 DELETE = tuple(
-    Statement(f"DELETE FROM messages_{name} USING TIMESTAMP ? WHERE qid = ? AND part = ? AND bucket = ? AND id = ?")
+    Statement(
+        f"DELETE FROM messages_{name} USING TIMESTAMP ? WHERE qid = ? AND partition = ? AND bucket = ? AND id = ?"
+    )
     for name in NAMES
 )
 COLUMNS = 4
 _COLUMNS = "timeuuid_as_blob(id), body, expires, meta"
 FETCH = tuple(
-    Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ? AND id = ?")
+    Statement(f"SELECT {_COLUMNS} FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ? AND id = ?")
     for name in NAMES
 )
-_RANGE = "WHERE qid = ? AND part = ? AND bucket = ? AND id >= ? AND id <= ?"
+_RANGE = "WHERE qid = ? AND partition = ? AND bucket = ? AND id >= ? AND id <= ?"
 UP = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} LIMIT ?") for name in NAMES)
 DOWN = tuple(Statement(f"SELECT {_COLUMNS} FROM messages_{name} {_RANGE} ORDER BY id DESC LIMIT ?") for name in NAMES)
 IDS_UP = tuple(

@@ -18,15 +18,15 @@ from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ticks
-from queuey.storage.cassandra.ids.clock_check import Watch
+from queuey.storage.cassandra.ids.clock_check import ClockWatch
 from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read import counting, reading
 from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Known
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
-from queuey.storage.cassandra.read.reading import Extent, Source
+from queuey.storage.cassandra.read.reading import BucketSource, Extent
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
-from queuey.storage.cassandra.write.writer import Writer
+from queuey.storage.cassandra.write.writer import MessageWriter
 from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
 
@@ -39,7 +39,7 @@ POLL = 0.25
 LOOKED_AT = 64
 """Narrow buckets that a page may lie in at most; one that is not full after them says that there is more."""
 
-_Places = Sequence[tuple[int, Position]]
+_Locations = Sequence[tuple[int, Position]]
 
 
 class CassandraMessages(Scanning):
@@ -53,8 +53,8 @@ class CassandraMessages(Scanning):
     _rows: QueueCache
     _bucket_index: BucketIndex
     _empty_ranges: EmptyRanges
-    _watch: Watch
-    _writer: Writer
+    _watch: ClockWatch
+    _writer: MessageWriter
     _closing: threading.Event
     _levels: ConsistencyLevels
     _deadline: Deadline
@@ -96,49 +96,49 @@ class CassandraMessages(Scanning):
         """See the contract."""
         return self._writer.begin(queue, items_of.checked(queue, items), done, after).withdraw
 
-    def put(self, queue: Queue, places: _Places, item: NewMessage) -> None:
+    def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
         """See the contract. Each id by itself: after an error some may be written, and outcome is then ``unknown``."""
-        for partition, _ in places:
+        for partition, _ in locations:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
-        if not places:
+        if not locations:
             return
         self._watch.require()
         row = self._rows.current(queue)
-        if item.ttl > row.reach and bucketing.class_of(item.ttl) <= row.home:
+        if item.ttl > row.longest_ttl and bucketing.class_of(item.ttl) <= row.home_class:
             with self._deadline.preparing():
-                row = self._rows.raise_reach(row, item.ttl)
+                row = self._rows.raise_longest_ttl(row, item.ttl)
         level = self._levels.of(row.queue)
         now = self._clock.now()
         targets = [
-            (partition, position, _bucket_to_put(row, position, item.ttl, now)) for partition, position in places
+            (partition, position, _bucket_to_put(row, position, item.ttl, now)) for partition, position in locations
         ]
         by_partition: dict[int, list[Bucket]] = {}
-        for partition, _, place in targets:
-            if bucketing.is_recorded(place, row.home):
-                by_partition.setdefault(partition, []).append(place)
+        for partition, _, time_bucket in targets:
+            if bucketing.is_recorded(time_bucket, row.home_class):
+                by_partition.setdefault(partition, []).append(time_bucket)
         for partition, wanted in by_partition.items():
             with self._deadline.preparing():
                 self._bucket_index.record(row.queue.qid, partition, wanted, consistency=level.writes)
-        candidates = self._candidates(row, places, level)
+        candidates = self._candidates(row, locations, level)
         body, meta = message_codec.encode(item.body, item.meta)
         qid, longest = row.queue.qid, bucketing.longest_ttl(now)
         inserts: list[tuple[Statement, Sequence[Any]]] = []
         deletes: list[tuple[Statement, Sequence[Any]]] = []
-        for (partition, position, place), others in zip(targets, candidates, strict=True):
+        for (partition, position, time_bucket), others in zip(targets, candidates, strict=True):
             self._generator.avoid(position[1])
             stamp = self._stamps.above(position[0])
             lives = item.ttl + math.ceil(max(0, position[0] - now) / TICKS_PER_SECOND) + TTL_MARGIN
             expires = max(now, position[0]) + item.ttl * TICKS_PER_SECOND
-            key = (qid, partition, place.bucket, message_codec.uuid_of(position))
+            key = (qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
             column = meta if isinstance(meta, bytes) else None  # Nothing must be left of a message that was there.
             inserts.append(
-                (message_codec.INSERT[place.kind], (*key, body, expires, column, stamp, min(lives, longest)))
+                (message_codec.INSERT[time_bucket.kind], (*key, body, expires, column, stamp, min(lives, longest)))
             )
             deletes += [
                 (message_codec.DELETE[other.kind], (stamp, qid, partition, other.bucket, key[3]))
                 for other in others
-                if other != place
+                if other != time_bucket
             ]
         self._driver.run_all(inserts, consistency=level.writes, most=max(1, PUT_BYTES // max(1, len(body))))
         try:
@@ -147,9 +147,9 @@ class CassandraMessages(Scanning):
         except StoreUnavailable as error:
             raise InDoubt(f"written, but what was there before may be there as well: {error}") from error
 
-    def delete(self, queue: Queue, places: Iterable[tuple[int, Position]]) -> int:
+    def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         """See the contract. Cassandra does not say what was there: returns the number of ids."""
-        wanted = [place for place in places if 0 < place[0] <= queue.partitions]
+        wanted = [time_bucket for time_bucket in locations if 0 < time_bucket[0] <= queue.partitions]
         self._watch.require()
         row = self._rows.current(queue)
         if not wanted:
@@ -159,19 +159,19 @@ class CassandraMessages(Scanning):
         for (partition, position), places_of_it in zip(wanted, self._candidates(row, wanted, level), strict=True):
             stamp, value = self._stamps.above(position[0]), message_codec.uuid_of(position)
             calls += [
-                (message_codec.DELETE[place.kind], (stamp, row.queue.qid, partition, place.bucket, value))
-                for place in places_of_it
+                (message_codec.DELETE[time_bucket.kind], (stamp, row.queue.qid, partition, time_bucket.bucket, value))
+                for time_bucket in places_of_it
             ]
         self._driver.run_all(calls, consistency=level.writes)
         return len(wanted)
 
     # Reading
 
-    def fetch(self, queue: Queue, places: _Places) -> list[Message]:
+    def fetch(self, queue: Queue, locations: _Locations) -> list[Message]:
         """See the contract."""
         self._watch.require()
         row = self._rows.current(queue)
-        wanted = [place for place in places if 0 < place[0] <= row.queue.partitions]
+        wanted = [time_bucket for time_bucket in locations if 0 < time_bucket[0] <= row.queue.partitions]
         if not wanted:
             return []
         level = self._levels.of(row.queue)
@@ -180,9 +180,9 @@ class CassandraMessages(Scanning):
         calls: list[tuple[Statement, Sequence[Any]]] = []
         owners: list[int] = []
         for number, (partition, position) in enumerate(wanted):
-            for place in candidates[number]:
-                key = (row.queue.qid, partition, place.bucket, message_codec.uuid_of(position))
-                calls.append((message_codec.FETCH[place.kind], key))
+            for time_bucket in candidates[number]:
+                key = (row.queue.qid, partition, time_bucket.bucket, message_codec.uuid_of(position))
+                calls.append((message_codec.FETCH[time_bucket.kind], key))
                 owners.append(number)
         found: dict[int, Message] = {}
         answers = self._driver.run_all(calls, consistency=level.reads)
@@ -222,7 +222,7 @@ class CassandraMessages(Scanning):
         found = reading.run(self._driver, readers, keys, level.reads, note=self._noting(queue, now), room=room)
         gathered = dict(zip(there, found, strict=True))
         for number, known in zip(there, looks, strict=True):
-            self._note_floor(row, known, slices[number], gathered[number], now)
+            self._note_low_watermark(row, known, slices[number], gathered[number], now)
         pages = []
         for number, part in enumerate(slices):
             if number in gathered:
@@ -256,7 +256,7 @@ class CassandraMessages(Scanning):
             if gathered is None:
                 done(None, error)
                 return
-            self._note_floor(row, known, part, gathered, now)
+            self._note_low_watermark(row, known, part, gathered, now)
             done(reading.page_of(part, extent, gathered, horizon), None)
 
         reader = self._reader(part, extent, now, reading.room_for([part], self._options.longest_body))
@@ -285,7 +285,7 @@ class CassandraMessages(Scanning):
 
     def _looks(self, row: Row, wanted: Sequence[tuple[Slice, Position]], level: InForce, since: float) -> list[Known]:
         """Returns what is recorded of the buckets of slices, from memory where that is recent enough."""
-        qid, floors = row.queue.qid, self._levels.concludes(row.queue)
+        qid, low_watermarks = row.queue.qid, self._levels.concludes(row.queue)
         found: list[Known | None] = [
             self._bucket_index.cached(
                 qid, part.partition, part.lower[0], upper[0], since=since, descending=part.descending
@@ -297,7 +297,9 @@ class CassandraMessages(Scanning):
             asked = [
                 (qid, wanted[n][0].partition, wanted[n][1][0] if descending else wanted[n][0].lower[0]) for n in missing
             ]
-            looks = self._bucket_index.look(asked, consistency=level.reads, floors=floors, descending=descending)
+            looks = self._bucket_index.look(
+                asked, consistency=level.reads, low_watermarks=low_watermarks, descending=descending
+            )
             for number, known in zip(missing, looks, strict=True):
                 found[number] = known
         return [known for known in found if known is not None]
@@ -314,7 +316,7 @@ class CassandraMessages(Scanning):
             lower = max(lower, (known.low, LOW_MIN))
         else:
             bounded = min(upper, (known.high, LOW_MIN))
-        alive = _alive_from(row, known.floor or ids.FIRST, now)
+        alive = _alive_from(row, known.low_watermark or ids.FIRST, now)
         found, end = known.recorded.nearest(
             lower[0],
             bounded[0] + 1,
@@ -328,60 +330,62 @@ class CassandraMessages(Scanning):
             )
         key = (row.queue.qid, part.partition)
         sources = [
-            self._empty_ranges.shorten(key, Source(place, _lowest(place, alive)), lower)
-            for place in (*self._own(row, lower[0], bounded[0] + 1, now), *found)
+            self._empty_ranges.shorten(key, BucketSource(time_bucket, _lowest(time_bucket, alive)), lower)
+            for time_bucket in (*self._own(row, lower[0], bounded[0] + 1, now), *found)
         ]
         return Extent(sources, lower, bounded, complete=bounded == upper and lower == part.lower)
 
     def _own(self, row: Row, lower: int, upper: int, now: int) -> list[Bucket]:
         """Returns the buckets that are looked at without being recorded."""
-        ahead = CLASSES[row.home] * TICKS_PER_SECOND
-        low, high = max(lower, now - row.reach * TICKS_PER_SECOND), min(upper, now + ahead + 1)
-        return bucketing.own_buckets(row.home, low, high) if low < high else []
+        ahead = CLASSES[row.home_class] * TICKS_PER_SECOND
+        low, high = max(lower, now - row.longest_ttl * TICKS_PER_SECOND), min(upper, now + ahead + 1)
+        return bucketing.own_buckets(row.home_class, low, high) if low < high else []
 
-    def _note_floor(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
+    def _note_low_watermark(self, row: Row, known: Known, part: Slice, gathered: reading.Gathered, now: int) -> None:
         """Remembers, for everybody, where live messages begin, if this read came from below that."""
         below = self._levels.empty_below(row.queue, now)
         if below is None:
             return
         oldest = (now - CLASSES[-1] * TICKS_PER_SECOND, LOW_MIN)
-        if part.descending or not part.delayed or part.lower > max(known.floor or ids.FIRST, oldest):
+        if part.descending or not part.delayed or part.lower > max(known.low_watermark or ids.FIRST, oldest):
             return
         first = gathered.messages[0].position if gathered.messages else gathered.end
-        floor = min(first, below)
-        self._bucket_index.raise_floor(
+        low_watermark = min(first, below)
+        self._bucket_index.raise_low_watermark(
             (row.queue.qid, part.partition),
             known,
-            floor,
-            lifetime=CLASSES[row.home] + MARGIN,
+            low_watermark,
+            lifetime=CLASSES[row.home_class] + MARGIN,
             consistency=self._levels.of(row.queue).writes,
         )
 
     # By id
 
-    def _candidates(self, row: Row, wanted: _Places, level: InForce) -> list[list[Bucket]]:
+    def _candidates(self, row: Row, wanted: _Locations, level: InForce) -> list[list[Bucket]]:
         """Returns the buckets that may hold each of some ids; of given ids first, the narrower before the wider.
 
         Looks them up afresh: whoever names an id knows of its message already.
         """
         found = []
         for known, (_, (at, _)) in zip(self._look(row, wanted, level), wanted, strict=True):
-            own = bucketing.bucket_of(at, row.home, bucketing.HOME)
-            recorded = [place for place in known.recorded.overlapping(at, at + 1) if place != own]
-            recorded.sort(key=lambda place: (place.minted, place.end - place.start, -place.kind))
+            own = bucketing.bucket_of(at, row.home_class, bucketing.HOME_WIDTH)
+            recorded = [time_bucket for time_bucket in known.recorded.overlapping(at, at + 1) if time_bucket != own]
+            recorded.sort(
+                key=lambda time_bucket: (time_bucket.minted, time_bucket.end - time_bucket.start, -time_bucket.kind)
+            )
             found.append([*recorded, own])
         return found
 
-    def _look(self, row: Row, wanted: _Places, level: InForce) -> list[Known]:
+    def _look(self, row: Row, wanted: _Locations, level: InForce) -> list[Known]:
         """Returns a look for each of some ids that reaches it; one may serve many."""
         found: dict[tuple[int, int], Known] = {}
         left: dict[int, list[int]] = {}
-        floors = self._levels.concludes(row.queue)
+        low_watermarks = self._levels.concludes(row.queue)
         for partition, at in sorted({(partition, position[0]) for partition, position in wanted}):
             left.setdefault(partition, []).append(at)
         while left:
             asked = [(row.queue.qid, partition, times[0]) for partition, times in left.items()]
-            found_now = self._bucket_index.look(asked, consistency=level.reads, floors=floors)
+            found_now = self._bucket_index.look(asked, consistency=level.reads, low_watermarks=low_watermarks)
             looks = dict(zip(left, found_now, strict=True))
             for partition, known in looks.items():
                 found.update(((partition, at), known) for at in left[partition] if at < known.high)
@@ -426,12 +430,14 @@ class CassandraMessages(Scanning):
 
     def _count(self, row: Row, wanted: Sequence[tuple[int, Position, Position]], now: int) -> list[counting.Tally]:
         """Counts what lies between positions of partitions."""
-        reads, floors = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
+        reads, low_watermarks = self._levels.of(row.queue).reads, self._levels.concludes(row.queue)
         found = []
         for number, lower, upper in wanted:
             key = (row.queue.qid, number)
-            [up] = self._bucket_index.look([(*key, lower[0])], consistency=reads, floors=floors)
-            [down] = self._bucket_index.look([(*key, upper[0])], consistency=reads, floors=floors, descending=True)
+            [up] = self._bucket_index.look([(*key, lower[0])], consistency=reads, low_watermarks=low_watermarks)
+            [down] = self._bucket_index.look(
+                [(*key, upper[0])], consistency=reads, low_watermarks=low_watermarks, descending=True
+            )
             extents = (
                 self._extent(row, up, Slice(number, lower, upper), upper, now),
                 self._extent(row, down, Slice(number, lower, upper, descending=True), upper, now),
@@ -460,23 +466,24 @@ class CassandraMessages(Scanning):
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:
     """Returns where a message with a given id goes: apart from minted ones.
 
-    Also if its time is still to come: the write may take so long that floors have passed the id when it is made.
+    Also if its time is still to come: the write may take so long that low watermarks have passed the id when it is
+        made.
     """
     at = position[0]
-    kind = max(row.home, bucketing.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
+    kind = max(row.home_class, bucketing.class_of(ttl + max(0, at - now) / TICKS_PER_SECOND))
     return bucketing.bucket_of(at, kind, bucketing.PUT)
 
 
-def _alive_from(row: Row, floor: Position, now: int) -> list[Position]:
+def _alive_from(row: Row, low_watermark: Position, now: int) -> list[Position]:
     """Returns by class the position below which nothing is alive that was written under a new id."""
-    longest = [row.reach if kind == row.home else seconds for kind, seconds in enumerate(CLASSES)]
-    return [max(floor, (now - seconds * TICKS_PER_SECOND, LOW_MIN)) for seconds in longest]
+    longest = [row.longest_ttl if kind == row.home_class else seconds for kind, seconds in enumerate(CLASSES)]
+    return [max(low_watermark, (now - seconds * TICKS_PER_SECOND, LOW_MIN)) for seconds in longest]
 
 
-def _lowest(place: Bucket, alive: Sequence[Position]) -> Position:
+def _lowest(time_bucket: Bucket, alive: Sequence[Position]) -> Position:
     """Returns the position below which nothing in a bucket is alive.
 
     What was given its id may have been written just now, however old the id is.
     """
-    start = (place.start, LOW_MIN)
-    return max(start, alive[place.kind]) if place.minted else start
+    start = (time_bucket.start, LOW_MIN)
+    return max(start, alive[time_bucket.kind]) if time_bucket.minted else start

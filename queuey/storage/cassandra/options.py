@@ -138,7 +138,7 @@ def _check_level(name: str, level: Level, difference: float, row_age: float) -> 
 
 
 @dataclass(frozen=True)
-class Target:
+class DataCentreTarget:
     """Where a Cassandra store is: the nodes to ask first, their port, and the keyspace."""
 
     hosts: tuple[str, ...]
@@ -152,7 +152,7 @@ class Target:
         return f"cassandra://{hosts}{'' if self.port == DEFAULT_PORT else f':{self.port}'}/{self.keyspace}"
 
 
-def parse_url(text: str) -> Target:
+def parse_url(text: str) -> DataCentreTarget:
     """Reads ``cassandra://host1,host2:9042/keyspace``; all hosts share one port.
 
     Raises:
@@ -176,7 +176,7 @@ def parse_url(text: str) -> Target:
         raise SettingsError(
             f"{keyspace!r} is no keyspace: a letter, then up to 47 letters, digits and underscores are."
         )
-    return Target(tuple(hosts), keyspace.lower(), ports.pop() if ports else DEFAULT_PORT)
+    return DataCentreTarget(tuple(hosts), keyspace.lower(), ports.pop() if ports else DEFAULT_PORT)
 
 
 def _host_and_port(text: str) -> tuple[str, int | None]:

@@ -15,15 +15,15 @@ from queuey.storage import Store
 from queuey.storage.deadlines import Deadline, bounded
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite import schema
-from queuey.storage.sqlite.applications import SqliteApplications
-from queuey.storage.sqlite.bulk import SqliteBulk
-from queuey.storage.sqlite.catalogue import SqliteCatalogue
+from queuey.storage.sqlite.catalogue.applications import SqliteApplications
+from queuey.storage.sqlite.catalogue.ledger import SqliteLedger
+from queuey.storage.sqlite.catalogue.offsets import SqliteOffsets
+from queuey.storage.sqlite.catalogue.queues import SqliteCatalogue
 from queuey.storage.sqlite.database import Database
-from queuey.storage.sqlite.ledger import SqliteLedger
-from queuey.storage.sqlite.offsets import SqliteOffsets
 from queuey.storage.sqlite.options import SqliteOptions
-from queuey.storage.sqlite.sweep import Sweep
-from queuey.storage.sqlite.transaction import Transaction
+from queuey.storage.sqlite.read.bulk import SqliteBulk
+from queuey.storage.sqlite.write.sweep import Sweep
+from queuey.storage.sqlite.write.transaction import Transaction
 
 __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 

@@ -14,11 +14,11 @@ from queuey.errors import StoreBusy, StoreFull, StoreUnavailable
 from queuey.messages import Queue
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
-from queuey.storage.sqlite import rows, schema
+from queuey.storage.sqlite import row_codec, schema
 from queuey.storage.sqlite.connection import Connection, Readers
 from queuey.storage.sqlite.options import SqliteOptions
-from queuey.storage.sqlite.transaction import Transaction
-from queuey.storage.sqlite.writer import Writer
+from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.write.writer import SqliteWriter
 
 LEAST_ROOM = 2 << 20
 """Bytes that must be free on the disk for the store to call itself well."""
@@ -26,10 +26,10 @@ LOG_BYTES = 2 << 20
 """Bytes of bodies after which the log is worth copying: an eighth of those at which a commit would do it."""
 
 
-class QueueCache:
+class SqliteQueueCache:
     """The rows of recently used queues; bounded, the oldest entry leaves first.
 
-    Entries may be behind other processes' changes: whoever acts on one verifies it (see :func:`rows.verify`).
+    Entries may be behind other processes' changes: whoever acts on one verifies it (see :func:`row_codec.verify`).
     """
 
     def __init__(self, size: int) -> None:
@@ -75,8 +75,8 @@ class Database:
         self.path = directory / driver.FILE
         self.options = options
         self.clock = options.clock
-        self.queues = QueueCache(options.cached_queues)
-        self._watches: weakref.WeakSet[Watch] = weakref.WeakSet()
+        self.queues = SqliteQueueCache(options.cached_queues)
+        self._watches: weakref.WeakSet[CatalogueWatch] = weakref.WeakSet()
         self._watches_lock = threading.Lock()
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -99,11 +99,11 @@ class Database:
         """Set whenever the writer has written another ``LOG_BYTES``."""
         self._announced = 0
         self.readers = Readers(self.path, options, deadline)
-        self.writer = Writer(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
+        self.writer = SqliteWriter(self.path, options, deadline, ids.random_low(), self.verify_place, self._committed)
 
     def read_catalogue(self, connection: Connection) -> int:
         """Returns the version of the catalogue."""
-        row: Any = connection.execute(rows.CATALOGUE).fetchone()
+        row: Any = connection.execute(row_codec.CATALOGUE).fetchone()
         self.catalogue = row[0]
         return self.catalogue
 
@@ -114,7 +114,7 @@ class Database:
             QueueChanged: It is not.
         """
         if queue.version != self.read_catalogue(connection):
-            rows.verify(connection, queue)
+            row_codec.verify(connection, queue)
 
     def read_clock(self, connection: Connection, *, wait: bool = True) -> tuple[int, int]:
         """Returns the highest tick that is certainly readable, and the version of the catalogue.
@@ -126,7 +126,7 @@ class Database:
         Raises:
             StoreBusy: The clock has to be moved on, and ``wait`` is false.
         """
-        row: Any = connection.execute(rows.CLOCK).fetchone()
+        row: Any = connection.execute(row_codec.CLOCK).fetchone()
         last, catalogue, due, _ = row
         if due is not None and last < due <= self.clock():
             if not wait:
@@ -180,7 +180,7 @@ class Database:
                 if not watch.partitions.isdisjoint(transaction.touched):
                     watch.event.set()
 
-    def add_watch(self, watch: Watch) -> None:
+    def add_watch(self, watch: CatalogueWatch) -> None:
         """Has a watch told of every commit that touches its partitions, for as long as somebody holds it."""
         with self._watches_lock:
             self._watches.add(watch)
@@ -192,7 +192,7 @@ class Database:
         self.readers.close(min(timeout, 2.0))
 
 
-class Watch:
+class CatalogueWatch:
     """Waits for messages in some partitions; see ``Messages.watch``."""
 
     POLL = 0.2

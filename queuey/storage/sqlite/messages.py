@@ -12,12 +12,12 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 from queuey.storage import items as items_of
 from queuey.storage.scanning import Scanning
-from queuey.storage.sqlite import rows
+from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection, TooLong, hastily
-from queuey.storage.sqlite.database import Database, Watch
-from queuey.storage.sqlite.expiry_windows import estimate, live_windows, lowest_live
-from queuey.storage.sqlite.reading import read_slice, to_messages
-from queuey.storage.sqlite.transaction import Append, Transaction
+from queuey.storage.sqlite.database import CatalogueWatch, Database
+from queuey.storage.sqlite.read.slices import read_slice, to_messages
+from queuey.storage.sqlite.write.expiry_windows import estimate, live_windows, lowest_live
+from queuey.storage.sqlite.write.transaction import Append, Transaction
 
 COUNTED = 10_000
 """Up to so many messages are counted; more are estimated from the expiry windows."""
@@ -28,18 +28,22 @@ AVOIDED = 1.0
 _LONG = 1000
 """Partitions of which that is remembered."""
 
-_FETCH = "SELECT ticks, low, expires, body, meta FROM messages WHERE qp = ? AND ticks = ? AND low = ? AND expires > ?"
+_FETCH = (
+    "SELECT ticks, low, expires, body, meta FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? "
+    "AND expires > ?"
+)
 _COUNT = (
     "SELECT count(*) FROM (SELECT 1 FROM messages "
-    "WHERE qp = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? LIMIT ?)"
+    "WHERE queue_partition = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? LIMIT ?)"
 )
 _ENDS = (
-    "SELECT ticks, low FROM messages WHERE qp = ? AND ticks >= ? AND expires > ? ORDER BY ticks {0}, low {0} LIMIT 1"
+    "SELECT ticks, low FROM messages WHERE queue_partition = ? AND ticks >= ? AND expires > ? ORDER BY ticks {0}, "
+    "low {0} LIMIT 1"
 )
 _OLDEST = _ENDS.format("ASC")
 _NEWEST = _ENDS.format("DESC")
 _FIRST_ABOVE = (
-    "SELECT ticks FROM messages WHERE qp = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? "
+    "SELECT ticks FROM messages WHERE queue_partition = ? AND (ticks, low) > (?, ?) AND ticks < ? AND expires > ? "
     "ORDER BY ticks, low LIMIT 1"
 )
 
@@ -64,40 +68,42 @@ class SqliteMessages(Scanning):
         """See the contract."""
         return self._db.writer.begin_append(Append(queue, items_of.checked(queue, items), after), done)
 
-    def put(self, queue: Queue, places: Sequence[tuple[int, Position]], item: NewMessage) -> None:
+    def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
         """See the contract."""
-        for partition, _ in places:
+        for partition, _ in locations:
             items_of.check_partition(queue, partition)
         items_of.check_text(item.body)
         base = queue.qid << 8
-        meta = rows.encode_meta(item.meta)
+        meta = row_codec.encode_meta(item.meta)
         lifetime = item.ttl * TICKS_PER_SECOND
 
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
             # So that watchers in other processes notice ids that lie below those minted before.
             transaction.advance()
-            for partition, position in places:
+            for partition, position in locations:
                 transaction.put(base | partition, position, lifetime, item.body, meta)
 
-        self._db.writer.perform(work, weight=len(places) * len(item.body))
+        self._db.writer.perform(work, weight=len(locations) * len(item.body))
 
-    def fetch(self, queue: Queue, places: Sequence[tuple[int, Position]]) -> list[Message]:
+    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
         """See the contract."""
         found: list[Message] = []
         now = self._db.clock()
         with self._db.readers.reading() as connection:
             self._db.verify(connection, queue)
-            for partition, position in places:
+            for partition, position in locations:
                 if 0 < partition <= queue.partitions:
                     row = connection.execute(_FETCH, (queue.qid << 8 | partition, *position, now)).fetchall()
                     found += to_messages(row, partition)
         return found
 
-    def delete(self, queue: Queue, places: Iterable[tuple[int, Position]]) -> int:
+    def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
         """See the contract."""
         base = queue.qid << 8
-        wanted = [(base | partition, position) for partition, position in places if 0 < partition <= queue.partitions]
+        wanted = [
+            (base | partition, position) for partition, position in locations if 0 < partition <= queue.partitions
+        ]
 
         def work(transaction: Transaction) -> int:
             transaction.verify(queue)
@@ -166,7 +172,7 @@ class SqliteMessages(Scanning):
         """
         last, catalogue = self._db.read_clock(connection, wait=wait)
         if queue.version != catalogue:
-            rows.verify(connection, queue)
+            row_codec.verify(connection, queue)
         return last + 1
 
     def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
@@ -211,7 +217,7 @@ class SqliteMessages(Scanning):
 
     def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:
         """See the contract."""
-        return Watch(self._db, queue, frozenset(queue.qid << 8 | partition for partition in partitions))
+        return CatalogueWatch(self._db, queue, frozenset(queue.qid << 8 | partition for partition in partitions))
 
 
 def _count(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:

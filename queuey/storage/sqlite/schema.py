@@ -3,9 +3,10 @@
 ``messages`` is clustered by (queue and partition, id), so a slice is one seek and a walk. ``qp`` is ``qid << 8 |
 partition``: one integer instead of two columns. ``ticks`` and ``low`` are the position of :mod:`queuey.ids`.
 
-``expiry_windows`` groups the messages of a partition by the time they expire (see :mod:`.expiry_windows`): it tells the
-sweep where to look, a read where to begin, and how many messages there are, at the price of one small upsert per
-partition and commit instead of an index entry per message.
+``expiry_windows`` groups the messages of a partition by the time they expire (see
+:mod:`queuey.storage.sqlite.write.expiry_windows`): it tells the sweep where to look, a read where to begin, and how
+many messages there are, at the price of one small upsert per partition and commit instead of an index entry per
+message.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from queuey.storage.sqlite.options import SqliteOptions
 
 APPLICATION_ID = 0x51554559
 """``QUEY``: tells our files from other SQLite databases."""
-FORMAT = 1
+FORMAT = 2
 
 TABLES = """
 CREATE TABLE clock (
-    one INTEGER PRIMARY KEY CHECK (one = 1),
-    last INTEGER NOT NULL,       -- ticks of the highest id minted, or a later instant that a reader has passed
-    catalogue INTEGER NOT NULL,  -- goes up whenever a queue is changed, purged or deleted
-    next_id INTEGER NOT NULL     -- next uid or qid
+    singleton INTEGER PRIMARY KEY CHECK (singleton = 1),
+    last_ticks INTEGER NOT NULL,         -- ticks of the highest id minted, or a later instant that a reader has passed
+    catalogue_version INTEGER NOT NULL,  -- goes up whenever a queue is changed, purged or deleted
+    next_queue_id INTEGER NOT NULL       -- next uid or qid
 );
 INSERT INTO clock VALUES (1, 0, 1, 1);
 
@@ -58,25 +59,25 @@ CREATE TABLE queues (
 ) WITHOUT ROWID;
 
 CREATE TABLE messages (
-    qp INTEGER NOT NULL,
+    queue_partition INTEGER NOT NULL,
     ticks INTEGER NOT NULL,
     low INTEGER NOT NULL,
     expires INTEGER NOT NULL,
     body NOT NULL,               -- TEXT or BLOB
     meta BLOB,                   -- msgpack of messages.Meta, NULL for none
-    PRIMARY KEY (qp, ticks, low)
+    PRIMARY KEY (queue_partition, ticks, low)
 ) WITHOUT ROWID;
 
 CREATE TABLE expiry_windows (
-    qp INTEGER NOT NULL,
-    until INTEGER NOT NULL,      -- all messages of the run have expired by then
-    n INTEGER NOT NULL,
-    first INTEGER NOT NULL,      -- lowest and highest ticks of ids, and the longest time from id to expiry
-    last INTEGER NOT NULL,
-    span INTEGER NOT NULL,
-    PRIMARY KEY (qp, until)
+    queue_partition INTEGER NOT NULL,
+    expired_by INTEGER NOT NULL,   -- all messages of the run have expired by then
+    message_count INTEGER NOT NULL,
+    first_ticks INTEGER NOT NULL,  -- lowest and highest ticks of ids, and the longest time from id to expiry
+    last_ticks INTEGER NOT NULL,
+    longest_ttl INTEGER NOT NULL,
+    PRIMARY KEY (queue_partition, expired_by)
 ) WITHOUT ROWID;
-CREATE INDEX expiry_windows_by_end ON expiry_windows (until);
+CREATE INDEX expiry_windows_by_end ON expiry_windows (expired_by);
 
 -- Ids above clock.last: delayed messages and ids given by clients.
 CREATE TABLE delayed (ticks INTEGER PRIMARY KEY);
@@ -86,12 +87,12 @@ CREATE TABLE pending_deletes (qid INTEGER PRIMARY KEY);
 
 CREATE TABLE offsets (
     uid INTEGER NOT NULL,
-    grp TEXT NOT NULL,
-    part INTEGER NOT NULL,
+    consumer_group TEXT NOT NULL,
+    partition INTEGER NOT NULL,
     ticks INTEGER NOT NULL,
     low INTEGER NOT NULL,
-    updated REAL NOT NULL,
-    PRIMARY KEY (uid, grp, part)
+    updated_at REAL NOT NULL,
+    PRIMARY KEY (uid, consumer_group, partition)
 ) WITHOUT ROWID;
 """
 
@@ -100,10 +101,10 @@ CREATE TABLE IF NOT EXISTS ledger (
     work TEXT NOT NULL,
     piece INTEGER NOT NULL,
     value BLOB NOT NULL,
-    changed INTEGER NOT NULL,    -- ticks
+    changed_ticks INTEGER NOT NULL,  -- ticks
     PRIMARY KEY (work, piece)
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS ledger_by_change ON ledger (changed);
+CREATE INDEX IF NOT EXISTS ledger_by_change ON ledger (changed_ticks);
 """
 """Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
 older versions of this program know nothing of them and can go on using the file."""

@@ -170,7 +170,7 @@ def _session(cassandra: Nodes) -> Any:  # noqa: ANN401 - the driver's
 def _keys(cassandra: Nodes) -> dict[str, str]:
     cluster, session = _session(cassandra)
     table = f"{on_cassandra.KEYSPACE}.{TABLE}"
-    keys = [":".join(map(str, row)) for row in session.execute(f"SELECT DISTINCT qid, part, bucket FROM {table}")]
+    keys = [":".join(map(str, row)) for row in session.execute(f"SELECT DISTINCT qid, partition, bucket FROM {table}")]
     cluster.shutdown()
     return {
         "host": cassandra.address.hosts[0],
@@ -184,8 +184,9 @@ def _opponents_table(cassandra: Nodes) -> None:
     cluster, session = _session(cassandra)
     session.execute("CREATE KEYSPACE opponent WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute(
-        "CREATE TABLE opponent.messages (qid bigint, part int, bucket bigint, id timeuuid, body blob, expires bigint, "
-        "meta blob, PRIMARY KEY ((qid, part, bucket), id))"
+        "CREATE TABLE opponent.messages (qid bigint, partition int, bucket bigint, id timeuuid, body blob, expires "
+        "bigint, "
+        "meta blob, PRIMARY KEY ((qid, partition, bucket), id))"
     )
     cluster.shutdown()
 

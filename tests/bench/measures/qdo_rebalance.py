@@ -149,10 +149,10 @@ def report(
         Verdict("pause of a partition that stays, one leaves", late_leaving, "poll intervals", floor=1, better="lower"),
     ]
     beyond = f"Members poll so that each partition has a turn every {1000 * INTERVAL:.0f} ms; a longer wait is a pause."
-    terms = (
+    options = (
         f"Default settings otherwise; commits every {member.COMMIT_SECONDS:.0f} s and before a partition is given up."
     )
-    return Report("", "", rows, verdicts, [beyond, terms])
+    return Report("", "", rows, verdicts, [beyond, options])
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from queuey import ids
 from queuey.messages import Message, QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite.connection import FILE
-from queuey.storage.sqlite.expiry_windows import window_end
+from queuey.storage.sqlite.write.expiry_windows import window_end
 from tests.bench import nodes, on_cassandra, service
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.measures.scale import FLAT
@@ -110,14 +110,15 @@ def _fill(directory: Path, count: int) -> None:
     with connection:
         qids = [row[0] for row in connection.execute("SELECT qid FROM queues ORDER BY qid LIMIT ?", (count,))]
         connection.executemany(
-            "INSERT INTO messages (qp, ticks, low, expires, body) VALUES (?, ?, ?, ?, ?)",
+            "INSERT INTO messages (queue_partition, ticks, low, expires, body) VALUES (?, ?, ?, ?, ?)",
             ((qid << 8 | 1, now + n, LOW, now + n + LIFE, BODY) for n, qid in enumerate(qids)),
         )
         connection.executemany(
-            "INSERT INTO expiry_windows (qp, until, n, first, last, span) VALUES (?, ?, 1, ?, ?, ?)",
+            "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
+            "longest_ttl) VALUES (?, ?, 1, ?, ?, ?)",
             ((qid << 8 | 1, window_end(LIFE, now + n + LIFE), now + n, now + n, LIFE) for n, qid in enumerate(qids)),
         )
-        connection.execute("UPDATE clock SET last = ?", (now + count,))
+        connection.execute("UPDATE clock SET last_ticks = ?", (now + count,))
     connection.close()
 
 

@@ -43,9 +43,9 @@ class Followed:
     """
 
     def __init__(self, store: Store, options: Mapping[str, str], start: str) -> None:
-        from queuey.spark import columns  # noqa: PLC0415 - needs PySpark
         from queuey.spark.options import read_options  # noqa: PLC0415 - likewise
-        from queuey.spark.streaming import QueueyStreamReader  # noqa: PLC0415 - likewise
+        from queuey.spark.source import columns  # noqa: PLC0415 - needs PySpark
+        from queuey.spark.source.stream_reader import QueueyStreamReader  # noqa: PLC0415 - likewise
 
         self.store = store
         self.queue = store.queue(service.APPLICATION, "bench")
@@ -119,12 +119,12 @@ def needs_pyspark() -> None:
 def micro_batches(bench: Bench) -> Report:
     """Embedded stores: new messages at the end of a queue, a backlog from its beginning, and new ones with Spark."""
     needs_pyspark()
-    from queuey.spark import stores  # noqa: PLC0415 - needs PySpark
+    from queuey.spark import open_stores  # noqa: PLC0415 - needs PySpark
 
     sizes = [10_000, 200_000] if bench.quick else [10_000, 1_000_000, 5_000_000]
     calls: dict[tuple[str, int], Callable[[], float]] = {}
     with contextlib.ExitStack() as stack:
-        stack.callback(stores.close_all)
+        stack.callback(open_stores.close_all)
         spark = stack.enter_context(contextlib.closing(Spark(bench.fresh("spark"))))
         for size in sizes:
             store, options = filled(bench, stack, size)
@@ -141,12 +141,12 @@ def micro_batches(bench: Bench) -> Report:
 def micro_batches_on_cassandra(bench: Bench) -> Report:
     """One node; the messages that are there are up to three days old, so they lie in many buckets."""
     needs_pyspark()
-    from queuey.spark import stores  # noqa: PLC0415 - needs PySpark
+    from queuey.spark import open_stores  # noqa: PLC0415 - needs PySpark
 
     sizes = [10_000, 60_000] if bench.quick else [10_000, 300_000]
     calls: dict[tuple[str, int], Callable[[], float]] = {}
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
-        stack.callback(stores.close_all)
+        stack.callback(open_stores.close_all)
         for size in sizes:
             keyspace = f"micro_{size}"
             store = on_cassandra.prepare(cassandra, keyspace)

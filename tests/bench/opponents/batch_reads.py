@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from queuey.client import EARLIEST, AsyncClient, Client, Page
-from queuey.client.wire import Point
+from queuey.client.calls.call import Point
 from tests.bench.traffic import KEY
 
 PAGE = 1000

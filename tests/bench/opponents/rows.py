@@ -23,7 +23,9 @@ from tests.bench.traffic import bodies
 
 ROWS = 100
 
-SLICE = "FROM messages WHERE qp = ? AND (ticks, low) >= (?, ?) AND expires > ? ORDER BY ticks, low LIMIT 100"
+SLICE = (
+    "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND expires > ? ORDER BY ticks, low LIMIT 100"
+)
 SELECT = f"SELECT ticks, low, body {SLICE}"
 IN_SQL = f"""SELECT printf('%08x%04x1%03x', ticks & 0xFFFFFFFF, (ticks >> 32) & 0xFFFF, ticks >> 48), low, ticks, body
 {SLICE}"""
@@ -141,7 +143,7 @@ def read_for(path: Path, variant: str, seconds: float) -> float:
     """
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY, statementcachesize=20)
     connection.execute("PRAGMA cache_size = -16384")
-    qp: int = connection.execute("SELECT qp FROM messages LIMIT 1").fetchall()[0][0]  # type: ignore[assignment]
+    qp: int = connection.execute("SELECT queue_partition FROM messages LIMIT 1").fetchall()[0][0]  # type: ignore[assignment]
     found: list[Any] = connection.execute("SELECT ticks, low FROM messages ORDER BY ticks").fetchall()
     starts: list[ids.Position] = found[: max(1, len(found) - ROWS) : ROWS]
     random.Random(2).shuffle(starts)

@@ -81,7 +81,7 @@ WORK: dict[str, Callable[[Session, int], Callable[[], int]]] = {"insert": Insert
 
 def rows_there(session: Session) -> int:
     """Returns how many rows :func:`fill` has written."""
-    count = "SELECT count(*) FROM messages WHERE queue = %s AND part = %s"
+    count = "SELECT count(*) FROM messages WHERE queue = %s AND partition = %s"
     found: int = session.execute(count, (wide_rows.QUEUE + 1, wide_rows.PARTITION)).one()[0]
     return found
 
@@ -119,9 +119,9 @@ def repeat(work: Callable[[Session, int], Callable[[], int]], callers: int, seco
         thread.start()
     for thread in threads:
         thread.join()
-    rows, cpu, taken = sum(done), time.process_time() - spent, time.perf_counter() - began
+    rows, cpu, claimed = sum(done), time.process_time() - spent, time.perf_counter() - began
     session.cluster.shutdown()
-    return rows / taken, cpu * 1e6 / rows
+    return rows / claimed, cpu * 1e6 / rows
 
 
 def main() -> None:

@@ -8,11 +8,11 @@ import apsw
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS messages (
-    qp INTEGER NOT NULL, ticks INTEGER NOT NULL, low INTEGER NOT NULL, expires INTEGER NOT NULL,
-    body NOT NULL, meta BLOB, PRIMARY KEY (qp, ticks, low)
+    queue_partition INTEGER NOT NULL, ticks INTEGER NOT NULL, low INTEGER NOT NULL, expires INTEGER NOT NULL,
+    body NOT NULL, meta BLOB, PRIMARY KEY (queue_partition, ticks, low)
 ) WITHOUT ROWID
 """
-INSERT = "INSERT INTO messages (qp, ticks, low, expires, body, meta) VALUES "
+INSERT = "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta) VALUES "
 TTL_TICKS = 259_200 * 10_000_000
 QP = 1 << 8 | 1
 CHECKPOINT_PAGES = 1000

@@ -46,7 +46,7 @@ class TupleReader(DataSourceReader):
         qid, part, bucket = (int(text) for text in partition.value.split(":"))
         cluster = Cluster([self._host], port=self._port)
         session = cluster.connect()
-        query = f"SELECT id, body, expires, meta FROM {self._table} WHERE qid = %s AND part = %s AND bucket = %s"
+        query = f"SELECT id, body, expires, meta FROM {self._table} WHERE qid = %s AND partition = %s AND bucket = %s"
         for row in session.execute(query, (qid, part, bucket)):
             seconds = (row.id.time - EPOCH_TICKS) / 1e7
             yield row.body, part, row.id.hex, datetime.fromtimestamp(seconds)  # noqa: DTZ006 - as Spark takes it

@@ -23,11 +23,11 @@ PARTITION = 1
 CREATE_KEYSPACE = f"""CREATE KEYSPACE IF NOT EXISTS {KEYSPACE}
 WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': %d}}"""
 CREATE_TABLE = f"""CREATE TABLE IF NOT EXISTS {KEYSPACE}.messages (
-    queue bigint, part int, id timeuuid, body text, PRIMARY KEY ((queue, part), id)
+    queue bigint, partition int, id timeuuid, body text, PRIMARY KEY ((queue, partition), id)
 ) WITH compaction = {{'class': 'TimeWindowCompactionStrategy', 'compaction_window_unit': 'HOURS',
                       'compaction_window_size': 3}}"""
-INSERT = f"INSERT INTO messages (queue, part, id, body) VALUES (?, ?, ?, ?) USING TTL {TTL}"
-SELECT = "SELECT id, body FROM messages WHERE queue = ? AND part = ? AND id >= ? LIMIT ?"
+INSERT = f"INSERT INTO messages (queue, partition, id, body) VALUES (?, ?, ?, ?) USING TTL {TTL}"
+SELECT = "SELECT id, body FROM messages WHERE queue = ? AND partition = ? AND id >= ? LIMIT ?"
 
 
 class Address(NamedTuple):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from qdo.coordination import Member, Session, Target
+from qdo.coordination import Member, Session, TargetAssignment
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition
 
@@ -21,7 +21,7 @@ def living(
     group: str,
     *members: Member,
     owns: Mapping[str, Iterable[Partition]] | None = None,
-    target: Target | None = None,
+    target: TargetAssignment | None = None,
 ) -> Iterator[None]:
     """Has members join, take what they are to own, and leave at the end."""
     ready, enough = threading.Event(), threading.Event()
@@ -40,7 +40,7 @@ async def _live(
     group: str,
     members: tuple[Member, ...],
     owns: Mapping[str, Iterable[Partition]],
-    target: Target | None,
+    target: TargetAssignment | None,
     ready: threading.Event,
     enough: threading.Event,
 ) -> None:
@@ -51,7 +51,7 @@ async def _live(
         for member in members:
             session = await coordinator.join(member, lambda _: None)
             sessions.append(session)
-            await session.take(owns.get(member.id, ()))
+            await session.claim(owns.get(member.id, ()))
         if target is not None:
             assert await sessions[0].set_target(target, -1)
         ready.set()

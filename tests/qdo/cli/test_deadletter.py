@@ -15,13 +15,13 @@ from tests.commands import Run
 from tests.served import Served
 
 
-def bury(served: Served, queue: str, letters: Iterable[tuple[Message, Cause]]) -> None:
+def bury(served: Served, queue: str, dead_letters: Iterable[tuple[Message, Cause]]) -> None:
     """Makes dead letters of messages."""
 
     async def all_of_them() -> None:
         profile = served.profile
         async with AsyncClient(profile.url, key=profile.key, application=profile.application) as client:
-            for message, cause in letters:
+            for message, cause in dead_letters:
                 await deadletters.bury(client, queue, message, cause)
 
     anyio.run(all_of_them)

@@ -10,7 +10,7 @@ import pytest
 
 from qdo.cli import settings
 from qdo.cli.loading import load
-from qdo.cli.settings import Settings
+from qdo.cli.settings import WorkSettings
 from qdo.consumer.settings import ConsumerSettings
 from qdo.errors import InvalidArgument
 from qdo.worker.retry import Retry
@@ -120,7 +120,7 @@ def test_defaults_are_those_of_the_library(library: type[msgspec.Struct]) -> Non
         inner = RENAMED.get(name, name)
         if inner in theirs and inner != "commit_every":
             shared += 1
-            ours = getattr(Settings(), name)
+            ours = getattr(WorkSettings(), name)
             # None: the library decides, and the table says in words what that is.
             assert ours == theirs[inner] or (ours is None and (not theirs[inner] or line.default == str(theirs[inner])))
     assert shared >= 4

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from qdo.coordination import Member, Target
+from qdo.coordination import Member, TargetAssignment
 from qdo.subscriptions import subscribe
 from queuey.client import Client
 from tests.commands import Run
@@ -27,7 +27,7 @@ def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, 
     place.record({one: sent[1].id})
     wants = subscribe([queue], [], one.queue.service, one.queue.application)
     members = Member("anna", wants), Member("bert", wants, static=True)
-    target = Target({one: "bert", place.partition(queue, 2): "bert", three: "bert"})
+    target = TargetAssignment({one: "bert", place.partition(queue, 2): "bert", three: "bert"})
     with living(place.url, GROUP, *members, owns={"anna": [one], "bert": [three]}, target=target):
         found = run("status", "--json").json
         shown = run("status").text
@@ -66,7 +66,7 @@ def test_before_the_first_commit_everything_is_behind(run: Run, place: Place, cl
     """With the age of the oldest message, though nothing is recorded."""
     client.send(queue, "x", partition=2)
     wants = subscribe([queue], [], place.partition(queue, 1).queue.service, client.application)
-    target = Target({place.partition(queue, number): "anna" for number in (1, 2, 3)})
+    target = TargetAssignment({place.partition(queue, number): "anna" for number in (1, 2, 3)})
     with living(place.url, GROUP, Member("anna", wants), target=target):
         time.sleep(0.01)
         lines = run("status", "--json").json["partitions"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qdo.consumer import AsyncConsumer, Batch, ConsumerSettings
-from qdo.coordination import Coordinator, Offset
+from qdo.coordination import CommittedOffset, Coordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from queuey.client.profile import Profile
@@ -81,7 +81,7 @@ class Site:
         receipts = await self.client.send_many(queue.name, [Outgoing(body, partition=partition) for body in bodies])
         return [receipt.id for receipt in receipts]
 
-    def reach(self, *, retry: RetryPolicy = HASTY, url: str | None = None, key: str | None = None) -> AsyncClient:
+    def connect(self, *, retry: RetryPolicy = HASTY, url: str | None = None, key: str | None = None) -> AsyncClient:
         """Makes a client that goes through the gate; it is closed at the end."""
         client = AsyncClient(
             url or self.profile.url, key=self.profile.key if key is None else key, transport=self.gate, retry=retry
@@ -111,7 +111,7 @@ class Site:
     ) -> AsyncConsumer:
         """Starts a consumer that is closed at the end; waits until it owns something, or what is said."""
         consumer = AsyncConsumer(
-            client or self.reach(),
+            client or self.connect(),
             await self.coordinator(group, session_timeout=session_timeout),
             queues=[queue.name for queue in queues],
             patterns=patterns,
@@ -130,7 +130,7 @@ class Site:
 
     async def offsets(self, group: str = "group") -> dict[Partition, str | None]:
         """Gives what is recorded."""
-        found: dict[Partition, Offset] = await (await self.coordinator(group)).offsets()
+        found: dict[Partition, CommittedOffset] = await (await self.coordinator(group)).offsets()
         return {partition: offset.id for partition, offset in found.items()}
 
 

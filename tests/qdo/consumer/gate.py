@@ -21,14 +21,14 @@ class Gate(httpx2.AsyncBaseTransport):
     Attributes:
         reads: What the reads asked, in order.
         fail: Answers a read in the service's place, unless it gives None.
-        mend: Looks at, and may change, the service's answer to a read.
+        heal: Looks at, and may change, the service's answer to a read.
         store: The id of the store that the service is made to say; empty: it knows of none; None: its own.
     """
 
     def __init__(self) -> None:
         self.reads: list[dict[str, Any]] = []
         self.fail: Fail | None = None
-        self.mend: Callable[[Any, Any], None] | None = None
+        self.heal: Callable[[Any, Any], None] | None = None
         self.store: str | None = None
         self.inner = httpx2.AsyncHTTPTransport()
         self._open = asyncio.Event()
@@ -49,7 +49,7 @@ class Gate(httpx2.AsyncBaseTransport):
         if self.fail is not None and (answer := self.fail(request)) is not None:
             return answer
         response = await self.inner.handle_async_request(request)
-        if self._open.is_set() and self.mend is None:
+        if self._open.is_set() and self.heal is None:
             return response
         content = await response.aread()
         await response.aclose()
@@ -59,10 +59,10 @@ class Gate(httpx2.AsyncBaseTransport):
             await self._open.wait()
         finally:
             self.held -= 1
-        if self.mend is not None:
-            told = json.loads(content)
-            self.mend(asked, told)
-            content = json.dumps(told).encode()
+        if self.heal is not None:
+            notified = json.loads(content)
+            self.heal(asked, notified)
+            content = json.dumps(notified).encode()
         return httpx2.Response(response.status_code, content=content, headers={"content-type": "application/json"})
 
     async def aclose(self) -> None:

@@ -36,7 +36,10 @@ async def test_assigned_partitions_are_read_alone(site: Site) -> None:
     queue = await site.queue(partitions=3)
     for partition in (1, 2, 3):
         await site.send(queue, 3, partition)
-    async with AsyncConsumer(site.reach(), settings=READS) as one, AsyncConsumer(site.reach(), settings=READS) as other:
+    async with (
+        AsyncConsumer(site.connect(), settings=READS) as one,
+        AsyncConsumer(site.connect(), settings=READS) as other,
+    ):
         assert await one.assign({queue.name: [1, 3]}) == one.assignment == {Partition(queue, 1), Partition(queue, 3)}
         await other.assign({queue.name: [3]})
         found = await collect(one, 6)
@@ -51,7 +54,7 @@ async def test_a_later_assignment_replaces_the_earlier(site: Site) -> None:
     queue, other = await site.queue(partitions=2), await site.queue()
     for place in ((queue, 1), (queue, 2), (other, 1)):
         await site.send(place[0], 2, place[1])
-    async with AsyncConsumer(site.reach(), settings=READS) as consumer:
+    async with AsyncConsumer(site.connect(), settings=READS) as consumer:
         await consumer.assign({queue.name: [1, 2]})
         await collect(consumer, 4)
         await consumer.assign({queue.name: [2], other.name: [1]})
@@ -67,7 +70,7 @@ async def test_positions_are_chosen_as_anywhere(site: Site) -> None:
     """By seek, pause and resume, and by where to start."""
     queue = await site.queue()
     sent = await site.send(queue, 4)
-    async with AsyncConsumer(site.reach(), settings=READS) as consumer:
+    async with AsyncConsumer(site.connect(), settings=READS) as consumer:
         (one,) = await consumer.assign({queue.name: [1]})
         await consumer.seek(one, sent[1])
         assert bodies(await collect(consumer, 2)) == [3, 4]
@@ -78,7 +81,7 @@ async def test_positions_are_chosen_as_anywhere(site: Site) -> None:
         assert flat(await consumer.poll(timeout=0.05)) == []
         consumer.resume([one])
         assert bodies(await collect(consumer, 1)) == [4]
-    async with AsyncConsumer(site.reach(), settings=ConsumerSettings(start="latest", wait=WAIT)) as late:
+    async with AsyncConsumer(site.connect(), settings=ConsumerSettings(start="latest", wait=WAIT)) as late:
         await late.assign({queue.name: [1]})
         while late.position(one) is None:
             assert flat(await late.poll(timeout=0.01)) == []
@@ -90,21 +93,21 @@ async def test_without_a_group_nothing_is_committed(site: Site) -> None:
     """A commit is refused with the reason, and so is what would commit by itself."""
     queue = await site.queue()
     await site.send(queue, 1)
-    async with AsyncConsumer(site.reach(), settings=READS) as consumer:
+    async with AsyncConsumer(site.connect(), settings=READS) as consumer:
         await consumer.assign({queue.name: [1]})
         await collect(consumer, 1)
         with pytest.raises(InvalidArgument, match="give the consumer a coordinator"):
             await consumer.commit()
     for settings in (ConsumerSettings(commit_every=1.0), ConsumerSettings(mirror=True)):
         with pytest.raises(InvalidArgument, match="need a group"):
-            AsyncConsumer(site.reach(), settings=settings)
+            AsyncConsumer(site.connect(), settings=settings)
 
 
 async def test_commits_count_for_the_group_that_is_given(site: Site, coordinator: Coordinator) -> None:
     """The next consumer of that group begins there, assigned or as a member; nobody joins the group for it."""
     queue = await site.queue(partitions=2)
     sent = await site.send(queue, 3)
-    async with AsyncConsumer(site.reach(), coordinator, settings=READS) as consumer:
+    async with AsyncConsumer(site.connect(), coordinator, settings=READS) as consumer:
         (one,) = await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=2)
         await consumer.commit()
@@ -113,12 +116,12 @@ async def test_commits_count_for_the_group_that_is_given(site: Site, coordinator
         with pytest.raises(InvalidArgument, match="was not handed out"):
             await consumer.commit({one: sent[2]})
         await consumer.commit({one: sent[0]}, back=True)
-    async with AsyncConsumer(site.reach(), coordinator, settings=READS) as again:
+    async with AsyncConsumer(site.connect(), coordinator, settings=READS) as again:
         await again.assign({queue.name: [1]})
         assert bodies(await collect(again, 2)) == [2, 3]
         await again.commit()
     await site.send(queue, 1, first=4)
-    async with AsyncConsumer(site.reach(), coordinator, queues=[queue.name], settings=READS) as member:
+    async with AsyncConsumer(site.connect(), coordinator, queues=[queue.name], settings=READS) as member:
         assert bodies(await collect(member, 1)) == [4]
 
 
@@ -127,7 +130,7 @@ async def test_what_counts_as_processed_is_committed_by_itself(site: Site, coord
     queue, other = await site.queue(), await site.queue()
     sent, last = await site.send(queue, 2), await site.send(other, 1)
     settings = ConsumerSettings(commit_every=3600.0, wait=WAIT)
-    async with AsyncConsumer(site.reach(), coordinator, settings=settings) as consumer:
+    async with AsyncConsumer(site.connect(), coordinator, settings=settings) as consumer:
         await consumer.assign({queue.name: [1]})
         await collect(consumer, 2, most=1)
         await consumer.assign({other.name: [1]})
@@ -141,34 +144,34 @@ async def test_callbacks_are_told(site: Site, coordinator: Coordinator) -> None:
     """Of what comes and of what goes, which can still be committed then; nothing is ever lost."""
     queue = await site.queue(partitions=2)
     sent = await site.send(queue, 1)
-    told: list[tuple[str, int]] = []
+    notified: list[tuple[str, int]] = []
 
     async def revoked(partitions: frozenset[Partition]) -> None:
-        told.extend(("revoked", partition.number) for partition in partitions)
+        notified.extend(("revoked", partition.number) for partition in partitions)
         if Partition(queue, 1) in partitions:
             await consumer.commit()
 
     def assigned(partitions: frozenset[Partition]) -> None:
-        told.extend(("assigned", partition.number) for partition in sorted(partitions))
+        notified.extend(("assigned", partition.number) for partition in sorted(partitions))
 
-    consumer = AsyncConsumer(site.reach(), coordinator, settings=READS, on_assign=assigned, on_revoke=revoked)
+    consumer = AsyncConsumer(site.connect(), coordinator, settings=READS, on_assign=assigned, on_revoke=revoked)
     async with consumer:
         await consumer.assign({queue.name: [1, 2]})
         await collect(consumer, 1)
         await consumer.assign({queue.name: [2]})
         assert await ids(coordinator, queue) == {1: sent[0]}
-    assert told == [("assigned", 1), ("assigned", 2), ("revoked", 1), ("revoked", 2)]
+    assert notified == [("assigned", 1), ("assigned", 2), ("revoked", 1), ("revoked", 2)]
 
 
 async def test_a_commit_of_what_a_member_owns_is_refused(site: Site, coordinator: Coordinator) -> None:
     """Only the owner says how far the group is; reading goes on."""
     queue = await site.queue()
     await site.send(queue, 2)
-    async with AsyncConsumer(site.reach(), coordinator, queues=[queue.name], settings=READS) as member:
+    async with AsyncConsumer(site.connect(), coordinator, queues=[queue.name], settings=READS) as member:
         await collect(member, 2)
         await member.commit()
         before = await ids(coordinator, queue)
-        async with AsyncConsumer(site.reach(), coordinator, settings=READS) as consumer:
+        async with AsyncConsumer(site.connect(), coordinator, settings=READS) as consumer:
             (one,) = await consumer.assign({queue.name: [1]})
             await consumer.seek(one, "earliest")
             assert bodies(await collect(consumer, 1, most=1)) == [1]
@@ -181,7 +184,7 @@ async def test_a_commit_of_what_a_member_owns_is_refused(site: Site, coordinator
 async def test_only_what_exists_is_assigned(site: Site) -> None:
     """To a consumer that is running and does not subscribe; what was assigned before stays."""
     queue = await site.queue(partitions=2)
-    idle = AsyncConsumer(site.reach(), settings=READS)
+    idle = AsyncConsumer(site.connect(), settings=READS)
     with pytest.raises(InvalidArgument, match="started"):
         await idle.assign({queue.name: [1]})
     async with idle:
@@ -202,7 +205,7 @@ async def test_only_what_exists_is_assigned(site: Site) -> None:
 async def test_a_worker_wants_a_member(site: Site) -> None:
     """It is told of partitions that come and go, which only a group does."""
     with pytest.raises(InvalidArgument, match="name queues or patterns"):
-        Worker(print, AsyncConsumer(site.reach()))
+        Worker(print, AsyncConsumer(site.connect()))
 
 
 async def test_ordinary_code_assigns_as_well(site: Site, service: Service) -> None:
@@ -238,7 +241,7 @@ async def test_the_examples_run(site: Site, method: Callable[..., Any], monkeypa
     lines = [line[4:] for line in textwrap.dedent(example).splitlines() if line.startswith((">>> ", "... "))]
     names: dict[str, Any] = {"AsyncConsumer": AsyncConsumer, "Consumer": Consumer, "AsyncClient": AsyncClient}
     program = compile("\n".join(lines).replace("reports", name), "<example>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    names["client"] = site.reach()
+    names["client"] = site.connect()
     if inspect.iscoroutinefunction(method):
         await eval(program, names)
     else:

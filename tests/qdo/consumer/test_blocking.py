@@ -137,22 +137,22 @@ def test_both_have_the_same_methods() -> None:
 def test_callbacks_may_use_the_consumer(make: Make, client: Client, queue: str) -> None:
     """They run in threads of their own, so that a commit in on_revoke does not wait for itself."""
     send(client, queue, 3)
-    told: list[str] = []
+    notified: list[str] = []
     threads = set()
 
     def on_assign(partitions: frozenset[Partition]) -> None:
-        told.append("assigned")
+        notified.append("assigned")
         threads.add(threading.current_thread())
 
     def on_revoke(partitions: frozenset[Partition]) -> None:
         if 1 in {partition.number for partition in partitions}:
             consumer.commit()
-            told.append("committed")
+            notified.append("committed")
 
     consumer = make(on_assign=on_assign, on_revoke=on_revoke)
     with consumer:
         numbers(consumer, 3)
-    assert told == ["assigned", "committed"]
+    assert notified == ["assigned", "committed"]
     assert threading.current_thread() not in threads
     with make() as again:
         send(client, queue, 1, first=4)

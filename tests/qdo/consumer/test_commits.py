@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from qdo.consumer.group import Group
-from qdo.coordination import Held
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.coordination import OwnedOffset
 from qdo.coordination.local.session import LocalSession
 from qdo.errors import CoordinationLost, InvalidArgument, NotOwner
 from qdo.partitions import Partition
@@ -49,7 +49,7 @@ async def test_what_was_not_handed_out_cannot_be_committed(site: Site) -> None:
     sent = await site.send(queue, 10)
     others = await site.send(queue, 1, 2)
     consumer = await site.consumer(queue)
-    await until(lambda: consumer._shelf.count == 11)
+    await until(lambda: consumer._buffer.count == 11)
     await consumer.poll(2)
     with pytest.raises(InvalidArgument, match="not handed out"):
         await consumer.commit({Partition(queue, 2): others[0], Partition(queue, 1): sent[1]})
@@ -120,9 +120,9 @@ async def test_a_commit_in_doubt_can_be_made_again(site: Site) -> None:
     queue = await site.queue()
     place = Partition(queue, 1)
     sent = await site.send(queue, 3)
-    record, broken = Group.commit, ["the connection broke"]
+    record, broken = GroupMember.commit, ["the connection broke"]
 
-    async def doubtful(self: Group, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+    async def doubtful(self: GroupMember, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
         recorded = await record(self, offsets)
         if broken:
             raise CoordinationLost(broken.pop())
@@ -145,7 +145,9 @@ async def test_commits_of_the_same_at_the_same_time_are_one(site: Site) -> None:
         await site.send(queue, 1, partition)
     record, calls = LocalSession.commit, []
 
-    async def counted(self: LocalSession, offsets: Iterable[tuple[Held, str]]) -> dict[Partition, Held | None]:
+    async def counted(
+        self: LocalSession, offsets: Iterable[tuple[OwnedOffset, str]]
+    ) -> dict[Partition, OwnedOffset | None]:
         wanted = list(offsets)
         calls.append(len(wanted))
         return await record(self, wanted)

@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from qdo.consumer.discovery import discover
+from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import subscribe
 from queuey.client import NotAllowed
@@ -117,7 +117,7 @@ async def test_many_queues_are_read_together(site: Site) -> None:
 async def test_whoever_may_read_but_not_list_names_his_queues(site: Site) -> None:
     """Queues of others are looked up one by one; with a pattern that cannot be done."""
     public = await site.queue(partitions=2, type="public")
-    stranger = site.reach(key="")
+    stranger = site.connect(key="")
     await site.send(public, 2)
     absent = site.named(public.name + "x")
     consumer = await site.consumer(public, absent, client=stranger)

@@ -46,7 +46,7 @@ async def test_a_service_that_was_away_is_read_on(site: Site, tmp_path: Path, ca
         async with AsyncClient(profile.url, key=profile.key) as client:
             site.client, site.profile, site.store = client, profile, (await client.hello()).id
             queue = await site.queue()
-            consumer = await site.consumer(queue, client=site.reach(url=profile.url, key=profile.key), discover=0.1)
+            consumer = await site.consumer(queue, client=site.connect(url=profile.url, key=profile.key), discover=0.1)
             await site.send(queue, 3)
             assert bodies(await collect(consumer, 3)) == [1, 2, 3]
             own.stop()
@@ -92,7 +92,7 @@ async def test_a_refusal_ends_a_start(site: Site) -> None:
     """Whoever may not list the queues does not join."""
     queue = await site.queue()
     with pytest.raises(NotAuthenticated):
-        await site.consumer(queue, client=site.reach(key="wrong"))
+        await site.consumer(queue, client=site.connect(key="wrong"))
     assert await (await site.coordinator()).members() == {}
 
 
@@ -107,7 +107,7 @@ async def test_a_service_that_is_away_at_the_start_is_waited_for(
             queue = await site.queue()
             await site.send(queue, 2)
             own.stop()
-            starting = asyncio.create_task(site.consumer(queue, client=site.reach(), discover=0.05))
+            starting = asyncio.create_task(site.consumer(queue, client=site.connect(), discover=0.05))
             await until(lambda: "does not answer now" in caplog.text)
             assert not starting.done()
             assert await (await site.coordinator()).members() == {}
@@ -122,13 +122,13 @@ async def test_a_queue_that_cannot_be_read_spoils_no_other(site: Site) -> None:
     queue, other = await site.queue(), await site.queue()
     spoilt = True
 
-    def spoil(asked: Any, told: Any) -> None:  # noqa: ANN401 - JSON
-        for place, one in enumerate(told["queues"]):
+    def spoil(asked: Any, notified: Any) -> None:  # noqa: ANN401 - JSON
+        for place, one in enumerate(notified["queues"]):
             if spoilt and one["queue_name"] == queue.name:
                 error = {"queue_name": queue.name, "status": "error", "error_msg": {"NotAllowed": "on purpose"}}
-                told["queues"][place] = error
+                notified["queues"][place] = error
 
-    site.gate.mend = spoil
+    site.gate.heal = spoil
     await site.send(queue, 1)
     consumer = await site.consumer(queue, other)
     for number in (1, 2, 3):
@@ -176,7 +176,7 @@ async def test_reads_that_are_broken_off_leave_no_connection_behind(site: Site) 
 async def test_the_client_outlives_the_consumer(site: Site) -> None:
     """Closing in the middle of a long poll neither waits for its end nor spoils the client."""
     queue = await site.queue()
-    client = site.reach(retry=RetryPolicy())
+    client = site.connect(retry=RetryPolicy())
     for _ in range(3):
         site.gate.reads.clear()
         consumer = await site.consumer(queue, client=client, wait=20.0)

@@ -23,7 +23,7 @@ async def test_one_service_under_two_addresses_is_one(site: Site) -> None:
     first = await site.consumer(queue)
     address = site.profile.url.replace("127.0.0.1", "localhost")
     assert address != site.profile.url
-    second = await site.consumer(queue, client=site.reach(url=address))
+    second = await site.consumer(queue, client=site.connect(url=address))
     await until(lambda: len(first.assignment) == len(second.assignment) == 1)
     assert first.assignment | second.assignment == {Partition(queue, 1), Partition(queue, 2)}
     assert first.service == second.service == site.store

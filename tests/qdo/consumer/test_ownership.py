@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.commits import Commits
-from qdo.consumer.fetcher import Fetcher
-from qdo.consumer.ownership import Callbacks, Ownership
-from qdo.consumer.partition_table import Row, State
+from qdo.consumer.commits import OffsetCommits
+from qdo.consumer.fetch.fetch_buffer import FetchBuffer
+from qdo.consumer.fetch.fetch_state import FetchState
+from qdo.consumer.fetch.fetcher import Fetcher
+from qdo.consumer.partition_listener import Callbacks, PartitionListener
+from qdo.consumer.rebalance.partition_table import OwnedPartition, State
 from qdo.consumer.settings import ConsumerSettings
-from qdo.consumer.shelf import Shelf
-from qdo.consumer.tracks import Track
-from qdo.coordination import Held, Offset
+from qdo.coordination import CommittedOffset, OwnedOffset
 from qdo.errors import NotOwner
 from qdo.partitions import Partition
 from tests.qdo.consumer.conftest import Site
@@ -32,15 +32,15 @@ class Scene:
     def __init__(self, site: Site) -> None:
         self.calls: list[str] = []
         self.holds: dict[str, asyncio.Event] = {}
-        self.shelf = Shelf()
+        self.buffer = FetchBuffer()
         nothing: Any = lambda *_: None  # noqa: E731 - told of things that do not happen here
         # A client whose calls go nowhere: this is about who is told what.
         site.gate.shut()
         self.fetcher = Fetcher(
-            site.reach(), self.shelf, ConsumerSettings(), arrived=nothing, missing=nothing, failed=nothing
+            site.connect(), self.buffer, ConsumerSettings(), arrived=nothing, missing=nothing, failed=nothing
         )
-        self.owner = Ownership(
-            self.shelf,
+        self.owner = PartitionListener(
+            self.buffer,
             self.fetcher,
             Callbacks(*(self._callback(name) for name in ("assign", "revoke", "lost"))),
             begin=None,
@@ -48,20 +48,20 @@ class Scene:
             changed=self.fetcher.kick,
             failed=nothing,
         )
-        self.rows: dict[Partition, Row] = {}
+        self.rows: dict[Partition, OwnedPartition] = {}
 
     async def assigned(self, *partitions: Partition) -> None:
         """Assigns partitions of which message 1 was committed."""
-        new = {one: Row(one, Held(one, Offset(message_id(1)), 1)) for one in partitions}
+        new = {one: OwnedPartition(one, OwnedOffset(one, CommittedOffset(message_id(1)), 1)) for one in partitions}
         self.rows |= new
         await self.owner.assigned(list(new.values()))
 
-    def track(self, partition: Partition) -> Track | None:
+    def fetch_state(self, partition: Partition) -> FetchState | None:
         """Gives where a partition stands for which commits are accepted."""
         row = self.rows[partition]
-        return row.track if row.commits else None
+        return row.fetch_state if row.commits else None
 
-    def stop(self, partition: Partition, state: State) -> Row:
+    def stop(self, partition: Partition, state: State) -> OwnedPartition:
         """Says that a partition is not owned any more."""
         row = self.rows[partition]
         row.state = state
@@ -108,10 +108,10 @@ async def test_a_partition_that_comes_back_is_another_one(scene: Scene) -> None:
     await scene.assigned(ONE)
     await scene.owner.lost([old])
     scene.owner.stop([old])
-    track = scene.track(ONE)
-    assert track is not None
-    assert track.live
-    assert track.flight is not None
+    fetch_state = scene.fetch_state(ONE)
+    assert fetch_state is not None
+    assert fetch_state.live
+    assert fetch_state.pending_call is not None
     await scene.fetcher.close()
 
 
@@ -123,14 +123,14 @@ async def test_commits_end_with_the_revocation(scene: Scene) -> None:
         asked.append(dict(offsets))
         return frozenset()
 
-    commits = Commits(scene.track, record, None)
+    commits = OffsetCommits(scene.fetch_state, record, None)
     await scene.assigned(ONE)
-    track = scene.track(ONE)
-    assert track is not None
-    scene.shelf.put(track, messages(2, 9))
-    scene.shelf.hand_out(scene.shelf.take(3))
+    fetch_state = scene.fetch_state(ONE)
+    assert fetch_state is not None
+    scene.buffer.put(fetch_state, messages(2, 9))
+    scene.buffer.hand_out(scene.buffer.take(3))
     row = scene.stop(ONE, "revoking")
-    assert scene.shelf.take(10) == []
+    assert scene.buffer.take(10) == []
     await commits.given({ONE: message_id(4)})
     row.state = "releasing"
     with pytest.raises(NotOwner):
@@ -145,4 +145,4 @@ async def test_what_is_stopped_is_not_read_on(scene: Scene, site: Site) -> None:
     await site.gate.until(lambda: site.gate.held == 1)
     scene.stop(ONE, "revoking")
     await asyncio.gather(*scene.fetcher._tasks, return_exceptions=True)
-    assert (site.gate.held, scene.fetcher._flights, scene.fetcher._free) == (0, set(), {})
+    assert (site.gate.held, scene.fetcher._pending_calls, scene.fetcher._free) == (0, set(), {})

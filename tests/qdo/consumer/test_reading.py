@@ -82,7 +82,7 @@ async def test_a_poll_gives_at_most_what_was_asked_for(site: Site) -> None:
     await site.send(queue, 100, 1)
     await site.send(queue, 100, 2)
     consumer = await site.consumer(queue)
-    await until(lambda: consumer._shelf.count == 200)
+    await until(lambda: consumer._buffer.count == 200)
     assert [len(batch.messages) for batch in await consumer.poll(50)] == [25, 25]
     assert [len(batch.messages) for batch in await consumer.poll(1000)] == [75, 75]
 
@@ -93,8 +93,8 @@ async def test_no_more_is_held_than_the_settings_allow(site: Site) -> None:
     for partition in range(1, 5):
         await site.send(queue, 1000, partition)
     consumer = await site.consumer(queue, page=50, prefetch_messages=400)
-    await until(lambda: not any(flight.end is None for flight in consumer._fetcher._flights))
-    assert 0 < consumer._shelf.count <= 400
+    await until(lambda: not any(pending_call.end is None for pending_call in consumer._fetcher._pending_calls))
+    assert 0 < consumer._buffer.count <= 400
     found = await collect(consumer, 4000)
     assert all(bodies(found, partition) == list(range(1, 1001)) for partition in range(1, 5))
 
@@ -104,12 +104,12 @@ async def test_the_next_page_is_asked_for_before_one_is_handed_out(site: Site) -
     queue = await site.queue()
     await site.send(queue, 30)
     consumer = await site.consumer(queue, page=10)
-    await until(lambda: consumer._shelf.count == 10)
+    await until(lambda: consumer._buffer.count == 10)
     for page in (1, 2):
         assert len(site.gate.reads) == page
         assert len(flat(await consumer.poll(10))) == 10
         assert len(site.gate.reads) == page + 1
-        await until(lambda: consumer._shelf.count == 10)
+        await until(lambda: consumer._buffer.count == 10)
 
 
 async def test_a_partition_that_is_not_finished_starves_no_other(site: Site) -> None:
@@ -119,7 +119,7 @@ async def test_a_partition_that_is_not_finished_starves_no_other(site: Site) -> 
     consumer = await site.consumer(queue, page=100, prefetch_messages=100)
     busy = [Partition(queue, 1)]
     assert bodies(await collect(consumer, 1, most=1)) == [1]
-    await until(lambda: consumer._shelf.count >= 75)
+    await until(lambda: consumer._buffer.count >= 75)
     await site.send(queue, 60, 2)
     assert bodies(await collect(consumer, 60, skip=busy), 2) == list(range(1, 61))
     assert bodies(await collect(consumer, 299)) == list(range(2, 301))
@@ -161,7 +161,7 @@ async def test_a_poll_that_is_cancelled_loses_nothing(site: Site) -> None:
     queue = await site.queue()
     await site.send(queue, 50)
     consumer = await site.consumer(queue)
-    await until(lambda: consumer._shelf.count == 50)
+    await until(lambda: consumer._buffer.count == 50)
     found = []
     for step in range(50):
         task = asyncio.create_task(consumer.poll(10, timeout=0))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from qdo.consumer import AsyncConsumer
-from qdo.consumer.group import Group
+from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.errors import CoordinationLost, NotOwner, SessionLost
 from qdo.partitions import Partition, Queue
 from queuey.client import Message
@@ -37,7 +37,7 @@ class Told:
 
     def of(self, number: int) -> list[str]:
         """Gives what was told of one partition."""
-        return [name for name, told in self.calls if told == number]
+        return [name for name, notified in self.calls if notified == number]
 
     def _callback(self, name: str) -> Any:  # noqa: ANN401 - a callback
         def tell(partitions: frozenset[Partition]) -> None:
@@ -49,7 +49,7 @@ class Told:
 async def test_members_share_the_partitions_out(site: Site) -> None:
     """A second member gets its half, the first keeps the rest, and together they handle everything once."""
     queue = await site.queue(partitions=4)
-    told = Told()
+    notified = Told()
     found: list[Message] = []
 
     async def work(consumer: AsyncConsumer) -> None:
@@ -59,7 +59,7 @@ async def test_members_share_the_partitions_out(site: Site) -> None:
             with contextlib.suppress(NotOwner):
                 await consumer.commit({batch.partition: batch.messages[-1].id for batch in batches})
 
-    first = await site.consumer(queue, owns=places(queue, 1, 2, 3, 4), callbacks=told.callbacks())
+    first = await site.consumer(queue, owns=places(queue, 1, 2, 3, 4), callbacks=notified.callbacks())
     working = [asyncio.create_task(work(first))]
     for partition in range(1, 5):
         await site.send(queue, 50, partition)
@@ -74,7 +74,7 @@ async def test_members_share_the_partitions_out(site: Site) -> None:
     await asyncio.gather(*working)
     # A commit that came after a revocation was refused; what it was for is handed out again by the new owner.
     assert all(sorted(set(bodies(found, partition))) == list(range(1, 101)) for partition in range(1, 5))
-    assert all(told.of(number) == ["on_assign", "on_revoke"] for number in range(1, 5))
+    assert all(notified.of(number) == ["on_assign", "on_revoke"] for number in range(1, 5))
 
 
 async def test_nothing_is_handed_out_once_a_revocation_has_begun(site: Site) -> None:
@@ -93,13 +93,13 @@ async def test_nothing_is_handed_out_once_a_revocation_has_begun(site: Site) -> 
 
     first = await site.consumer(queue, owns=places(queue, 1, 2), callbacks={"on_revoke": on_revoke})
     before = await collect(first, 20, most=20)
-    await until(lambda: first._shelf.count == 180)
+    await until(lambda: first._buffer.count == 180)
     joining = asyncio.create_task(site.consumer(queue))
     await revoking.wait()
     (moved,) = gone
     (kept,) = places(queue, 1, 2) - gone
     assert first.assignment == {kept}
-    assert first._shelf.count == 90
+    assert first._buffer.count == 90
     assert first.position(moved) == [one.id for one in before if one.partition == moved.number][-1]
     with pytest.raises(NotOwner):
         await first.seek(moved, "earliest")
@@ -165,24 +165,24 @@ async def test_a_slow_revocation_holds_up_no_other_partition(site: Site) -> None
 async def test_one_that_takes_too_long_loses_the_partition(site: Site) -> None:
     """Then on_lost is told, and a commit fails."""
     queue = await site.queue(partitions=2)
-    told = Told()
+    notified = Told()
     for partition in (1, 2):
         await site.send(queue, 1, partition)
 
     async def on_revoke(partitions: frozenset[Partition]) -> None:
-        told.calls += [("on_revoke", partition.number) for partition in partitions]
+        notified.calls += [("on_revoke", partition.number) for partition in partitions]
         await asyncio.Event().wait()
 
     first = await site.consumer(
         queue,
         owns=places(queue, 1, 2),
-        callbacks=told.callbacks() | {"on_revoke": on_revoke},
+        callbacks=notified.callbacks() | {"on_revoke": on_revoke},
         revoke_timeout=1.0,  # long enough for on_revoke to begin, on any machine
     )
     found = await collect(first, 2)
     second = await site.consumer(queue)
     (moved,) = second.assignment
-    await until(lambda: told.of(moved.number) == ["on_assign", "on_revoke", "on_lost"])
+    await until(lambda: notified.of(moved.number) == ["on_assign", "on_revoke", "on_lost"])
     with pytest.raises(NotOwner):
         await first.commit({moved: next(one.id for one in found if one.partition == moved.number)})
 
@@ -190,7 +190,7 @@ async def test_one_that_takes_too_long_loses_the_partition(site: Site) -> None:
 async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(site: Site) -> None:
     """Though the revocation that ran out of time is still going on, and ends only then."""
     queue = await site.queue(partitions=2)
-    told = Told()
+    notified = Told()
     ending = asyncio.Event()
 
     async def on_revoke(partitions: frozenset[Partition]) -> None:
@@ -203,13 +203,13 @@ async def test_a_partition_that_is_given_back_after_a_slow_revocation_is_read(si
     first = await site.consumer(
         queue,
         owns=places(queue, 1, 2),
-        callbacks=told.callbacks() | {"on_revoke": on_revoke},
+        callbacks=notified.callbacks() | {"on_revoke": on_revoke},
         revoke_timeout=0.1,
     )
     second = await site.consumer(queue)
     (moved,) = second.assignment
     await second.close()
-    await until(lambda: told.of(moved.number) == ["on_assign", "on_lost", "on_assign"])
+    await until(lambda: notified.of(moved.number) == ["on_assign", "on_lost", "on_assign"])
     ending.set()
     await site.send(queue, 3, moved.number)
     assert bodies(await collect(first, 3), moved.number) == [1, 2, 3]
@@ -257,14 +257,14 @@ async def test_closing_gives_everything_up_in_order(site: Site) -> None:
     queue = await site.queue(partitions=3)
     for partition in (1, 2, 3):
         await site.send(queue, 2, partition)
-    told = Told()
+    notified = Told()
 
     async def on_revoke(partitions: frozenset[Partition]) -> None:
         assert await consumer.poll(timeout=None) == []
         await consumer.commit()
-        told.calls += [("on_revoke", partition.number) for partition in partitions]
+        notified.calls += [("on_revoke", partition.number) for partition in partitions]
 
-    callbacks = told.callbacks() | {"on_revoke": on_revoke}
+    callbacks = notified.callbacks() | {"on_revoke": on_revoke}
     consumer = await site.consumer(queue, owns=places(queue, 1, 2, 3), callbacks=callbacks)
     await collect(consumer, 6)
     waiting = asyncio.create_task(consumer.poll(timeout=None))
@@ -272,7 +272,7 @@ async def test_closing_gives_everything_up_in_order(site: Site) -> None:
     await asyncio.gather(consumer.close(), consumer.close())
     assert await waiting == []
     assert consumer.closing
-    assert all(told.of(number) == ["on_assign", "on_revoke"] for number in (1, 2, 3))
+    assert all(notified.of(number) == ["on_assign", "on_revoke"] for number in (1, 2, 3))
     assert len(await site.offsets()) == 3
     coordinator = await site.coordinator()
     assert await coordinator.members() == {}
@@ -292,7 +292,7 @@ async def test_whoever_is_suspended_hands_nothing_out(site: Site) -> None:
     await until(lambda: consumer._ownership.stopped)
     assert await consumer.poll(timeout=0) == []
     waiting = asyncio.create_task(consumer.poll(3, timeout=None))
-    await site.service.mend()
+    await site.service.heal()
     assert bodies(flat(await waiting)) == [3, 4, 5]
     await consumer.commit()
 
@@ -302,11 +302,11 @@ async def test_nothing_is_handed_out_once_the_session_is_lost(site: Site) -> Non
     queue = await site.queue()
     await site.send(queue, 3)
     consumer = await site.consumer(queue)
-    await until(lambda: consumer._shelf.count == 3)
+    await until(lambda: consumer._buffer.count == 3)
     group = consumer._group
-    assert isinstance(group, Group)
-    assert group._signals is not None
-    group._signals("lost")
+    assert isinstance(group, GroupMember)
+    assert group._events is not None
+    group._events("lost")
     assert await consumer.poll(timeout=0) == []
     assert bodies(await collect(consumer, 3)) == [1, 2, 3]
 
@@ -317,10 +317,10 @@ async def test_a_poll_that_is_handing_out_stops_too(site: Site, how: str) -> Non
     queue = await site.queue()
     await site.send(queue, 3)
     consumer = await site.consumer(queue)
-    await until(lambda: consumer._shelf.count == 3)
+    await until(lambda: consumer._buffer.count == 3)
     polling = asyncio.create_task(consumer.poll(timeout=0))
     await asyncio.sleep(0)
-    assert consumer._shelf.count == 0
+    assert consumer._buffer.count == 0
     if how == "suspended":
         consumer._ownership.suspended()
         assert await polling == []
@@ -330,14 +330,14 @@ async def test_a_poll_that_is_handing_out_stops_too(site: Site, how: str) -> Non
         closing = asyncio.create_task(consumer.close())
         assert await polling == []
         await closing
-    assert consumer._shelf.count == 0
+    assert consumer._buffer.count == 0
 
 
 async def _commit_impatiently(consumer: AsyncConsumer) -> None:
     group = consumer._group
-    assert isinstance(group, Group)
-    assert group._stay is not None
-    group._stay._terms = group._terms._replace(patience=0.2)
+    assert isinstance(group, GroupMember)
+    assert group._group_session is not None
+    group._group_session._options = group._options._replace(patience=0.2)
     await consumer.commit()
 
 
@@ -345,8 +345,8 @@ async def test_whoever_is_lost_abandons_everything_and_comes_back(site: Site) ->
     """Nothing of the old session can be committed; under the new one it begins at the committed offset."""
     queue = await site.queue()
     await site.send(queue, 10)
-    told = Told()
-    consumer = await site.consumer(queue, callbacks=told.callbacks(), session_timeout=1.5)
+    notified = Told()
+    consumer = await site.consumer(queue, callbacks=notified.callbacks(), session_timeout=1.5)
     await collect(consumer, 4, most=4)
     await consumer.commit()
     found = await collect(consumer, 4, most=4)
@@ -354,6 +354,6 @@ async def test_whoever_is_lost_abandons_everything_and_comes_back(site: Site) ->
         tx.execute("UPDATE sessions SET expires = 0")
     with pytest.raises((NotOwner, SessionLost)):
         await consumer.commit()
-    await until(lambda: told.of(1) == ["on_assign", "on_lost", "on_assign"])
+    await until(lambda: notified.of(1) == ["on_assign", "on_lost", "on_assign"])
     assert bodies(await collect(consumer, 6)) == [5, 6, 7, 8, 9, 10]
     assert bodies(found) == [5, 6, 7, 8]

@@ -61,7 +61,7 @@ async def test_what_was_prefetched_is_dropped(site: Site) -> None:
     sent = await site.send(queue, 10)
     await site.send(queue, 10, 2)
     consumer = await site.consumer(queue)
-    await until(lambda: consumer._shelf.count == 20)
+    await until(lambda: consumer._buffer.count == 20)
     polling = asyncio.create_task(consumer.poll())
     await asyncio.sleep(0)
     await consumer.seek(Partition(queue, 1), sent[7])

@@ -47,7 +47,7 @@ class Service(Protocol):
     async def cut(self) -> None:
         """Makes the service unreachable for everybody in this test."""
 
-    async def mend(self) -> None:
+    async def heal(self) -> None:
         """Makes it reachable again, with all that it had."""
 
     def unfenced(self, coordinator: Coordinator) -> contextlib.AbstractContextManager[None]:

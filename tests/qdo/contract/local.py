@@ -8,36 +8,38 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from qdo.coordination import Coordinator, Held, Offset, Session
+from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
 from qdo.coordination.local import groups
-from qdo.coordination.local.database import Database, Transaction
+from qdo.coordination.local.database import CoordinationFile, FileTransaction
 from qdo.coordination.local.session import LocalSession
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition
 from tests.qdo.contract.backends import LONG
 from tests.replacing import replace
 
-WRITE = """UPDATE partitions SET offset = ?, version = version + 1 WHERE grp = ? AND queue = ? AND number = ?
+WRITE = """UPDATE partitions SET offset = ?, version = version + 1 WHERE group_id = ? AND queue = ? AND number = ?
     RETURNING version"""
 
 
 async def commit_unfenced(
-    self: LocalSession, offsets: Iterable[tuple[Held, str | None]]
-) -> dict[Partition, Held | None]:
+    self: LocalSession, offsets: Iterable[tuple[OwnedOffset, str | None]]
+) -> dict[Partition, OwnedOffset | None]:
     """Writes offsets over whatever they are, and whoever owns the partition."""
-    stay = self._stay
-    written: dict[Partition, Held | None] = {}
-    with writing(self._keeper._database.path) as tx:
+    member_session = self._member_session
+    written: dict[Partition, OwnedOffset | None] = {}
+    with writing(self._session_thread._database.path) as tx:
         for (partition, _, _), identifier in offsets:
-            (version,) = tx.one(WRITE, identifier, stay.where, groups.key(partition.queue), partition.number)
-            written[partition] = Held(partition, Offset(identifier, 0.0, stay.member.id), version)
+            (version,) = tx.one(WRITE, identifier, member_session.where, groups.key(partition.queue), partition.number)
+            written[partition] = OwnedOffset(
+                partition, CommittedOffset(identifier, 0.0, member_session.member.id), version
+            )
     return written
 
 
 @contextlib.contextmanager
-def writing(path: Path) -> Iterator[Transaction]:
+def writing(path: Path) -> Iterator[FileTransaction]:
     """A transaction of the test's own."""
-    database = Database(path, patience=10)
+    database = CoordinationFile(path, patience=10)
     try:
         with database.transaction() as tx:
             yield tx
@@ -63,7 +65,7 @@ class LocalService:
         """Lets its time be over."""
         assert isinstance(session, LocalSession)
         with self.writing() as tx:
-            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session._stay.session,))
+            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session._member_session.session,))
             assert tx.changes()
 
     async def cut(self) -> None:
@@ -72,7 +74,7 @@ class LocalService:
             self.path.rename(self._away)
             self.path.mkdir()
 
-    async def mend(self) -> None:
+    async def heal(self) -> None:
         """Puts the file back."""
         with self._alone():
             self.path.rmdir()
@@ -90,9 +92,9 @@ class LocalService:
 
     async def write_member(self, group: str, member: str, data: bytes) -> None:
         """See the protocol."""
-        where = "member = ? AND grp = (SELECT id FROM groups WHERE name = ?)"
+        where = "member = ? AND group_id = (SELECT id FROM groups WHERE name = ?)"
         with self.writing() as tx:
-            tx.execute(f"UPDATE sessions SET value = ? WHERE {where}", (data, member, group))
+            tx.execute(f"UPDATE sessions SET member_data = ? WHERE {where}", (data, member, group))
             assert tx.changes()
 
     async def close(self) -> None:
@@ -108,6 +110,6 @@ class LocalService:
         finally:
             os.close(directory)
 
-    def writing(self) -> contextlib.AbstractContextManager[Transaction]:
+    def writing(self) -> contextlib.AbstractContextManager[FileTransaction]:
         """A transaction of the test's own."""
         return writing(self.path)

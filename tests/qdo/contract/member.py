@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-from qdo.coordination import Event, Held, Member, Session
+from qdo.coordination import Event, Member, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition
@@ -23,13 +23,13 @@ class Obeying:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._held: dict[Partition, Held] = {}
+        self._held: dict[Partition, OwnedOffset] = {}
 
-    async def take(self, names: list[str]) -> list[str]:
+    async def claim(self, names: list[str]) -> list[str]:
         """Takes partitions; answers with those that it owns now."""
-        taken = await self._session.take([Partition.parse(name) for name in names])
-        self._held |= taken
-        return sorted(map(str, taken))
+        claimed = await self._session.claim([Partition.parse(name) for name in names])
+        self._held |= claimed
+        return sorted(map(str, claimed))
 
     async def release(self, names: list[str]) -> None:
         """Releases partitions."""
@@ -56,7 +56,7 @@ class Obeying:
         (partition,) = (Partition.parse(name) for name in names)
         done = 0
         while done < times:
-            for held in (await self._session.take([partition])).values():
+            for held in (await self._session.claim([partition])).values():
                 await self._session.commit([(held, str(int(held.offset.id or "0") + 1))])
                 await self._session.release([partition])
                 done += 1

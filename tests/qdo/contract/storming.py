@@ -15,7 +15,7 @@ import random
 import sys
 from collections.abc import Iterable
 
-from qdo.coordination import Held, Member, Session
+from qdo.coordination import Member, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationLost, MemberExists, SessionLost
 from qdo.partitions import Partition
@@ -39,9 +39,9 @@ async def count(session: Session, chance: random.Random) -> None:
     Raises:
         CoordinationLost, SessionLost
     """
-    held = dict(await session.take(chance.sample(PARTITIONS, 3)))
+    held = dict(await session.claim(chance.sample(PARTITIONS, 3)))
     for _ in range(chance.randrange(1, 20)):
-        given: list[tuple[Held, str]] = [(each, str(int(each.offset.id or 0) + 1)) for each in held.values()]
+        given: list[tuple[OwnedOffset, str]] = [(each, str(int(each.offset.id or 0) + 1)) for each in held.values()]
         say("?", held)
         try:
             answer = await session.commit(given)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from qdo.coordination import Session, Target
+from qdo.coordination import Session, TargetAssignment
 from qdo.errors import CoordinationIncompatible
 from qdo.partitions import Queue
 from tests.qdo.contract.backends import LONG_ENOUGH, Service
@@ -28,7 +28,7 @@ async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one
     """Only who has read the present one replaces it; a refusal changes nothing."""
     mine, _ = await join("a")
     other, _ = await join("b")
-    first, second = Target({ONE: "a"}), Target({ONE: "b"}, {"c": 1.25}, frozenset({"c", "d"}))
+    first, second = TargetAssignment({ONE: "a"}), TargetAssignment({ONE: "b"}, {"c": 1.25}, frozenset({"c", "d"}))
     assert await mine.set_target(first, -1)
     assert not await other.set_target(second, -1)
     found, version = await other.target()
@@ -44,9 +44,9 @@ async def test_a_target_is_set_at_the_version_that_was_read(join: Join, open_one
 async def test_an_empty_target_is_a_target(join: Join) -> None:
     """One that gives nobody anything is not the same as none."""
     session, _ = await join("a")
-    assert await session.set_target(Target(), -1)
+    assert await session.set_target(TargetAssignment(), -1)
     found, version = await session.target()
-    assert found == Target()
+    assert found == TargetAssignment()
     assert version != -1
 
 
@@ -56,7 +56,7 @@ async def count(session: Session, times: int) -> None:
     while done < times:
         target, version = await session.target()
         present = target.absent["n"] if target else 0.0
-        done += await session.set_target(Target({}, {"n": present + 1}), version)
+        done += await session.set_target(TargetAssignment({}, {"n": present + 1}), version)
 
 
 async def test_no_change_of_a_target_is_lost_under_contention(join: Join) -> None:
@@ -73,11 +73,11 @@ async def test_no_change_of_a_target_is_lost_under_contention(join: Join) -> Non
 async def test_a_target_outlives_the_members(join: Join, open_one: Open) -> None:
     """It is still there when all have left: the next members begin with who owned what."""
     mine, _ = await join("a")
-    await mine.set_target(Target({ONE: "a"}), -1)
+    await mine.set_target(TargetAssignment({ONE: "a"}), -1)
     await mine.leave()
-    assert await (await open_one()).target() == Target({ONE: "a"})
+    assert await (await open_one()).target() == TargetAssignment({ONE: "a"})
     later, _ = await join("b")
-    assert (await later.target()).target == Target({ONE: "a"})
+    assert (await later.target()).target == TargetAssignment({ONE: "a"})
 
 
 async def test_a_target_may_be_large(join: Join) -> None:
@@ -85,7 +85,7 @@ async def test_a_target_may_be_large(join: Join) -> None:
     queues = [Queue("queuey.example.org:5000", "socorro", f"crashes-{number * 7919:x}") for number in range(100)]
     members = [f"worker-{number}.example.org-{number * 104_729:x}" for number in range(1000)]
     partitions = [partition for queue in queues for partition in some(100, queue)]
-    target = Target({partition: members[place * 31 % 1000] for place, partition in enumerate(partitions)})
+    target = TargetAssignment({partition: members[place * 31 % 1000] for place, partition in enumerate(partitions)})
     session, _ = await join("a")
     assert await session.set_target(target, -1)
     assert (await session.target()).target == target
@@ -94,7 +94,7 @@ async def test_a_target_may_be_large(join: Join) -> None:
 async def test_a_target_of_a_newer_program_is_not_guessed_at(join: Join, open_one: Open, service: Service) -> None:
     """What a newer program has written, or nobody, is refused rather than misread."""
     session, _ = await join("a")
-    await session.set_target(Target({ONE: "a"}), -1)
+    await session.set_target(TargetAssignment({ONE: "a"}), -1)
     for data in (b"qdo9=later", b"", b"{}"):
         await service.write_target("group", data)
         with pytest.raises(CoordinationIncompatible):
@@ -108,11 +108,11 @@ async def test_a_member_is_told_what_it_is_to_own(join: Join) -> None:
     mine, _ = await join("a")
     other, heard = await join("b")
     assert await mine.assignment() == await other.assignment() == frozenset()
-    assert await mine.set_target(Target({ONE: "a", **dict.fromkeys(some(3, OTHER), "b")}), -1)
+    assert await mine.set_target(TargetAssignment({ONE: "a", **dict.fromkeys(some(3, OTHER), "b")}), -1)
     assert await mine.assignment() == {ONE}
     assert await eventually(heard, other.assignment, bool) == set(some(3, OTHER))
     version = (await mine.target()).version
-    assert await mine.set_target(Target({ONE: "b", **dict.fromkeys(some(2, OTHER), "b")}), version)
+    assert await mine.set_target(TargetAssignment({ONE: "b", **dict.fromkeys(some(2, OTHER), "b")}), version)
     assert await mine.assignment() == frozenset()
     wanted = {ONE, *some(2, OTHER)}
     await eventually(heard, other.assignment, lambda given: given == wanted)
@@ -130,7 +130,7 @@ async def test_no_change_of_an_assignment_is_missed(join: Join) -> None:
         for number in range(20):
             _, version = await writer.target()
             assert await writer.set_target(
-                Target({each: "abc"[(each.number + number) % 3] for each in some(6)}), version
+                TargetAssignment({each: "abc"[(each.number + number) % 3] for each in some(6)}), version
             )
 
     async with asyncio.TaskGroup() as group:
@@ -164,7 +164,7 @@ async def test_a_member_that_retires_leads_no_more_and_keeps_what_it_has(join: J
     (name,) = [name for name, (session, _) in members.items() if await session.lead()]
     retiring, _ = members.pop(name)
     ((other, heard),) = members.values()
-    held = await retiring.take([ONE])
+    held = await retiring.claim([ONE])
     assert not await other.lead()
     await other.members()
     await retiring.retire()
@@ -172,6 +172,6 @@ async def test_a_member_that_retires_leads_no_more_and_keeps_what_it_has(join: J
     assert not await retiring.lead()
     await eventually(heard, other.members, lambda found: [each.id for each in found.values() if each.leaving] == [name])
     assert (await retiring.commit([(held[ONE], "1")]))[ONE]
-    assert await other.take([ONE]) == {}
+    assert await other.claim([ONE]) == {}
     await retiring.release([ONE])
-    await eventually(heard, lambda: other.take([ONE]), bool)
+    await eventually(heard, lambda: other.claim([ONE]), bool)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from qdo.coordination import Member, Session, Target
+from qdo.coordination import Member, Session, TargetAssignment
 from tests.qdo.contract.backends import LONG_ENOUGH, Service
 from tests.qdo.contract.conftest import Join, Open
 from tests.qdo.contract.events import Heard, eventually
@@ -40,7 +40,7 @@ async def test_a_target_is_heard_of(join: Join) -> None:
     other, _ = await join("b")
     for _ in range(3):
         _, version = await other.target()
-        await told(heard, mine.target, other.set_target(Target({ONE: "a"}), version))
+        await told(heard, mine.target, other.set_target(TargetAssignment({ONE: "a"}), version))
 
 
 async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> None:
@@ -49,18 +49,18 @@ async def test_what_becomes_free_is_heard_of(join: Join, service: Service) -> No
 
     async def own(name: str) -> Session:
         session, _ = await join(name)
-        assert set(await session.take([ONE])) == {ONE}
+        assert set(await session.claim([ONE])) == {ONE}
         return session
 
-    def take() -> Awaitable[object]:
-        return mine.take([ONE])
+    def claim() -> Awaitable[object]:
+        return mine.claim([ONE])
 
     other = await own("b")
-    await told(heard, take, other.release([ONE]))
-    await other.take([ONE])
-    await told(heard, take, other.leave())
-    await told(heard, take, service.expire(await own("c")))
-    await eventually(heard, lambda: mine.take([ONE]), bool)
+    await told(heard, claim, other.release([ONE]))
+    await other.claim([ONE])
+    await told(heard, claim, other.leave())
+    await told(heard, claim, service.expire(await own("c")))
+    await eventually(heard, lambda: mine.claim([ONE]), bool)
 
 
 async def test_no_change_of_a_target_is_missed(join: Join) -> None:
@@ -71,13 +71,15 @@ async def test_no_change_of_a_target_is_missed(join: Join) -> None:
     async def write() -> None:
         for number in range(40):
             _, version = await writer.target()
-            assert await writer.set_target(Target({}, {"n": float(number)}), version)
+            assert await writer.set_target(TargetAssignment({}, {"n": float(number)}), version)
             if number % 7 == 0:
                 await asyncio.sleep(0)
 
     async with asyncio.TaskGroup() as group:
         for session, heard in watchers:
-            group.create_task(eventually(heard, session.target, lambda found: found.target == Target({}, {"n": 39.0})))
+            group.create_task(
+                eventually(heard, session.target, lambda found: found.target == TargetAssignment({}, {"n": 39.0}))
+            )
         group.create_task(write())
 
 
@@ -89,10 +91,10 @@ async def test_no_partition_that_becomes_free_is_missed(join: Join) -> None:
     async def pass_on(session: Session, heard: Heard) -> None:
         missing = set(partitions)
         while missing:
-            taken = await session.take(missing)
-            await session.release(taken)
-            missing -= set(taken)
-            if missing and not taken:
+            claimed = await session.claim(missing)
+            await session.release(claimed)
+            missing -= set(claimed)
+            if missing and not claimed:
                 await heard.next("changed")
 
     async with asyncio.TaskGroup() as group:
@@ -123,7 +125,7 @@ async def test_members_of_one_coordinator_hear_of_each_other(open_one: Open) -> 
     heard, others = Heard(), Heard()
     mine = await coordinator.join(Member("a"), heard)
     other = await coordinator.join(Member("b"), others)
-    await told(heard, mine.target, other.set_target(Target(), -1))
-    await other.take([ONE])
-    await told(heard, lambda: mine.take([ONE]), other.release([ONE]))
+    await told(heard, mine.target, other.set_target(TargetAssignment(), -1))
+    await other.claim([ONE])
+    await told(heard, lambda: mine.claim([ONE]), other.release([ONE]))
     await told(others, other.members, mine.leave())

@@ -9,15 +9,15 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from qdo.coordination import Coordinator, Held, Offset, Session
+from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
 from qdo.coordination.encoding import encode_offset
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper import Access, administration
-from qdo.coordination.zookeeper.changes import ANY, Delete, Done, Set
+from qdo.coordination.zookeeper import ConnectionOptions, administration
+from qdo.coordination.zookeeper.batching import apply_each
 from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.paths import GroupPaths
 from qdo.coordination.zookeeper.session import ZooKeeperSession
-from qdo.coordination.zookeeper.tree import Tree
-from qdo.coordination.zookeeper.writing import apply_each
+from qdo.coordination.zookeeper.transactions import ANY, Applied, Delete, SetData
 from qdo.partitions import Partition
 from tests.qdo.contract.backends import LONG
 from tests.qdo.zookeeper.proxy import Proxy
@@ -51,9 +51,9 @@ class ZooKeeperService:
         """See the protocol."""
         await asyncio.to_thread(self.proxy.cut)
 
-    async def mend(self) -> None:
+    async def heal(self) -> None:
         """See the protocol."""
-        await asyncio.to_thread(self.proxy.mend)
+        await asyncio.to_thread(self.proxy.heal)
 
     def unfenced(self, coordinator: Coordinator) -> contextlib.AbstractContextManager[None]:
         """See the protocol."""
@@ -61,16 +61,16 @@ class ZooKeeperService:
 
     async def write_target(self, group: str, data: bytes) -> None:
         """See the protocol."""
-        await asyncio.to_thread(self._write, Tree(self.root, group).target, data)
+        await asyncio.to_thread(self._write, GroupPaths(self.root, group).target, data)
 
     async def write_member(self, group: str, member: str, data: bytes) -> None:
         """See the protocol."""
-        await asyncio.to_thread(self._write, Tree(self.root, group).member(member), data)
+        await asyncio.to_thread(self._write, GroupPaths(self.root, group).member(member), data)
 
     async def close(self) -> None:
         """Removes the chroot and the network."""
         await asyncio.to_thread(self.proxy.close)
-        link = Link(Access(self._direct))
+        link = Link(ConnectionOptions(self._direct))
         await link.open()
         await apply_each(link, {path: (Delete(path),) for path in await administration._below(link, [self.root])})
         await link.close()
@@ -81,8 +81,8 @@ class ZooKeeperService:
 
 
 async def commit_unfenced(
-    self: ZooKeeperSession, offsets: Iterable[tuple[Held, str | None]]
-) -> dict[Partition, Held | None]:
+    self: ZooKeeperSession, offsets: Iterable[tuple[OwnedOffset, str | None]]
+) -> dict[Partition, OwnedOffset | None]:
     """Writes offsets over whatever they are, under another session.
 
     That is what comes of using kazoo plainly: its client begins a new session by itself and sends there what was
@@ -92,12 +92,13 @@ async def commit_unfenced(
     link = Link(self.link._access)
     await link.open()
     changes = [
-        (Set(self._tree.offset(held.partition), encode_offset(Offset(identifier)), ANY),) for held, identifier in wanted
+        (SetData(self._group_paths.offset(held.partition), encode_offset(CommittedOffset(identifier)), ANY),)
+        for held, identifier in wanted
     ]
-    written: dict[Partition, Held | None] = {}
+    written: dict[Partition, OwnedOffset | None] = {}
     for (held, identifier), outcome in zip(wanted, await link.apply(changes), strict=True):
-        assert isinstance(outcome, Done)
-        written[held.partition] = Held(held.partition, Offset(identifier), outcome.versions[-1])
+        assert isinstance(outcome, Applied)
+        written[held.partition] = OwnedOffset(held.partition, CommittedOffset(identifier), outcome.versions[-1])
     await link.close()
     return written
 

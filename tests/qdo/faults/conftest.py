@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.qdo.faults.services import LocalService, Service
+from tests.qdo.faults.servers.services import LocalService, Service
 
 PROPERTY = "group experiment"
 """Under which a test records the counts of its run."""
@@ -25,6 +25,6 @@ def service(request: pytest.FixtureRequest, tmp_path: Path) -> Service:
     """Each coordination service in turn, with nothing in it."""
     if request.param == "local":
         return LocalService(tmp_path / "coordination.sqlite3")
-    from tests.qdo.faults.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
 
     return ZooKeeperService(request.getfixturevalue("zookeeper_nodes"))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from tests.faults.history import now
+from tests.faults.checking.history import now
+from tests.qdo.faults.checking.records import Ended, Joined, Journal, Tail
 from tests.qdo.faults.job import Job, to_environment
-from tests.qdo.faults.records import Ended, Joined, Journal, Tail
 from tests.served import environment
 
 ROOT = Path(__file__).parents[3]

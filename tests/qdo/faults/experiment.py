@@ -12,16 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from tests.faults.history import now
-from tests.qdo.faults.checker import Limits, Violation, check
-from tests.qdo.faults.counts import Counts, count
+from tests.faults.checking.history import now
+from tests.qdo.faults.checking.checker import Limits, Violation, check
+from tests.qdo.faults.checking.counts import Counts, count
+from tests.qdo.faults.checking.history import History
+from tests.qdo.faults.checking.records import Assigned, Fault, FaultKind, Follower, Gone, Handled, Joined, Journal
 from tests.qdo.faults.crew import Crew
-from tests.qdo.faults.history import History
 from tests.qdo.faults.job import Job
 from tests.qdo.faults.member import watch
 from tests.qdo.faults.nemesis import LEAST, WORKERS, Nemesis, draw
-from tests.qdo.faults.records import Assigned, Fault, FaultKind, Follower, Gone, Handled, Joined, Journal
-from tests.qdo.faults.services import Deed, Service
+from tests.qdo.faults.servers.services import Deed, Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues, posting
 from tests.served import Served
 
@@ -49,7 +49,7 @@ class Settings(Protocol):
         """Returns fields of its :class:`Job`."""
 
 
-class Verdict(NamedTuple):
+class CheckResult(NamedTuple):
     """What a run showed."""
 
     violations: list[Violation]
@@ -106,7 +106,7 @@ class Experiment:
             watch(self.journal, "")
             yield crew, queues
 
-    def run(self, slots: Sequence[str], count: int, kinds: Iterable[FaultKind] | None = None) -> Verdict:
+    def run(self, slots: Sequence[str], count: int, kinds: Iterable[FaultKind] | None = None) -> CheckResult:
         """Draws events and performs them while messages are posted, waits until all are handled, and judges.
 
         Args:
@@ -189,11 +189,11 @@ class Experiment:
             crew.leave(slot)
         Observer(self._service.url(), GROUP, self.journal).look()
 
-    def judge(self) -> Verdict:
+    def judge(self) -> CheckResult:
         """Judges what was recorded."""
         limits = Limits(recovery=self._service.recovery, unaware=self._service.session_timeout)
         history = History(record for record in Follower(self._records).new())
-        return Verdict(check(history, limits), count(history, limits), history)
+        return CheckResult(check(history, limits), count(history, limits), history)
 
     def until(self, reached: Callable[[], bool], seconds: float = PATIENCE) -> bool:
         """Waits until something is so, or no message has been handled for long enough; returns whether it is so."""
@@ -217,12 +217,12 @@ class Experiment:
         """Starts workers again that have ended by themselves, as whoever supervises them would."""
         stop = threading.Event()
 
-        def mend() -> None:
+        def heal() -> None:
             while not stop.wait(LOOK_SECONDS):
                 for slot in crew.fallen():
                     crew.start(slot)
 
-        thread = threading.Thread(target=mend, name="mender")
+        thread = threading.Thread(target=heal, name="mender")
         thread.start()
         try:
             yield
@@ -252,14 +252,14 @@ def _mute(served: Served, slot: str, seconds: float) -> None:
     os.killpg(served.process.pid, signal.SIGCONT)
 
 
-def explain(verdict: Verdict) -> str:
+def explain(check_result: CheckResult) -> str:
     """Tells the violations, the first of each kind before all others, what was done, and who had what was left."""
-    history = verdict.history
-    first = {violation.rule: violation for violation in reversed(verdict.violations)}.values()
-    told = [*first, *(violation for violation in verdict.violations if violation not in first)][:SHOWN]
+    history = check_result.history
+    first = {violation.rule: violation for violation in reversed(check_result.violations)}.values()
+    told = [*first, *(violation for violation in check_result.violations if violation not in first)][:SHOWN]
     faults = [f"{one.start:.3f}..{one.end:.3f} {one.kind} {one.worker}" for one in history.faults]
-    lines = [f"{len(verdict.violations)} violations", *(f"{rule}: {text}" for rule, text in told)]
-    return "\n".join([*lines, str(verdict.counts), *faults[-60:], *_left(history)])
+    lines = [f"{len(check_result.violations)} violations", *(f"{rule}: {text}" for rule, text in told)]
+    return "\n".join([*lines, str(check_result.counts), *faults[-60:], *_left(history)])
 
 
 def _left(history: History) -> Iterator[str]:

@@ -12,9 +12,9 @@ from zlib import crc32
 
 from qdo.worker import delivery
 from queuey.client import Message
-from tests.faults.history import now
+from tests.faults.checking.history import now
+from tests.qdo.faults.checking.records import Handled, Journal, place_of
 from tests.qdo.faults.job import from_environment
-from tests.qdo.faults.records import Handled, Journal, place_of
 
 UNLUCKY = 97
 """One message in so many fails at the first attempt."""
@@ -31,7 +31,7 @@ class Notes(NamedTuple):
     worker: str
     rest: float
 
-    def take(self, message: Message) -> None:
+    def claim(self, message: Message) -> None:
         """Writes down that a message is being handled; some fail before that when they are tried first.
 
         Raises:
@@ -56,11 +56,11 @@ def notes() -> Iterator[Notes]:
 
 def plain(message: Message, context: Notes) -> None:
     """For threads and processes."""
-    context.take(message)
+    context.claim(message)
     time.sleep(context.rest)
 
 
 async def waiting(message: Message, context: Notes) -> None:
     """For tasks."""
-    context.take(message)
+    context.claim(message)
     await asyncio.sleep(context.rest)

@@ -16,11 +16,11 @@ from qdo.errors import QdoError
 from qdo.partitions import Partition
 from qdo.worker import Retry, Worker, WorkerSettings
 from queuey.client import AsyncClient
-from tests.faults.history import now
+from tests.faults.checking.history import now
+from tests.qdo.faults.checking.recording import Recording
+from tests.qdo.faults.checking.records import Assigned, Fault, Gone, Journal, place_of
 from tests.qdo.faults.job import Job, from_environment
-from tests.qdo.faults.recording import Recording
-from tests.qdo.faults.records import Assigned, Fault, Gone, Journal, place_of
-from tests.qdo.faults.services import name_of
+from tests.qdo.faults.servers.services import name_of
 
 TICK, STALLED = 0.05, 0.25
 """Seconds between two signs that threads run here, and when there was too long none."""

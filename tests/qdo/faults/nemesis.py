@@ -8,10 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from tests.faults.history import now
+from tests.faults.checking.history import now
+from tests.qdo.faults.checking.records import Fault, FaultKind, Journal
 from tests.qdo.faults.crew import Crew
-from tests.qdo.faults.records import Fault, FaultKind, Journal
-from tests.qdo.faults.services import Deed
+from tests.qdo.faults.servers.services import Deed
 
 LEAST = 2
 """Workers that are there and run, by the plan, whatever else happens."""

@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from unittest import mock
 
-from qdo.assignment import Plan, plan
-from qdo.consumer import membership
-from qdo.consumer.group import Group
-from qdo.consumer.ownership import Ownership
-from qdo.coordination import Member, Target
+from qdo.assignment import AssignmentPlan, plan
+from qdo.consumer.partition_listener import PartitionListener
+from qdo.consumer.rebalance import member_states
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.coordination import Member, TargetAssignment
 from qdo.coordination.local.session import LocalSession
 from qdo.partitions import Partition, Queue
-from qdo.worker.handling import Handling
-from qdo.worker.progress import Progress
+from qdo.worker.dispatch.dispatcher import Dispatcher
+from qdo.worker.dispatch.offset_committer import OffsetCommitter
 from tests.qdo.contract import local
 from tests.replacing import replace, replace_in
 
@@ -40,31 +40,37 @@ def _fencing() -> Iterator[contextlib.AbstractContextManager[object]]:
 
 def _stickiness() -> Iterator[contextlib.AbstractContextManager[object]]:
     """Partitions are dealt out evenly, whoever had them before."""
-    yield replace_in(membership, plan, _deal)
+    yield replace_in(member_states, plan, _deal)
 
 
 def _deal(
-    members: Mapping[str, Member], queues: Mapping[Queue, int], target: Target | None, now: float, grace: float
-) -> Plan:
+    members: Mapping[str, Member],
+    queues: Mapping[Queue, int],
+    target: TargetAssignment | None,
+    now: float,
+    grace: float,
+) -> AssignmentPlan:
     partitions = sorted(Partition(queue, number) for queue, count in queues.items() for number in range(1, count + 1))
     names = sorted(name for name, member in members.items() if not member.leaving)
-    return Plan(Target({each: names[index % len(names)] for index, each in enumerate(partitions)}), None)
+    return AssignmentPlan(
+        TargetAssignment({each: names[index % len(names)] for index, each in enumerate(partitions)}), None
+    )
 
 
 def _halt() -> Iterator[contextlib.AbstractContextManager[object]]:
     """Nobody is told that a session is suspended, and nobody asks."""
-    yield replace(Ownership.suspended, mock.Mock())
-    yield replace(Group.connected, lambda self: self._state != "joining" and self._stay is not None)
+    yield replace(PartitionListener.suspended, mock.Mock())
+    yield replace(GroupMember.connected, lambda self: self._state != "joining" and self._stay is not None)
 
 
 def _recording() -> Iterator[contextlib.AbstractContextManager[object]]:
     """Partitions are handed back without recording how far they were handled."""
-    yield replace(Progress.flush, mock.AsyncMock(return_value=True))
+    yield replace(OffsetCommitter.flush, mock.AsyncMock(return_value=True))
 
 
 def _abandoning() -> Iterator[contextlib.AbstractContextManager[object]]:
     """What a worker has in hand of partitions that are lost goes on."""
-    yield replace(Handling.void, mock.Mock())
+    yield replace(Dispatcher.void, mock.Mock())
 
 
 MECHANISMS = {

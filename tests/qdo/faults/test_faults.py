@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.qdo.faults.checking.counts import vacuous
 from tests.qdo.faults.conftest import PROPERTY
-from tests.qdo.faults.counts import vacuous
 from tests.qdo.faults.experiment import Experiment, explain
-from tests.qdo.faults.services import LocalService
+from tests.qdo.faults.servers.services import LocalService
 
 if TYPE_CHECKING:
     from tests.servers import ZooKeeperEnsemble
@@ -32,18 +32,18 @@ def settings(slot: str, worker: str) -> dict[str, object]:
 def test_local(tmp_path: Path, record_property: Tell) -> None:
     """Workers of one machine that coordinate by a file."""
     service = LocalService(tmp_path / "coordination.sqlite3")
-    verdict = Experiment(tmp_path, service, SEED, settings=settings).run(SLOTS, EVENTS)
-    record_property(PROPERTY, str(verdict.counts))
-    assert verdict.violations == [], explain(verdict)
-    assert vacuous(verdict.counts, events=EVENTS, **LEAST_OF_EACH) == []
+    check_result = Experiment(tmp_path, service, SEED, settings=settings).run(SLOTS, EVENTS)
+    record_property(PROPERTY, str(check_result.counts))
+    assert check_result.violations == [], explain(check_result)
+    assert vacuous(check_result.counts, events=EVENTS, **LEAST_OF_EACH) == []
 
 
 def test_zookeeper(tmp_path: Path, record_property: Tell, zookeeper_nodes: ZooKeeperEnsemble) -> None:
     """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too."""
-    from tests.qdo.faults.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
 
     with contextlib.closing(ZooKeeperService(zookeeper_nodes, apart=SLOTS[1:3])) as service:
-        verdict = Experiment(tmp_path, service, SEED, settings=settings).run(SLOTS, EVENTS)
-    record_property(PROPERTY, str(verdict.counts))
-    assert verdict.violations == [], explain(verdict)
-    assert vacuous(verdict.counts, events=EVENTS, leader=1, hush=1, silence=1, **LEAST_OF_EACH) == []
+        check_result = Experiment(tmp_path, service, SEED, settings=settings).run(SLOTS, EVENTS)
+    record_property(PROPERTY, str(check_result.counts))
+    assert check_result.violations == [], explain(check_result)
+    assert vacuous(check_result.counts, events=EVENTS, leader=1, hush=1, silence=1, **LEAST_OF_EACH) == []

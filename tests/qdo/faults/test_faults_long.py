@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.qdo.faults.checking.counts import vacuous
 from tests.qdo.faults.conftest import PROPERTY
-from tests.qdo.faults.counts import vacuous
 from tests.qdo.faults.experiment import Experiment, explain
-from tests.qdo.faults.services import LocalService, Service
+from tests.qdo.faults.servers.services import LocalService, Service
 from tests.qdo.faults.test_faults import SLOTS, settings
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ LEAST_OF_EACH = {"join": 20, "leave": 5, "kill": 10, "pause": 10, "expire": 10, 
 
 def run(directory: Path, service: Service, seed: int, tell: Tell) -> dict[str, int]:
     """Runs for as long as the events take, and demands that no rule is broken; returns the numbers of events."""
-    verdict = Experiment(directory, service, seed, settings=settings).run(SLOTS, EVENTS)
-    tell(PROPERTY, f"seed {seed}: {verdict.counts}")
-    assert verdict.violations == [], explain(verdict)
-    assert vacuous(verdict.counts, events=200, messages=10_000, twice=50, lost=20, **LEAST_OF_EACH) == []
-    return verdict.counts.events
+    check_result = Experiment(directory, service, seed, settings=settings).run(SLOTS, EVENTS)
+    tell(PROPERTY, f"seed {seed}: {check_result.counts}")
+    assert check_result.violations == [], explain(check_result)
+    assert vacuous(check_result.counts, events=200, messages=10_000, twice=50, lost=20, **LEAST_OF_EACH) == []
+    return check_result.counts.events
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_zookeeper_for_long(
     tmp_path: Path, record_property: Tell, zookeeper_nodes: ZooKeeperEnsemble, seed: int
 ) -> None:
     """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too: more than 200 events."""
-    from tests.qdo.faults.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
 
     with contextlib.closing(ZooKeeperService(zookeeper_nodes, apart=SLOTS[1:3])) as service:
         events = run(tmp_path, service, seed, record_property)

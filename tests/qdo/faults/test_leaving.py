@@ -6,12 +6,12 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+from tests.qdo.faults.checking.counts import vacuous
+from tests.qdo.faults.checking.history import History, Stay
+from tests.qdo.faults.checking.records import Handled
 from tests.qdo.faults.conftest import PROPERTY
-from tests.qdo.faults.counts import vacuous
 from tests.qdo.faults.experiment import Experiment, explain
-from tests.qdo.faults.history import History, Stay
-from tests.qdo.faults.records import Handled
-from tests.qdo.faults.services import Service
+from tests.qdo.faults.servers.services import Service
 
 Tell = Callable[[str, object], None]
 
@@ -46,11 +46,11 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
             crew.leave("w4")
         experiment.settle(queues)
         experiment.finish(crew)
-    verdict = experiment.judge()
-    assert verdict.violations == [], explain(verdict)
-    assert (verdict.counts.twice, verdict.counts.lost) == ({}, 0)
-    (leave,) = (fault for fault in verdict.history.faults if fault.kind == "leave")
-    staying = _present(verdict.history, leave.start)
+    check_result = experiment.judge()
+    assert check_result.violations == [], explain(check_result)
+    assert (check_result.counts.twice, check_result.counts.lost) == ({}, 0)
+    (leave,) = (fault for fault in check_result.history.faults if fault.kind == "leave")
+    staying = _present(check_result.history, leave.start)
     moving = [stay for stay in staying if stay.worker == LEAVER]
     assert len(moving) == 3
     pauses = []
@@ -63,8 +63,8 @@ def test_a_worker_leaves(tmp_path: Path, service: Service, record_property: Tell
         PROPERTY,
         f"one of 4 left within {leave.end - leave.start:.2f} s: {len(pauses)} partitions stayed, paused for "
         f"{max(pauses) * 1000:.0f} ms at most (a handler takes {QUICK * 1000:.0f}); {len(moving)} moved, paused for "
-        f"{max(_handover(verdict.history, stay) for stay in moving) * 1000:.0f} ms; none of "
-        f"{verdict.counts.messages} messages was handled twice",
+        f"{max(_handover(check_result.history, stay) for stay in moving) * 1000:.0f} ms; none of "
+        f"{check_result.counts.messages} messages was handled twice",
     )
 
 
@@ -72,11 +72,11 @@ def test_workers_come_and_leave(tmp_path: Path, service: Service, record_propert
     """However they do, and while queues get more partitions, nothing is handled twice and nothing is lost."""
     service.session_timeout = SESSION
     experiment = Experiment(tmp_path, service, SEED)
-    verdict = experiment.run(["w1", "w2", "w3", "w4", "w5"], EVENTS, ["join", "leave", "grow"])
-    record_property(PROPERTY, str(verdict.counts))
-    assert verdict.violations == [], explain(verdict)
-    assert (verdict.counts.twice, verdict.counts.lost) == ({}, 0)
-    assert vacuous(verdict.counts, join=3, leave=2, stays=30, messages=500) == []
+    check_result = experiment.run(["w1", "w2", "w3", "w4", "w5"], EVENTS, ["join", "leave", "grow"])
+    record_property(PROPERTY, str(check_result.counts))
+    assert check_result.violations == [], explain(check_result)
+    assert (check_result.counts.twice, check_result.counts.lost) == ({}, 0)
+    assert vacuous(check_result.counts, join=3, leave=2, stays=30, messages=500) == []
 
 
 def _present(history: History, at: float) -> list[Stay]:

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.qdo.faults.checker import Limits
-from tests.qdo.faults.experiment import Experiment, Settings, Verdict, explain
-from tests.qdo.faults.history import History
-from tests.qdo.faults.records import Answered, Asked, Handled, Joined
-from tests.qdo.faults.services import Service
+from tests.qdo.faults.checking.checker import Limits
+from tests.qdo.faults.checking.history import History
+from tests.qdo.faults.checking.records import Answered, Asked, Handled, Joined
+from tests.qdo.faults.experiment import CheckResult, Experiment, Settings, explain
+from tests.qdo.faults.servers.services import Service
 
-Play = Callable[[Experiment, Service], Verdict]
+Play = Callable[[Experiment, Service], CheckResult]
 
 QUEUES = {"crew-a": 3, "crew-b": 3}
 STOP_AT = 6
@@ -24,7 +24,7 @@ LONG = 20.0
 """Seconds of a session that something else which keeps the machine busy does not end."""
 
 
-def stopped_at_a_commit(experiment: Experiment, service: Service) -> Verdict:
+def stopped_at_a_commit(experiment: Experiment, service: Service) -> CheckResult:
     """A worker is stopped in the instant of a commit, until another has done all its work; then it goes on."""
     with experiment.running() as (crew, queues):
         experiment.load(queues, 100)
@@ -45,7 +45,7 @@ def stopped_at_a_commit(experiment: Experiment, service: Service) -> Verdict:
     return experiment.judge()
 
 
-def expired_in_the_middle(experiment: Experiment, service: Service) -> Verdict:
+def expired_in_the_middle(experiment: Experiment, service: Service) -> CheckResult:
     """A worker's session is ended behind its back while it has seconds of work in hand."""
     with experiment.running() as (crew, queues):
         experiment.load(queues, 100)
@@ -58,7 +58,7 @@ def expired_in_the_middle(experiment: Experiment, service: Service) -> Verdict:
     return experiment.judge()
 
 
-def a_short_cut(experiment: Experiment, service: Service) -> Verdict:
+def a_short_cut(experiment: Experiment, service: Service) -> CheckResult:
     """The coordination service does not answer for a while, but for less than a session."""
     service.session_timeout = MIDDLING
     with experiment.running() as (crew, queues):
@@ -71,7 +71,7 @@ def a_short_cut(experiment: Experiment, service: Service) -> Verdict:
     return experiment.judge()
 
 
-def one_comes_and_goes(experiment: Experiment, service: Service) -> Verdict:
+def one_comes_and_goes(experiment: Experiment, service: Service) -> CheckResult:
     """Three have shared the partitions out when a fourth joins them, and leaves again; no session ends meanwhile."""
     service.session_timeout = LONG
     with experiment.running() as (crew, queues):
@@ -119,9 +119,9 @@ def test_what_is_missing_is_noticed(
 
     Of each set one: what goes on after its session was lost is seen before or after the worker has joined again.
     """
-    verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=jobs(play, mechanism)), service)
-    broken = {violation.rule for violation in verdict.violations}
-    assert all(broken & some for some in rules), explain(verdict)
+    check_result = play(Experiment(tmp_path, service, queues=QUEUES, settings=jobs(play, mechanism)), service)
+    broken = {violation.rule for violation in check_result.violations}
+    assert all(broken & some for some in rules), explain(check_result)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_is_missing_is_noticed(
 )
 def test_nothing_is_noticed_with_all_mechanisms(tmp_path: Path, service: Service, play: Play, event: str) -> None:
     """The same stories with complete workers break no rule."""
-    verdict = play(Experiment(tmp_path, service, queues=QUEUES, settings=jobs(play)), service)
-    assert verdict.violations == [], explain(verdict)
-    assert not event or heard(verdict.history, event), f"nobody was {event}"
-    assert event or not verdict.counts.twice, "there was no failure"
+    check_result = play(Experiment(tmp_path, service, queues=QUEUES, settings=jobs(play)), service)
+    assert check_result.violations == [], explain(check_result)
+    assert not event or heard(check_result.history, event), f"nobody was {event}"
+    assert event or not check_result.counts.twice, "there was no failure"

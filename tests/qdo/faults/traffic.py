@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import CoordinationError
 from queuey.client import Client, Outgoing, TransportError
-from tests.faults.history import now
-from tests.qdo.faults.records import Content, Journal, Observed, Posted, place_of
+from tests.faults.checking.history import now
+from tests.qdo.faults.checking.records import Content, Journal, Observed, Posted, place_of
 
 LOOK_SECONDS = 0.3
 MORE = 2

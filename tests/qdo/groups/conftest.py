@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 
 import pytest
 
-from qdo.consumer.group import Group
-from qdo.consumer.partition_table import Row
-from qdo.consumer.terms import Terms
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.consumer.rebalance.session_options import SessionOptions
 from qdo.coordination import Coordinator
 from qdo.errors import CoordinationRefused
 from qdo.partitions import Partition, Queue
@@ -51,7 +51,7 @@ class Count:
         group: Its membership.
         coordinator: Its own, as if it were another process.
         have: For each partition the number that was recorded last.
-        told: All that it was told, in order.
+        notified: All that it was told, in order.
         slow: Partitions that it does not give up before the event.
         found: The queues that there are.
         own: What it wants.
@@ -62,7 +62,7 @@ class Count:
     def __init__(self, coordinator: Coordinator, name: str, news: News, *, static: bool, grace: float) -> None:
         self.coordinator = coordinator
         self.have: dict[Partition, int] = {}
-        self.told: list[tuple[str, frozenset[Partition]]] = []
+        self.notified: list[tuple[str, frozenset[Partition]]] = []
         self.slow: dict[Partition, asyncio.Event] = {}
         self.counted: dict[Partition, int] = {}
         self.unknown: dict[Partition, int] = {}
@@ -70,14 +70,16 @@ class Count:
         self._counting = asyncio.Lock()
         self.found: Mapping[Queue, int] | None = {}
         self.own = WANTS
-        self.group = Group(coordinator, name, self, queues=self, static=static, terms=Terms(0.02, grace))
+        self.group = GroupMember(
+            coordinator, name, self, queues=self, static=static, options=SessionOptions(0.02, grace)
+        )
 
     def look_up(self, wanted: Collection[Subscription]) -> None:
         """See the protocol of what looks queues up: here everybody says what there is."""
 
     def times(self, what: str) -> set[Partition]:
         """Returns the partitions of everything that it was told of a kind."""
-        return set[Partition]().union(*(partitions for told, partitions in self.told if told == what))
+        return set[Partition]().union(*(partitions for notified, partitions in self.notified if notified == what))
 
     async def count(self, partitions: frozenset[Partition] | None = None) -> None:
         """Records the next number of partitions, or of all that it has; one after the other."""
@@ -97,17 +99,17 @@ class Count:
                 if partition not in refused and self.have.get(partition) == number - 1:
                     self.have[partition] = number
 
-    async def assigned(self, rows: Collection[Row]) -> None:
+    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol."""
         new = {row.partition: int(row.recorded or "0") for row in rows}
         assert not new.keys() & self.have.keys()
         self.have |= new
         self._note("assigned", frozenset(new))
 
-    def stop(self, rows: Collection[Row]) -> None:
+    def stop(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol. It counts until it gives up."""
 
-    async def revoke(self, row: Row) -> None:
+    async def revoke(self, row: OwnedPartition) -> None:
         """See the protocol. Counts once more before it gives up."""
         only = frozenset([row.partition])
         self._note("revoke", only)
@@ -116,7 +118,7 @@ class Count:
         await self.count(only)
         self._drop(only)
 
-    async def lost(self, rows: Collection[Row]) -> None:
+    async def lost(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol."""
         partitions = frozenset(row.partition for row in rows)
         self._drop(partitions)
@@ -140,7 +142,7 @@ class Count:
         self._news.tell()
 
     def _note(self, what: str, partitions: frozenset[Partition]) -> None:
-        self.told.append((what, partitions))
+        self.notified.append((what, partitions))
         self._news.tell()
 
 
@@ -181,7 +183,7 @@ class Crew:
         most = max((self._seen[each] for each in self.members), default=0)
         for member in self.members.values():
             member.found = {QUEUE: most}
-            member.group.look_again()
+            member.group.recheck()
 
     async def leave(self, name: str) -> Count:
         """Has a member leave."""
@@ -195,9 +197,13 @@ class Crew:
     async def expire(self, name: str) -> None:
         """Has the service end the session of a member, if it has one that has not ended."""
         group = self.members[name].group
-        if group.state == "active" and group._stay is not None and id(group._stay) not in self._expired:
-            self._expired.add(id(group._stay))
-            await self._service.expire(group._stay._session)
+        if (
+            group.state == "active"
+            and group._group_session is not None
+            and id(group._group_session) not in self._expired
+        ):
+            self._expired.add(id(group._group_session))
+            await self._service.expire(group._group_session._session)
 
     def shared(self) -> bool:
         """Tells whether everything that anybody sees is owned, nothing twice, and evenly."""

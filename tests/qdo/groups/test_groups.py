@@ -30,13 +30,15 @@ async def test_a_newcomer_takes_only_what_it_needs(crew: Make) -> None:
     group = await crew("a", "b", "c")
     before = {name: set(member.have) for name, member in group.members.items()}
     assert all(len(had) == 4 for had in before.values())
-    told = {name: len(member.told) for name, member in group.members.items()}
+    notified = {name: len(member.notified) for name, member in group.members.items()}
     await group.join("d")
     await group.agree()
     for name, had in before.items():
         member = group.members[name]
         assert set(member.have) < had
-        assert set().union(*(partitions for _, partitions in member.told[told[name] :])) == had - set(member.have)
+        assert set().union(*(partitions for _, partitions in member.notified[notified[name] :])) == had - set(
+            member.have
+        )
     await group.check()
 
 
@@ -45,13 +47,13 @@ async def test_when_one_leaves_the_others_never_stop(crew: Make) -> None:
     group = await crew("a", "b", "c")
     for member in group.members.values():
         await member.count()
-    told = {name: len(member.told) for name, member in group.members.items()}
+    notified = {name: len(member.notified) for name, member in group.members.items()}
     left = await group.leave("a")
     await group.agree()
     assert left.times("lost") == set()
     assert left.have == {}
     for name, member in group.members.items():
-        assert {what for what, _ in member.told[told[name] :]} == {"assigned"}
+        assert {what for what, _ in member.notified[notified[name] :]} == {"assigned"}
     # Counted once by everybody, and once more by who gave it up.
     moved = left.times("revoke")
     have = {partition: number for member in group.members.values() for partition, number in member.have.items()}
@@ -89,12 +91,12 @@ async def test_a_static_member_finds_its_partitions_again(crew: Make) -> None:
     for name in "abc":
         await group.join(name, static=True, grace=60.0)
     await group.agree()
-    told = {name: len(member.told) for name, member in group.members.items()}
+    notified = {name: len(member.notified) for name, member in group.members.items()}
     left = await group.leave("b")
     again = await group.join("b", static=True, grace=60.0)
     await group.agree()
-    assert set(again.have) == set().union(*(had for what, had in left.told[told["b"] :] if what == "revoke"))
-    assert all(len(group.members[name].told) == told[name] for name in "ac")
+    assert set(again.have) == set().union(*(had for what, had in left.notified[notified["b"] :] if what == "revoke"))
+    assert all(len(group.members[name].notified) == notified[name] for name in "ac")
     await group.check()
 
 
@@ -118,7 +120,7 @@ async def test_whoever_loses_its_session_comes_back(crew: Make, service: Service
     await group.expire("b")
     await group.news.until(lambda: member.times("lost") == had)
     await group.agree()
-    assert [what for what, _ in member.told].count("lost") == 1
+    assert [what for what, _ in member.notified].count("lost") == 1
     for each in group.members.values():
         await each.count()
     await group.check()
@@ -129,9 +131,9 @@ async def test_a_service_that_is_away_for_a_moment_stops_nobody_for_good(crew: M
     group = await crew("a", "b", "c", session_timeout=service.short)
     await service.cut()
     await group.news.until(
-        lambda: all(any(what in {"suspended", "lost"} for what, _ in m.told) for m in group.members.values())
+        lambda: all(any(what in {"suspended", "lost"} for what, _ in m.notified) for m in group.members.values())
     )
-    await service.mend()
+    await service.heal()
     await group.news.until(lambda: group.shared() and all(m.group.state == "active" for m in group.members.values()))
     for member in group.members.values():
         await member.count()

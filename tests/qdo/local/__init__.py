@@ -1,1 +1,1 @@
-"""What only local coordination has: its file, its bells, its thread."""
+"""What only local coordination has: its file, its wakeup sockets, its thread."""

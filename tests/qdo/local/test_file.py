@@ -12,7 +12,7 @@ import pytest
 
 from qdo.coordination import Member, Session
 from qdo.coordination.local import LocalCoordinator, LocalOptions
-from qdo.coordination.local.database import Database
+from qdo.coordination.local.database import CoordinationFile
 from qdo.coordination.local.schema import APPLICATION_ID
 from qdo.errors import CoordinationIncompatible, CoordinationLost, SessionLost
 from qdo.keepalive.vitals import now
@@ -27,7 +27,7 @@ async def test_the_file_and_its_directory_are_private(join: Join, path: Path) ->
     before = os.umask(0)
     try:
         session, _ = await join("a")
-        await session.take([ONE])
+        await session.claim([ONE])
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
@@ -80,8 +80,8 @@ async def test_a_newer_file_is_refused(tmp_path: Path) -> None:
 async def test_a_damaged_file_is_refused(join: Join, path: Path) -> None:
     """Bytes that were overwritten are reported as damage when they are read, and suspend the members."""
     session, heard = await join("a", session_timeout=MIDDLING)
-    await session.take(some(1000))
-    database = Database(path, patience=10)
+    await session.claim(some(1000))
+    database = CoordinationFile(path, patience=10)
     with database.transaction(write=False):
         pass
     assert database._connection is not None
@@ -126,21 +126,21 @@ async def lose(session: Session, heard: Heard) -> None:
     await heard.next("lost")
     assert [event for event in heard.events if event != "changed"] == ["suspended", "lost"]
     with pytest.raises(SessionLost):
-        await session.take([ONE])
+        await session.claim([ONE])
 
 
 async def test_a_file_that_is_removed_is_made_anew(join: Join, path: Path) -> None:
     """Its members are lost when their time is over; whoever joins then makes a new file that all see."""
     session, heard = await join("a", session_timeout=MIDDLING)
-    await session.take([ONE])
+    await session.claim([ONE])
     path.unlink()
     with pytest.raises(CoordinationLost, match="gone"):
-        await session.take([ONE])
+        await session.claim([ONE])
     await lose(session, heard)
     again, _ = await join("a")
     other, _ = await join("b")
     assert set(await again.members()) == set(await other.members()) == {"a", "b"}
-    assert (await again.take([ONE]))[ONE].offset.id is None
+    assert (await again.claim([ONE]))[ONE].offset.id is None
 
 
 async def test_the_same_coordinator_joins_again_after_a_removal(path: Path) -> None:
@@ -152,40 +152,40 @@ async def test_the_same_coordinator_joins_again_after_a_removal(path: Path) -> N
     path.unlink()
     await heard.next("lost")
     again = await coordinator.join(Member("a"), Heard())
-    assert set(await again.take([ONE])) == {ONE}
+    assert set(await again.claim([ONE])) == {ONE}
     await coordinator.close()
 
 
 async def test_a_file_that_takes_anothers_place_knows_no_session(join: Join, path: Path) -> None:
     """What was held in the file before is worth nothing in the new one."""
     session, heard = await join("a")
-    held = (await session.take([ONE]))[ONE]
+    held = (await session.claim([ONE]))[ONE]
     path.unlink()
     other, _ = await join("b")
-    taken = (await other.take([ONE]))[ONE]
+    claimed = (await other.claim([ONE]))[ONE]
     with pytest.raises(SessionLost):
         await session.commit([(held, "1")])
     await heard.next("lost")
-    assert (await other.commit([(taken, "2")]))[ONE]
+    assert (await other.commit([(claimed, "2")]))[ONE]
 
 
 async def test_a_locked_file_suspends(join: Join, path: Path) -> None:
     """A transaction of somebody else that takes long suspends the members; they go on after it."""
     session, heard = await join("a", session_timeout=9.0)
-    blocking = Database(path, patience=10)
+    blocking = CoordinationFile(path, patience=10)
     with blocking.transaction():
         with pytest.raises(CoordinationLost, match="locked"):
-            await session.take([ONE])
+            await session.claim([ONE])
         await heard.next("suspended")
     blocking.close()
     await heard.next("connected")
-    assert set(await session.take([ONE])) == {ONE}
+    assert set(await session.claim([ONE])) == {ONE}
 
 
 async def test_a_file_locked_for_long_ends_the_sessions(join: Join, path: Path) -> None:
     """A process that is stopped in the middle of a transaction keeps nobody in doubt for longer than a session."""
     session, heard = await join("a", session_timeout=MIDDLING)
-    blocking = Database(path, patience=10)
+    blocking = CoordinationFile(path, patience=10)
     with blocking.transaction():
         await lose(session, heard)
     blocking.close()
@@ -195,14 +195,14 @@ async def test_a_file_locked_for_long_ends_the_sessions(join: Join, path: Path) 
 
 async def test_a_session_from_before_a_reboot_is_dead(join: Join, path: Path) -> None:
     """The clock starts again with the machine: an end that is further off than the timeout means nothing."""
-    await (await join("a"))[0].take([ONE])
-    database = Database(path, patience=10)
+    await (await join("a"))[0].claim([ONE])
+    database = CoordinationFile(path, patience=10)
     with database.transaction() as tx:
         tx.execute("UPDATE sessions SET expires = ?", (now() + 86_400,))
     database.close()
     other, _ = await join("b")
     assert set(await other.members()) == {"b"}
-    assert set(await other.take([ONE])) == {ONE}
+    assert set(await other.claim([ONE])) == {ONE}
     again, _ = await join("a")
     assert set(await again.members()) == {"a", "b"}
 
@@ -210,7 +210,7 @@ async def test_a_session_from_before_a_reboot_is_dead(join: Join, path: Path) ->
 @pytest.mark.parametrize(("sync", "level"), [(False, 1), (True, 2)])
 def test_commits_wait_for_the_disk_when_asked(path: Path, *, sync: bool, level: int) -> None:
     """By default what processes leave behind is kept when they crash; with sync also when the machine does."""
-    database = Database(path, patience=1, sync=sync)
+    database = CoordinationFile(path, patience=1, sync=sync)
     with database.transaction(create=True) as tx:
         assert tx.one("PRAGMA synchronous") == (level,)
         assert tx.one("PRAGMA journal_mode") == ("wal",)

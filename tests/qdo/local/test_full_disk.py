@@ -8,7 +8,7 @@ import resource
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from qdo.coordination import Held, Member
+from qdo.coordination import Member, OwnedOffset
 from qdo.coordination.local import LocalCoordinator, LocalOptions
 from qdo.errors import CoordinationLost
 from qdo.partitions import Partition
@@ -35,7 +35,7 @@ async def fill(path: Path) -> tuple[list[str], list[str | None]]:
     await coordinator.open()
     heard = Heard()
     session = await coordinator.join(Member("a"), heard)
-    held: dict[Partition, Held] = await session.take(some(500))
+    held: dict[Partition, OwnedOffset] = await session.claim(some(500))
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     limit(ROOM)
     acknowledged = 0
@@ -50,7 +50,7 @@ async def fill(path: Path) -> tuple[list[str], list[str | None]]:
     await heard.next("connected")
     found = await coordinator.offsets()
     assert {offset.id for offset in found.values()} <= {str(acknowledged), str(acknowledged + 1)}
-    again = await session.take(some(500))
+    again = await session.claim(some(500))
     done = await session.commit([(each, "end") for each in again.values()])
     assert all(done.values())
     recorded = [offset.id for offset in (await coordinator.offsets()).values()]

@@ -6,9 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from qdo.assignment import plan
-from qdo.consumer.membership import Orders, Planned, Steps, View, lead, steps
-from qdo.consumer.partition_table import State as PartitionState
-from qdo.coordination import Member, Target
+from qdo.consumer.rebalance.member_states import (
+    ComputedPlan,
+    LeaderDecision,
+    LeaderView,
+    PartitionChanges,
+    decide_as_leader,
+    partition_changes,
+)
+from qdo.consumer.rebalance.partition_table import State as PartitionState
+from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
 
@@ -38,7 +45,7 @@ class Player:
     held: set[Partition] = field(default_factory=set)
     revoking: set[Partition] = field(default_factory=set)
     unsure: set[Partition] = field(default_factory=set)
-    planned: Planned | None = None
+    planned: ComputedPlan | None = None
     changed_at: float = 0.0
     since: dict[Partition, int] = field(default_factory=dict)
     queues: Mapping[Queue, int] = field(default_factory=dict)
@@ -60,7 +67,7 @@ class Play:
         self.now = 1000.0
         self.players: dict[str, Player] = {}
         self.nodes: dict[str, tuple[Member, int]] = {}
-        self.targets: list[Target | None] = [None]
+        self.targets: list[TargetAssignment | None] = [None]
         self.owners: dict[Partition, int] = {}
         self._queues = queues
         self.counts: Mapping[Queue, int] = dict.fromkeys(queues, 2)
@@ -126,12 +133,12 @@ class Play:
             del self.players[name]
             self.join(name, number)
             return
-        todo = steps(self.given(player), self.states(player))
+        todo = partition_changes(self.given(player), self.states(player))
         self._revoke(player, todo.give_up & player.held)
         for partition in todo.give_up - player.revoking:
             self._release(player, partition)
-        for partition in sorted(todo.take):
-            self._take(player, partition, heard=self._calm or bool((number + partition.number) % 4))
+        for partition in sorted(todo.claim):
+            self._claim(player, partition, heard=self._calm or bool((number + partition.number) % 4))
         if (orders := self.orders(player)) is None:
             player.planned = None
             return
@@ -168,13 +175,13 @@ class Play:
             **dict.fromkeys(player.revoking, "revoking"),
         }
 
-    def orders(self, player: Player) -> Orders | None:
+    def orders(self, player: Player) -> LeaderDecision | None:
         """Returns what a member does if it leads: whose name comes first, and now and then one that did so before."""
         members = self._snapshots[player.members_at]
         if player.member.id != min(members, default=None):
             return None
-        return lead(
-            View(
+        return decide_as_leader(
+            LeaderView(
                 members=members,
                 queues=player.queues,
                 target=self.targets[player.target_at],
@@ -218,7 +225,7 @@ class Play:
             player.target_at = len(self.targets) - 1
             player.queues = self.counts
 
-    def right(self) -> Target:
+    def right(self) -> TargetAssignment:
         """Returns what the target ought to be."""
         return plan(self.members, self.counts, self.targets[-1], self.now, GRACE).target
 
@@ -226,8 +233,8 @@ class Play:
         """Tells whether a member has anything left to do or to wait for, once it has seen all."""
         self.see_all(name)
         player = self.players[name]
-        todo, orders = steps(self.given(player), self.states(player)), self.orders(player)
-        idle = todo == Steps() and (orders is None or orders == Orders(planned=orders.planned))
+        todo, orders = partition_changes(self.given(player), self.states(player)), self.orders(player)
+        idle = todo == PartitionChanges() and (orders is None or orders == LeaderDecision(planned=orders.planned))
         return bool(player.revoking) or not self._live(player) or not idle
 
     def _live(self, player: Player) -> bool:
@@ -250,7 +257,7 @@ class Play:
         player.held -= partitions
         player.revoking |= partitions
 
-    def _take(self, player: Player, partition: Partition, *, heard: bool) -> None:
+    def _claim(self, player: Player, partition: Partition, *, heard: bool) -> None:
         """Takes a partition if it is free; now and then the answer is not heard."""
         owner = self.owners.setdefault(partition, player.session)
         player.unsure.discard(partition)

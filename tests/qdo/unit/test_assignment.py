@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from qdo.assignment import assign, plan
-from qdo.assignment.levelling import fill, level
-from qdo.assignment.pools import gather
-from qdo.assignment.savings import save
-from qdo.coordination import Member, Target
+from qdo.assignment.balancing import balance, fill
+from qdo.assignment.fewest_moves import undo_needless_moves
+from qdo.assignment.partition_pools import gather
+from qdo.coordination import Member, TargetAssignment
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
 
@@ -121,11 +121,11 @@ def test_equal_subscriptions_are_shared_evenly_with_the_fewest_moves(case: Case)
         return
     counts = loads(members, owners).values()
     assert max(counts) - min(counts) <= 1
-    floor, larger = divmod(len(owners), len(members))
+    lowest_commit, larger = divmod(len(owners), len(members))
     had = Counter(owner for partition, owner in before.items() if partition in owners and owner in members)
     # Everybody keeps up to the floor, and as many as there are larger shares keep one more.
-    can_stay = sum(min(count, floor) for count in had.values())
-    can_stay += min(larger, sum(count > floor for count in had.values()))
+    can_stay = sum(min(count, lowest_commit) for count in had.values())
+    can_stay += min(larger, sum(count > lowest_commit for count in had.values()))
     assert moved(members, before, owners) == had.total() - can_stay
 
 
@@ -228,9 +228,9 @@ def test_without_time_for_savings_it_is_even_all_the_same(case: Case) -> None:
     names = sorted(members)
     for effort in (0, 3, 10, 30):
         shares = gather(names, members, before, ())
-        level(shares)
+        balance(shares)
         even = sorted(shares.loads)
-        save(shares, effort)
+        undo_needless_moves(shares, effort)
         assert sorted(shares.loads) == even
         assert shares.loads == [sum(pool.now.get(member, 0) for pool in shares.pools) for member in range(len(names))]
         assert all(count >= 0 for pool in shares.pools for count in pool.now.values())
@@ -240,8 +240,8 @@ def test_without_time_for_savings_it_is_even_all_the_same(case: Case) -> None:
 def test_water_stands_level(floors: list[int], amount: int) -> None:
     """All of it is used, and what stands higher than the level is dry floor."""
     height, rest = fill(floors, amount)
-    assert sum(max(0, height - floor) for floor in floors) + rest == amount
-    assert 0 <= rest <= sum(floor <= height for floor in floors)
+    assert sum(max(0, height - lowest_commit) for lowest_commit in floors) + rest == amount
+    assert 0 <= rest <= sum(lowest_commit <= height for lowest_commit in floors)
 
 
 def test_chains_are_found() -> None:
@@ -308,7 +308,7 @@ def test_a_plan_of_nothing_is_a_first_target() -> None:
     made = plan(group(A, B), SIX, None, 0.0, 10.0)
     assert Counter(made.target.owners.values()) == {"a": 3, "b": 3}
     assert made.target.static == {"a"}
-    assert made.look_again is None
+    assert made.recheck is None
 
 
 def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
@@ -317,7 +317,7 @@ def test_a_static_member_keeps_its_partitions_for_a_while() -> None:
     away = plan(group(B, C), SIX, before, 100.0, 10.0)
     assert away.target.owners == before.owners
     assert away.target.absent == {"a": 100.0}
-    assert away.look_again == 110.0
+    assert away.recheck == 110.0
     assert plan(group(B, C), SIX, away.target, 109.9, 10.0) == away
     assert plan(group(A, B, C), SIX, away.target, 109.9, 10.0).target == before
 
@@ -326,10 +326,10 @@ def test_a_static_member_that_stays_away_is_gone() -> None:
     """At the instant announced its partitions go to the others."""
     before = plan(group(A, B), SIX, None, 0.0, 10.0).target
     away = plan(group(B), SIX, before, 100.0, 10.0)
-    gone = plan(group(B), SIX, away.target, away.look_again or 0.0, 10.0)
+    gone = plan(group(B), SIX, away.target, away.recheck or 0.0, 10.0)
     assert set(gone.target.owners.values()) == {"b"}
     assert gone.target.absent == {}
-    assert gone.look_again is None
+    assert gone.recheck is None
 
 
 def test_a_member_that_is_leaving_is_given_nothing() -> None:
@@ -356,10 +356,10 @@ def test_the_first_of_several_absent_members_is_looked_at_first() -> None:
     first = plan(group(B, other), SIX, before, 100.0, 10.0)
     both = plan(group(B), SIX, first.target, 105.0, 10.0)
     assert both.target.absent == {"a": 100.0, "d": 105.0}
-    assert both.look_again == 110.0
+    assert both.recheck == 110.0
     one = plan(group(B), SIX, both.target, 110.0, 10.0)
     assert one.target.absent == {"d": 105.0}
-    assert one.look_again == 115.0
+    assert one.recheck == 115.0
 
 
 def test_a_clock_that_was_set_back_prolongs_no_absence() -> None:
@@ -380,7 +380,7 @@ def test_absent_members_neither_gain_nor_lose(history: list[tuple[bool, str, boo
     """Whatever the others do, who is away keeps exactly what it had, everybody else shares evenly, and it rests."""
     seen = dict.fromkeys(QUEUES[:2], 5)
     there: dict[str, Member] = {}
-    target = Target()
+    target = TargetAssignment()
     now = 0.0
     for joins, name, static, seconds in history:
         now += seconds

@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 from qdo import deadletters
 from qdo.deadletters import Cause
 from queuey.client import Message
-from queuey.client.send_calls import Outgoing, put
-from tests.qdo.unit.worker.letters import message
+from queuey.client.calls.send_calls import Outgoing, put
+from tests.qdo.unit.worker.dead_letter_samples import message
 
 CAUSE = Cause(attempts=5, error="acme.errors.Late", text="50% zu spät\n", at=1_795_145_194.25)
 
@@ -32,7 +32,7 @@ def test_a_dead_letter_says_what_it_was(queue: str, headers: dict[str, str]) -> 
     for way in ("as they are", "packed"):
         written = deadletters.headers_for(queue, one, CAUSE, way)
         put("orders.dead", [one], Outgoing("text", headers=written))
-        found = deadletters.letter(lying(one, written), "orders.dead")
+        found = deadletters.read_dead_letter(lying(one, written), "orders.dead")
         assert found is not None
         assert (found.queue, found.partition, found.id, found.headers) == (queue, 1, one.id, headers)
         assert (found.body, found.json, found.lost) == ("text", False, 0)
@@ -42,7 +42,9 @@ def test_a_dead_letter_says_what_it_was(queue: str, headers: dict[str, str]) -> 
 def test_headers_without_room_are_counted() -> None:
     """When there is no room for them they are left out, and the letter says how many."""
     one = message(7, headers={"a": "1", "b": "2"})
-    found = deadletters.letter(lying(one, deadletters.headers_for("orders", one, CAUSE, "left out")), "orders.dead")
+    found = deadletters.read_dead_letter(
+        lying(one, deadletters.headers_for("orders", one, CAUSE, "left out")), "orders.dead"
+    )
     assert found is not None
     assert (found.headers, found.lost) == ({}, 2)
 
@@ -51,7 +53,7 @@ def test_a_json_value_stays_one() -> None:
     """A body that was a JSON value is marked as such, and its text is kept."""
     one = message(7, {"a": [1, None]})
     written = deadletters.headers_for("orders", one, CAUSE)
-    found = deadletters.letter(lying(one, written, '{"a": [1, null]}'), "orders.dead")
+    found = deadletters.read_dead_letter(lying(one, written, '{"a": [1, null]}'), "orders.dead")
     assert found is not None
     assert (found.body, found.json) == ('{"a": [1, null]}', True)
 
@@ -67,12 +69,12 @@ def test_other_messages_are_no_dead_letters() -> None:
     """A message without the headers, or with broken ones, is passed over instead of being misread."""
     one = message(7)
     whole = deadletters.headers_for("orders", one, CAUSE)
-    assert deadletters.letter(one, "orders.dead") is None
+    assert deadletters.read_dead_letter(one, "orders.dead") is None
     for name in ("queue", "partition", "id", "attempts", "error", "at"):
         broken = {key: text for key, text in whole.items() if key != f"queuey-dead-{name}"}
-        assert deadletters.letter(lying(one, broken), "orders.dead") is None
+        assert deadletters.read_dead_letter(lying(one, broken), "orders.dead") is None
     for name in ("partition", "attempts", "at"):
-        assert deadletters.letter(lying(one, whole | {f"queuey-dead-{name}": "x"}), "orders.dead") is None
+        assert deadletters.read_dead_letter(lying(one, whole | {f"queuey-dead-{name}": "x"}), "orders.dead") is None
 
 
 def test_where_dead_letters_lie() -> None:

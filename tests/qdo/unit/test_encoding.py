@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination import Member, Offset, Target
+from qdo.coordination import CommittedOffset, Member, TargetAssignment
 from qdo.coordination.encoding import (
     decode_member,
     decode_offset,
@@ -34,12 +34,12 @@ wanted = st.builds(
 )
 members = st.builds(Member, texts, wanted, static=st.booleans(), since=instants)
 targets = st.builds(
-    Target,
+    TargetAssignment,
     st.dictionaries(partitions, texts, max_size=50),
     st.dictionaries(texts, instants, max_size=5),
     st.frozensets(texts, max_size=5),
 )
-offsets = st.builds(Offset, st.none() | texts, instants, texts)
+offsets = st.builds(CommittedOffset, st.none() | texts, instants, texts)
 
 
 @given(members)
@@ -49,21 +49,21 @@ def test_members_come_back(member: Member) -> None:
 
 
 @given(targets)
-def test_targets_come_back(target: Target) -> None:
+def test_targets_come_back(target: TargetAssignment) -> None:
     """A target is what it was."""
     assert decode_target(encode_target(target)) == target
 
 
 @given(offsets)
-def test_offsets_come_back(offset: Offset) -> None:
+def test_offsets_come_back(offset: CommittedOffset) -> None:
     """An offset is what it was."""
     assert decode_offset(encode_offset(offset)) == offset
 
 
 @given(targets)
-def test_equal_targets_are_stored_alike(target: Target) -> None:
+def test_equal_targets_are_stored_alike(target: TargetAssignment) -> None:
     """However their parts were put together: who finds the same target needs not set it."""
-    backwards = Target(
+    backwards = TargetAssignment(
         dict(reversed([*target.owners.items()])), dict(reversed([*target.absent.items()])), frozenset(target.static)
     )
     assert encode_target(backwards) == encode_target(target)
@@ -79,7 +79,7 @@ def test_large_targets_stay_small(count: int) -> None:
     ]
     owners = {Partition(queue, 1 + n): chance.choice(names) for queue in places for n in range(10_000 // count)}
     assert len(owners) == 10_000
-    assert len(encode_target(Target(owners))) < 200_000
+    assert len(encode_target(TargetAssignment(owners))) < 200_000
 
 
 @pytest.mark.parametrize("decode", [decode_member, decode_target, decode_offset])
@@ -117,7 +117,7 @@ def test_a_target_of_the_first_format_is_empty() -> None:
     """Its partitions name the service by an address, and there are none with such names any more."""
     assert (
         decode_target(b'qdo1={"members":["m"],"owners":[["h:5000","a","q",[1],[0]]],"absent":{},"static":[]}')
-        == Target()
+        == TargetAssignment()
     )
 
 

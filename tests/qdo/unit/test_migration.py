@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination import Offset
+from qdo.coordination import CommittedOffset
 from qdo.migration import Status, newest, plan, read_status
 from qdo.moves import Move
 from qdo.partitions import Partition, Queue
@@ -72,7 +72,9 @@ def test_fates() -> None:
     statuses = (status(1, SECOND) | status(2, SECOND) | status(3, SECOND) | status(4, SECOND) | status(5, None)) | (
         status(7, SECOND) | status(1, SECOND, gone)
     )
-    recorded = {Partition(ORDERS, number): Offset(name) for number, name in [(2, FIRST), (3, SECOND), (4, THIRD)]}
+    recorded = {
+        Partition(ORDERS, number): CommittedOffset(name) for number, name in [(2, FIRST), (3, SECOND), (4, THIRD)]
+    }
     moves, fates = plan(statuses, {ORDERS: 6}, recorded)
     assert [fates[Partition(ORDERS, number)] for number in (1, 2, 3, 4, 5, 7)] == [
         "move",
@@ -91,7 +93,7 @@ def test_fates() -> None:
 
 def test_back_is_taken_when_told() -> None:
     """With ``back`` an offset that is further goes back to what the status says."""
-    moves, fates = plan(status(1, FIRST), {ORDERS: 1}, {Partition(ORDERS, 1): Offset(THIRD)}, back=True)
+    moves, fates = plan(status(1, FIRST), {ORDERS: 1}, {Partition(ORDERS, 1): CommittedOffset(THIRD)}, back=True)
     assert fates == {Partition(ORDERS, 1): "move"}
     assert moves == [Move(Partition(ORDERS, 1), THIRD, FIRST)]
 
@@ -103,8 +105,8 @@ def test_back_is_taken_when_told() -> None:
 def test_a_second_run_changes_nothing(said: dict[int, str | None], known: dict[int, str]) -> None:
     """Carrying out a plan leaves nothing to be done by the next one, and moves nothing back."""
     statuses = {place: one for number, name in said.items() for place, one in status(number, name).items()}
-    recorded = {Partition(ORDERS, number): Offset(name) for number, name in known.items()}
+    recorded = {Partition(ORDERS, number): CommittedOffset(name) for number, name in known.items()}
     moves, _ = plan(statuses, {ORDERS: 5}, recorded)
     assert not any(move.goes_back for move in moves)
-    after = recorded | {move.partition: Offset(move.after) for move in moves}
+    after = recorded | {move.partition: CommittedOffset(move.after) for move in moves}
     assert not any(move.changes for move in plan(statuses, {ORDERS: 5}, after)[0])

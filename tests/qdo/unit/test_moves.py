@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination import Offset
+from qdo.coordination import CommittedOffset
 from qdo.moves import Move, moves
 from qdo.partitions import Partition, Queue
 from queuey.client import id_before, order_of
@@ -43,7 +43,7 @@ def test_direction_is_that_of_time(one: float, other: float) -> None:
 def test_moves_are_sorted_and_start_at_what_is_recorded() -> None:
     """Each partition moves from its own recorded offset, if it has one."""
     wanted = {Partition(QUEUE, 2): LATE, PLACE: None, Partition(QUEUE, 3): LATE}
-    planned = moves(wanted, {PLACE: Offset(EARLY), Partition(QUEUE, 2): Offset(None)})
+    planned = moves(wanted, {PLACE: CommittedOffset(EARLY), Partition(QUEUE, 2): CommittedOffset(None)})
     assert planned == [
         Move(PLACE, EARLY, None),
         Move(Partition(QUEUE, 2), None, LATE),

@@ -47,7 +47,7 @@ class Floor:
     ) -> Worker:
         """Makes a worker that was not started; by default it tries three times without pauses and commits at once."""
         consumer = AsyncConsumer(
-            client or self.site.reach(),
+            client or self.site.connect(),
             await self.site.coordinator(group, session_timeout=session_timeout),
             queues=[queue.name for queue in queues],
             settings=ConsumerSettings(**{"settle": 0.0, "wait": WAIT, **(consuming or {})}),

@@ -37,7 +37,7 @@ async def stored(site: Site, queue: Queue, *messages: Outgoing | str) -> list[Me
 
 async def letters(site: Site, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
     """The dead letters of a queue."""
-    return [one async for one in deadletters.letters(site.client, queue.name, **wanted)]
+    return [one async for one in deadletters.dead_letters(site.client, queue.name, **wanted)]
 
 
 async def bury(site: Site, queue: Queue, *messages: Message, cause: Cause = CAUSE) -> None:
@@ -68,9 +68,14 @@ async def test_a_message_comes_back_as_it_was(site: Site, name: str) -> None:
     queue = await site.queue(partitions=2)
     (sent,) = await stored(site, queue, WHOLE[name])
     await bury(site, queue, sent)
-    (letter,) = await letters(site, queue)
-    assert (letter.queue, letter.partition, letter.id, letter.cause) == (queue.name, sent.partition, sent.id, CAUSE)
-    assert (letter.headers, letter.content_type, letter.lost) == (sent.headers, sent.content_type, 0)
+    (dead_letter,) = await letters(site, queue)
+    assert (dead_letter.queue, dead_letter.partition, dead_letter.id, dead_letter.cause) == (
+        queue.name,
+        sent.partition,
+        sent.id,
+        CAUSE,
+    )
+    assert (dead_letter.headers, dead_letter.content_type, dead_letter.lost) == (sent.headers, sent.content_type, 0)
     assert await deadletters.redrive(site.client, queue.name) == Redriven(1)
     first, back = (await site.client.read(queue.name)).messages
     assert (first, back.partition) == (sent, sent.partition)
@@ -98,8 +103,8 @@ async def test_headers_give_way_when_there_is_no_room(site: Site) -> None:
     queue = await site.queue()
     (sent,) = await stored(site, queue, Outgoing("x", headers={"h": "x" * 8190}))
     await bury(site, queue, sent)
-    (letter,) = await letters(site, queue)
-    assert (letter.headers, letter.lost, letter.body) == ({}, 1, "x")
+    (dead_letter,) = await letters(site, queue)
+    assert (dead_letter.headers, dead_letter.lost, dead_letter.body) == ({}, 1, "x")
 
 
 async def test_the_queue_is_made_like_the_one_it_is_for(site: Site) -> None:
@@ -113,7 +118,7 @@ async def test_the_queue_is_made_like_the_one_it_is_for(site: Site) -> None:
     (two,) = await stored(site, queue, Outgoing("y", partition=4))
     await bury(site, queue, two)
     assert (await site.client.info(f"{queue.name}.dead")).partitions == 5
-    assert [letter.partition for letter in await letters(site, queue)] == [2, 4]
+    assert [dead_letter.partition for dead_letter in await letters(site, queue)] == [2, 4]
 
 
 async def test_a_queue_that_is_gone_leaves_its_dead_letters(site: Site) -> None:
@@ -169,12 +174,14 @@ async def filled(site: Site) -> Queue:
 async def test_filters_choose(site: Site, wanted: dict[str, Any], expected: str) -> None:
     """Listing and redriving mean the same letters; what is not meant stays, and a dry run changes nothing."""
     queue = await filled(site)
-    assert "".join(str(letter.body) for letter in await letters(site, queue, **wanted)) == expected
+    assert "".join(str(dead_letter.body) for dead_letter in await letters(site, queue, **wanted)) == expected
     dry = await deadletters.redrive(site.client, queue.name, dry_run=True, **wanted)
     assert dry.sent == len(expected)
     assert len(await letters(site, queue)) == 6
     assert await deadletters.redrive(site.client, queue.name, **wanted) == dry
-    assert sorted(str(letter.body) for letter in await letters(site, queue)) == sorted(set("012345") - set(expected))
+    assert sorted(str(dead_letter.body) for dead_letter in await letters(site, queue)) == sorted(
+        set("012345") - set(expected)
+    )
     page = await site.client.read(queue.name)
     assert sorted(str(message.body) for message in page.messages) == sorted("012345" + expected)
 
@@ -185,7 +192,7 @@ async def test_letters_of_several_queues_may_lie_in_one(site: Site) -> None:
     for queue in (one, other):
         (message,) = await stored(site, queue, Outgoing(queue.name, partition=1))
         await deadletters.bury(site.client, queue.name, message, CAUSE, dead_queue=crypt.name)
-    assert [letter.body for letter in await letters(site, other, dead_queue=crypt.name)] == [other.name]
+    assert [dead_letter.body for dead_letter in await letters(site, other, dead_queue=crypt.name)] == [other.name]
     await site.client.send(crypt.name, "no dead letter")
     redriven = await deadletters.redrive(site.client, other.name, dead_queue=crypt.name)
     assert redriven == Redriven(1)

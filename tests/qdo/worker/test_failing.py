@@ -12,7 +12,7 @@ import pytest
 from qdo import deadletters
 from qdo.deadletters import DeadLetter
 from qdo.partitions import Queue
-from qdo.worker import Delivery, Failure, Middleware, Retry, Worker, exits
+from qdo.worker import Delivery, Failure, Middleware, Retry, Worker, exit_codes
 from queuey.client import AsyncClient, Message, QueueNotFound, RetryPolicy
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.door import Door, refused
@@ -21,7 +21,7 @@ from tests.qdo.worker.door import Door, refused
 async def letters(floor: Floor, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
     """The dead letters of a queue."""
     try:
-        return [one async for one in deadletters.letters(floor.site.client, queue.name, **wanted)]
+        return [one async for one in deadletters.dead_letters(floor.site.client, queue.name, **wanted)]
     except QueueNotFound:
         return []
 
@@ -66,10 +66,15 @@ async def test_at_last_a_message_becomes_a_dead_letter(floor: Floor) -> None:
     await floor.serve_until(await floor.worker(Picky(floor, "2:2"), queue), 5)
     assert floor.seen == ["2:1", "2:2", "2:2", "2:2", "2:3"]
     assert (await floor.offsets())[2] == ids[2]
-    (letter,) = await letters(floor, queue)
-    assert (letter.queue, letter.partition, letter.id, letter.body) == (queue.name, 2, ids[1], "2:2")
-    assert (letter.cause.attempts, letter.cause.error) == (3, "ValueError")
-    assert letter.cause.text == "cannot handle 2:2"
+    (dead_letter,) = await letters(floor, queue)
+    assert (dead_letter.queue, dead_letter.partition, dead_letter.id, dead_letter.body) == (
+        queue.name,
+        2,
+        ids[1],
+        "2:2",
+    )
+    assert (dead_letter.cause.attempts, dead_letter.cause.error) == (3, "ValueError")
+    assert dead_letter.cause.text == "cannot handle 2:2"
     info = await floor.site.client.info(f"{queue.name}.dead")
     assert info.partitions == 3
     assert [one.body for one in await floor.site.client.get(queue.name, (2, ids[1]))] == ["2:2"]
@@ -113,7 +118,7 @@ async def test_a_failed_message_can_stop_the_worker(floor: Floor) -> None:
     queue = await floor.site.queue()
     ids = await floor.site.send(queue, 3)
     worker = await floor.worker(Picky(floor, "1:2"), queue, settings=quick(on_failure="stop"))
-    assert await floor.start(worker) == exits.MESSAGE_FAILED
+    assert await floor.start(worker) == exit_codes.MESSAGE_FAILED
     assert floor.seen == ["1:1", "1:2", "1:2", "1:2"]
     assert (await floor.offsets())[1] == ids[0]
 
@@ -151,7 +156,7 @@ async def test_a_dead_letter_is_stored_before_the_offset_moves(floor: Floor, bro
         await until(lambda: len(floor.seen) == 4)
         await floor.recorded(ids[1])
         worker.stop()
-        assert await task == exits.ENDED
+        assert await task == exit_codes.ENDED
     assert [one.body for one in await letters(floor, queue)] == ["1:1"]
 
 
@@ -167,7 +172,7 @@ async def test_a_worker_can_stop_while_a_dead_letter_cannot_be_stored(floor: Flo
         task = floor.start(worker)
         await until(lambda: "PUT" in door.methods)
         worker.stop()
-        assert await task == exits.ENDED
+        assert await task == exit_codes.ENDED
     assert (await floor.offsets()).get(1) is None
     await floor.serve_until(await floor.worker(floor.note, queue), 4)
     assert floor.seen == ["1:1"] * 4
@@ -199,8 +204,8 @@ async def test_dead_letters_do_not_die_again(floor: Floor) -> None:
         await floor.site.client.info(f"{dead.name}.dead")
     worker = await floor.worker(Picky(floor, "1:1"), dead, group="third", settings=quick(bury_dead=True))
     await floor.serve_until(worker, 9)
-    (letter,) = await letters(floor, dead)
-    assert letter.headers["queuey-dead-queue"] == queue.name
+    (dead_letter,) = await letters(floor, dead)
+    assert dead_letter.headers["queuey-dead-queue"] == queue.name
 
 
 async def test_an_error_that_never_passes_is_not_tried_again(floor: Floor) -> None:
@@ -210,8 +215,8 @@ async def test_an_error_that_never_passes_is_not_tried_again(floor: Floor) -> No
     settings = quick(retry=Retry(attempts=5, base=0, cap=0, never=("ValueError",)))
     await floor.serve_until(await floor.worker(Picky(floor, "1:1"), queue, settings=settings), 2)
     assert floor.seen == ["1:1", "1:2"]
-    (letter,) = await letters(floor, queue)
-    assert letter.cause.attempts == 1
+    (dead_letter,) = await letters(floor, queue)
+    assert dead_letter.cause.attempts == 1
 
 
 async def test_an_async_handler_has_a_time_limit(floor: Floor) -> None:
@@ -229,7 +234,7 @@ async def test_an_async_handler_has_a_time_limit(floor: Floor) -> None:
     settings = quick(time_limit=0.05, retry=Retry(attempts=1))
     await floor.serve_until(await floor.worker(handle, queue, settings=settings), 3)
     found = await letters(floor, queue)
-    assert [letter.cause.error for letter in found] == ["qdo.errors.TimeLimit", "TimeoutError"]
+    assert [dead_letter.cause.error for dead_letter in found] == ["qdo.errors.TimeLimit", "TimeoutError"]
 
 
 async def test_a_handler_that_cancels_itself_has_failed(floor: Floor) -> None:
@@ -246,8 +251,8 @@ async def test_a_handler_that_cancels_itself_has_failed(floor: Floor) -> None:
 
     await floor.serve_until(await floor.worker(handle, queue), 4)
     assert floor.seen == ["1:1"] * 3 + ["1:2"]
-    (letter,) = await letters(floor, queue)
-    assert letter.cause.error == "asyncio.exceptions.CancelledError"
+    (dead_letter,) = await letters(floor, queue)
+    assert dead_letter.cause.error == "asyncio.exceptions.CancelledError"
 
 
 class Told(Middleware):

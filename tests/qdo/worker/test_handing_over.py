@@ -10,12 +10,12 @@ from collections.abc import Collection
 import pytest
 
 from qdo.consumer import AsyncConsumer
-from qdo.consumer.ownership import Callbacks
+from qdo.consumer.partition_listener import Callbacks
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost
 from qdo.partitions import Partition
-from qdo.worker import exits
-from qdo.worker.progress import Progress
+from qdo.worker import exit_codes
+from qdo.worker.dispatch.offset_committer import OffsetCommitter
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.door import Door
@@ -43,7 +43,7 @@ async def test_a_clean_hand_over_handles_nothing_twice(floor: Floor) -> None:
     ended.append(floor.start(second))
     await until(lambda: len(second.consumer.assignment) == 2)
     first.stop()
-    assert await ended[0] == exits.ENDED
+    assert await ended[0] == exit_codes.ENDED
     third = await floor.worker(handle, queue)
     floor.start(third)
     await until(lambda: len(floor.seen) >= 1200)
@@ -71,7 +71,7 @@ async def test_a_clean_hand_over_fills_the_gaps_between_keys(floor: Floor) -> No
     await until(lambda: len(floor.seen) == 90)
     worker.stop()
     go_on.set()
-    assert await task == exits.ENDED
+    assert await task == exit_codes.ENDED
     assert len(floor.seen) == 100
     await floor.serve_until(await floor.worker(handle, queue, settings=settings), 100)
     assert sorted(floor.seen) == list(range(100))
@@ -104,7 +104,7 @@ async def test_gaps_are_filled_when_the_coordination_service_answers_again(floor
     filled.set()
     await until(lambda: len(floor.seen) == 92)
     worker._resumed()
-    assert await task == exits.ENDED
+    assert await task == exit_codes.ENDED
     assert len(floor.seen) == 100
 
 
@@ -127,7 +127,7 @@ async def test_a_session_that_is_lost_while_a_worker_drains_is_told(floor: Floor
     await coordinator.join(Member(worker.consumer.member), lambda _: None, replace=True)
     await until(task.done)
     go_on.set()
-    assert await task == exits.UNFINISHED
+    assert await task == exit_codes.UNFINISHED
     assert await floor.offsets() == {}
 
 
@@ -210,7 +210,7 @@ async def test_what_was_handled_in_a_run_that_does_not_end_is_recorded(floor: Fl
     task = floor.start(worker)
     await until(lambda: len(floor.seen) == 4)
     worker.stop()
-    assert await task == exits.UNFINISHED
+    assert await task == exit_codes.UNFINISHED
     assert (await floor.offsets())[1] == ids[2]
     go_on.set()
 
@@ -249,7 +249,7 @@ async def test_stopping_finishes_the_message_in_hand(floor: Floor) -> None:
     await asyncio.sleep(0)
     assert not task.done()
     go_on.set()
-    assert await task == exits.ENDED
+    assert await task == exit_codes.ENDED
     assert floor.seen == ["1:1"]
     assert (await floor.offsets())[1] == ids[0]
     assert await (await floor.site.coordinator()).members() == {}
@@ -285,7 +285,7 @@ async def test_a_worker_that_drains_hands_each_partition_back_when_it_is_done_wi
     assert not leaving.done()
     assert old.consumer._group.rows.keys() == {busy}
     go_on.set()
-    assert await leaving == exits.ENDED
+    assert await leaving == exit_codes.ENDED
     await until(lambda: len(new.consumer.assignment) == 8)
     assert assigned == []
 
@@ -302,14 +302,14 @@ async def test_an_end_that_cannot_be_recorded_is_told(floor: Floor) -> None:
     async def refuse(self: AsyncConsumer, offsets: object) -> None:
         raise CoordinationLost("nobody answers")
 
-    flush = Progress.flush
+    flush = OffsetCommitter.flush
 
-    async def flush_briefly(self: Progress, partitions: Collection[Partition] | None, deadline: float) -> None:
+    async def flush_briefly(self: OffsetCommitter, partitions: Collection[Partition] | None, deadline: float) -> None:
         await flush(self, partitions, min(deadline, asyncio.get_running_loop().time() + 0.3))
 
     with replace(AsyncConsumer.commit, refuse), replace(flush, flush_briefly):
         worker.stop()
-        assert await ended == exits.UNFINISHED
+        assert await ended == exit_codes.UNFINISHED
 
 
 async def test_cancelling_gives_up_what_is_in_hand(floor: Floor) -> None:
@@ -359,7 +359,7 @@ async def test_while_the_coordination_is_away_nothing_begins(floor: Floor) -> No
     for _ in range(20):
         await asyncio.sleep(0.005)
     assert floor.seen == ["1:1", "1:2"]
-    await floor.site.service.mend()
+    await floor.site.service.heal()
     await until(lambda: len(floor.seen) == 5)
     await floor.recorded(ids[4])
 
@@ -412,7 +412,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
         await floor.site.service.expire(worker.consumer._group._stay._session)  # type: ignore[union-attr]
         await floor.recorded(ids[1])
         worker.stop()
-        assert await task == exits.ENDED
+        assert await task == exit_codes.ENDED
     assert floor.seen == ["1:1"] * 4 + ["1:2"]
 
 
@@ -425,10 +425,10 @@ async def test_a_worker_can_be_stopped_before_it_has_joined(floor: Floor) -> Non
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(task), 0.2)
         worker.stop()
-        assert await task == exits.ENDED
+        assert await task == exit_codes.ENDED
     early = await floor.worker(floor.note, floor.site.named("orders"))
     early.stop()
-    assert await early.serve() == exits.ENDED
+    assert await early.serve() == exit_codes.ENDED
 
 
 async def test_any_thread_can_stop_it(floor: Floor) -> None:
@@ -442,6 +442,6 @@ async def test_any_thread_can_stop_it(floor: Floor) -> None:
             worker.stop()
 
     worker = await floor.worker(handle, queue)
-    assert await floor.start(worker) == exits.ENDED
+    assert await floor.start(worker) == exit_codes.ENDED
     assert (await floor.offsets())[1] == ids[2]
     worker.stop()

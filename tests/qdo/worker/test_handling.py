@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qdo.errors import HandlerError, InvalidArgument
-from qdo.worker import StopWorker, delivery, exits
+from qdo.worker import StopWorker, delivery, exit_codes
 from queuey.client import Message, Outgoing
 from tests.qdo.worker.conftest import Floor, quick, until
 
@@ -24,7 +24,7 @@ async def test_every_message_is_handled_once_and_in_order(floor: Floor, kind: st
         await floor.site.send(queue, 400, number)
     handler = floor.note if kind == "plain" else floor.note_async
     code = await floor.serve_until(await floor.worker(handler, queue), 1200)
-    assert code == exits.ENDED
+    assert code == exit_codes.ENDED
     for number in (1, 2, 3):
         mine = [body for body in floor.seen if body.startswith(f"{number}:")]
         assert mine == [f"{number}:{at}" for at in range(1, 401)]
@@ -115,7 +115,7 @@ async def test_only_what_lies_before_the_first_unfinished_message_is_recorded(fl
     go_on.set()
     await floor.recorded(receipts[3].id)
     worker.stop()
-    assert await task == exits.ENDED
+    assert await task == exit_codes.ENDED
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
@@ -133,7 +133,7 @@ async def test_a_handler_can_stop_the_worker(floor: Floor, kind: str) -> None:
         handle(message, context)
 
     worker = await floor.worker(handle if kind == "plain" else handle_async, queue)
-    assert await floor.start(worker) == exits.ENDED
+    assert await floor.start(worker) == exit_codes.ENDED
     assert (await floor.offsets())[1] == ids[1]
     await floor.serve_until(await floor.worker(floor.note, queue), 5)
     assert floor.seen == [f"1:{number}" for number in range(1, 6)]
@@ -154,7 +154,7 @@ async def test_what_is_meant_to_end_the_program_ends_the_worker(floor: Floor, er
         handle(message, context)
 
     worker = await floor.worker(handle if kind == "plain" else handle_async, queue)
-    assert await floor.start(worker) == exits.FAILED
+    assert await floor.start(worker) == exit_codes.FAILED
     assert (await floor.offsets())[1] == ids[0]
 
 
@@ -163,7 +163,7 @@ async def test_a_plain_function_that_returns_a_coroutine_is_found_out(floor: Flo
     queue = await floor.site.queue()
     await floor.site.send(queue, 2)
     worker = await floor.worker(lambda message, context: floor.note_async(message, context), queue)  # noqa: PLW0108 - not async by itself
-    assert await floor.start(worker) == exits.FAILED
+    assert await floor.start(worker) == exit_codes.FAILED
     assert (await floor.offsets()).get(1) is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from qdo.worker import Retry, exits
+from qdo.worker import Retry, exit_codes
 from queuey.client import Message
 from tests.qdo.worker.conftest import Floor, quick, until
 
@@ -41,5 +41,5 @@ async def test_the_metrics_tell_what_was_done(floor: Floor) -> None:
     assert (registry.get_sample_value("qdo_commits_total") or 0) >= 2
     assert registry.get_sample_value("qdo_rebalanced_partitions_total", {"how": "assigned"}) == 2
     worker.stop()
-    assert await task == exits.ENDED
+    assert await task == exit_codes.ENDED
     assert registry.get_sample_value("qdo_commits_total") is None

@@ -17,7 +17,7 @@ import pytest
 from qdo import deadletters
 from qdo.coordination import Coordinator
 from qdo.partitions import Queue
-from qdo.worker import Retry, exits
+from qdo.worker import Retry, exit_codes
 from queuey.client import Message, Outgoing, QueueNotFound
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import backend, coordinator, open_one, service
@@ -48,7 +48,9 @@ def start(running: Served, service: Service) -> Iterator[Start]:
 async def dead(floor: Floor, queue: Queue) -> list[tuple[str | bytes, int]]:
     """Gives the dead letters of a queue: body and attempts."""
     try:
-        return [(each.body, each.cause.attempts) async for each in deadletters.letters(floor.site.client, queue.name)]
+        return [
+            (each.body, each.cause.attempts) async for each in deadletters.dead_letters(floor.site.client, queue.name)
+        ]
     except QueueNotFound:
         return []
 
@@ -111,7 +113,7 @@ async def test_being_handed_over_costs_no_attempt(floor: Floor, start: Start, tm
         drained = start(queue, attempts=4, drain=0.05)
         await asyncio.to_thread(drained.wait_for, "begun wait")
         drained.process.send_signal(signal.SIGTERM)
-        assert await asyncio.to_thread(drained.end) == exits.UNFINISHED
+        assert await asyncio.to_thread(drained.end) == exit_codes.UNFINISHED
     last = start(queue, attempts=4)
     await asyncio.to_thread(last.wait_for, "begun wait")
     go_on.touch()
@@ -162,7 +164,7 @@ async def test_a_thread_that_hangs_gives_its_partition_away(floor: Floor, caplog
         await until(lambda: worker.metrics.oldest > 0.2)
         await until(lambda: "behind" in floor.seen or task.done())
         worker.stop()
-        assert await task == exits.ENDED
+        assert await task == exit_codes.ENDED
     release.set()
     assert begun.count("hang") == 3
     assert sorted(floor.seen[:3]) == ["before", "behind", "beside"]
@@ -183,7 +185,7 @@ async def test_an_async_handler_that_hangs_is_cancelled(floor: Floor) -> None:
         floor.note(message, context)
 
     worker = await floor.worker(handle, queue, settings=quick(stalled_after=0.3, commit_seconds=0.05))
-    assert await floor.serve_until(worker, 1) == exits.ENDED
+    assert await floor.serve_until(worker, 1) == exit_codes.ENDED
     assert begun == ["hang"] * 3 + ["behind"]
     assert await dead(floor, queue) == [("hang", 3)]
 
@@ -199,5 +201,5 @@ async def test_a_thread_that_exits_is_a_failed_attempt(floor: Floor) -> None:
         floor.note(message, context)
 
     worker = await floor.worker(handle, queue)
-    assert await floor.serve_until(worker, 1) == exits.ENDED
+    assert await floor.serve_until(worker, 1) == exit_codes.ENDED
     assert await dead(floor, queue) == [("exit", 3)]

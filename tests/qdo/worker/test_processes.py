@@ -15,9 +15,10 @@ import pytest
 
 from qdo.errors import HandlerError
 from qdo.partitions import Queue
-from qdo.worker import Retry, Worker, exits, frames
-from qdo.worker.frames import Hello, Task
-from qdo.worker.processes import Child
+from qdo.worker import Retry, Worker, exit_codes
+from qdo.worker.executors import child_protocol
+from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
+from qdo.worker.executors.processes import ChildProcess
 from queuey.client import Message
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Floor, quick, until
@@ -112,7 +113,7 @@ async def test_children_handle_in_order_and_leave_their_contexts(floor: Floor, b
     task = floor.start(worker)
     await until(lambda: len(book.lines("done")) == 100)
     worker.stop()
-    assert await task == exits.ENDED
+    assert await task == exit_codes.ENDED
     for number in (1, 2):
         mine = [line[1] for line in book.lines("done") if line[1].startswith(f"{number}:")]
         assert mine == [f"{number}:{at}" for at in range(1, 51)]
@@ -127,13 +128,13 @@ async def test_a_crash_is_a_failed_attempt_at_the_message_in_hand(floor: Floor, 
     """Messages before it count, it is tried again in another child, and becomes a dead letter like any other."""
     queue = await floor.site.queue()
     ids = await send(floor, queue, "fine 1", "fine 2", do, "fine 3")
-    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exits.ENDED
+    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exit_codes.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"], ["fine", "3"]]
     assert [line[-1] for line in book.lines("begun") if line[1] == do] == ["1", "2", "3"]
     assert len(book.lines("entered")) == 4
-    (letter,) = await letters(floor, queue)
-    assert letter.cause.error == "qdo.worker.processes.Crashed"
-    assert said in letter.cause.text
+    (dead_letter,) = await letters(floor, queue)
+    assert dead_letter.cause.error == "qdo.worker.executors.processes.Crashed"
+    assert said in dead_letter.cause.text
 
 
 async def test_a_crash_that_passes_costs_nothing_else(floor: Floor, book: Book) -> None:
@@ -150,10 +151,10 @@ async def test_a_handler_that_takes_too_long_is_killed(floor: Floor, book: Book)
     queue = await floor.site.queue()
     ids = await send(floor, queue, "slow 0.3", "slow 0.3", "hang", "fine")
     worker = await crew(floor, queue, time_limit=0.5, retry=Retry(attempts=1))
-    assert await serve_all(floor, worker, ids[-1]) == exits.ENDED
+    assert await serve_all(floor, worker, ids[-1]) == exit_codes.ENDED
     assert [line[1] for line in book.lines("done")] == ["slow", "slow", "fine"]
-    (letter,) = await letters(floor, queue)
-    assert letter.cause.error == "qdo.errors.TimeLimit"
+    (dead_letter,) = await letters(floor, queue)
+    assert dead_letter.cause.error == "qdo.errors.TimeLimit"
     (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
     await until(lambda: not living(int(hung)))
 
@@ -164,8 +165,8 @@ async def test_errors_come_back_whole(floor: Floor, book: Book) -> None:
     ids = await send(floor, queue, "raise", "fine")
     told = Told()
     await serve_all(floor, await crew(floor, queue, middleware=[told]), ids[-1])
-    (letter,) = await letters(floor, queue)
-    assert (letter.cause.error, letter.cause.text) == ("ValueError", "cannot raise")
+    (dead_letter,) = await letters(floor, queue)
+    assert (dead_letter.cause.error, dead_letter.cause.text) == ("ValueError", "cannot raise")
     assert told.calls[:4] == ["started", "before raise 1", "failed raise 1 ValueError", "retrying raise 1"]
     assert told.calls[-3:] == ["before fine 1", "after fine 1", "stopped"]
 
@@ -174,7 +175,7 @@ async def test_a_handler_can_end_the_worker_from_a_child(floor: Floor, book: Boo
     """StopWorker means there what it means here."""
     queue = await floor.site.queue()
     ids = await send(floor, queue, "fine", "stop", "fine")
-    assert await floor.start(await crew(floor, queue)) == exits.ENDED
+    assert await floor.start(await crew(floor, queue)) == exit_codes.ENDED
     assert (await floor.offsets())[1] == ids[0]
 
 
@@ -182,9 +183,9 @@ async def test_a_handler_that_exits_fails_its_message(floor: Floor, book: Book) 
     """``sys.exit`` is a failed attempt like any other, in the same process."""
     queue = await floor.site.queue()
     ids = await send(floor, queue, "leave", "fine")
-    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exits.ENDED
-    (letter,) = await letters(floor, queue)
-    assert (letter.cause.error, letter.cause.attempts) == ("SystemExit", 3)
+    assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exit_codes.ENDED
+    (dead_letter,) = await letters(floor, queue)
+    assert (dead_letter.cause.error, dead_letter.cause.attempts) == ("SystemExit", 3)
     assert len(book.lines("entered")) == 1
 
 
@@ -196,7 +197,7 @@ async def test_a_stop_reaches_a_child_in_the_middle_of_a_run(floor: Floor, book:
     task = floor.start(worker)
     await until(lambda: len(book.lines("done")) >= 5)
     worker.stop()
-    assert await task == exits.ENDED
+    assert await task == exit_codes.ENDED
     done = len(book.lines("done"))
     assert 5 <= done < 200
     assert (await floor.offsets())[1] == ids[done - 1]
@@ -210,7 +211,7 @@ async def test_a_stop_does_not_wait_for_ever(floor: Floor, book: Book) -> None:
     task = floor.start(worker)
     await until(lambda: any(line[1] == "hang" for line in book.lines("begun")))
     worker.stop()
-    assert await task == exits.UNFINISHED
+    assert await task == exit_codes.UNFINISHED
     assert (await floor.offsets())[1] == ids[0]
     (hung,) = [line[2] for line in book.lines("begun") if line[1] == "hang"]
     await until(lambda: not living(int(hung)))
@@ -237,7 +238,7 @@ async def test_a_start_that_is_called_off_leaves_no_socket_open(
         return await asyncio.Event().wait()
 
     monkeypatch.setattr(asyncio.subprocess.Process, "wait", wait)
-    child = Child(Hello(sys.path, None, f"{MODULE}:obey", f"{MODULE}:{context}", 1.0), None)
+    child = ChildProcess(ChildSetup(sys.path, None, f"{MODULE}:obey", f"{MODULE}:{context}", 1.0), None)
     before = sockets()
     start = asyncio.ensure_future(child.start())
     await waits.wait()
@@ -275,20 +276,20 @@ async def test_any_body_reaches_a_child(floor: Floor, book: Book) -> None:
 
 async def test_a_body_that_no_child_can_be_given_is_a_failed_attempt(floor: Floor, book: Book) -> None:
     """What cannot be packed, such as a body nested too deeply, becomes a dead letter; what came with it is handled."""
-    pack = frames.frame
+    pack = child_protocol.frame
 
     def packed(value: object) -> bytes:
-        if isinstance(value, Task) and any(message.body == "deep" for message in value.messages):
+        if isinstance(value, ChildTask) and any(message.body == "deep" for message in value.messages):
             raise RecursionError("nested too deeply")
         return pack(value)
 
     queue = await floor.site.queue()
     ids = await send(floor, queue, "fine 1", "deep", "fine 2")
     with replace(pack, packed):
-        assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exits.ENDED
+        assert await serve_all(floor, await crew(floor, queue), ids[-1]) == exit_codes.ENDED
     assert [line[1:3] for line in book.lines("done")] == [["fine", "1"], ["fine", "2"]]
-    (letter,) = await letters(floor, queue)
-    assert letter.cause.error == "RecursionError"
+    (dead_letter,) = await letters(floor, queue)
+    assert dead_letter.cause.error == "RecursionError"
 
 
 async def test_a_child_that_ended_while_idle_costs_no_attempt(floor: Floor, book: Book) -> None:
@@ -306,6 +307,6 @@ async def test_a_child_that_ended_while_idle_costs_no_attempt(floor: Floor, book
     await send(floor, queue, "fine 2")
     await until(lambda: len(book.lines("done")) == 2)
     worker.stop()
-    assert await serving == exits.ENDED
+    assert await serving == exit_codes.ENDED
     assert [line[-1] for line in book.lines("begun")] == ["1", "1"]
     assert await letters(floor, queue) == []

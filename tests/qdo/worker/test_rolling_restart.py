@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from qdo.worker import exits
+from qdo.worker import exit_codes
 from queuey.client import Message, Outgoing
 from tests.qdo.consumer.conftest import until
 from tests.qdo.worker.conftest import Floor
@@ -53,7 +53,7 @@ async def test_no_quiet_partition_stands_still(floor: Floor, record_property: Ca
         workers[at].stop()
         following = await floor.worker(handle, queue)
         floor.start(following)
-        assert await serving[at] == exits.ENDED
+        assert await serving[at] == exit_codes.ENDED
         busy.discard(number)
         workers[at] = following
     sending.cancel()

@@ -18,7 +18,7 @@ import pytest
 
 from qdo.consumer import AsyncConsumer
 from qdo.coordination.opening import open_coordinator
-from qdo.worker import StopWorker, Worker, exits
+from qdo.worker import StopWorker, Worker, exit_codes
 from queuey.client import AsyncClient, Client, Message
 from tests.qdo.worker.conftest import Floor, until
 from tests.qdo.worker.test_processes import living
@@ -111,7 +111,7 @@ async def test_the_first_signal_drains(floor: Floor, start: Any, kind: str, numb
     program = start(queue.name, **KINDS[kind])
     program.wait_for("begun second")
     program.process.send_signal(number)
-    assert program.end() == exits.ENDED
+    assert program.end() == exit_codes.ENDED
     assert program.said("done") == ["first", "second 1.0"]
     assert "third" not in program.said("begun")
     assert (await floor.offsets())[1] == receipts[1].id
@@ -133,7 +133,7 @@ async def test_the_second_signal_ends_it_at_once(floor: Floor, start: Any, kind:
     children = list(_children(program.process.pid))
     assert children
     program.process.send_signal(signal.SIGTERM)
-    assert program.end() == exits.FAILED
+    assert program.end() == exit_codes.FAILED
     await until(lambda: not any(living(child) for child in children))
 
 
@@ -145,7 +145,7 @@ async def test_a_drain_ends_in_time(floor: Floor, start: Any, kind: str) -> None
     program = start(queue.name, drain=0.2, **KINDS[kind])
     program.wait_for("begun endless")
     program.process.send_signal(signal.SIGTERM)
-    assert program.end() == exits.UNFINISHED
+    assert program.end() == exit_codes.UNFINISHED
     assert (await floor.offsets())[1] == receipts[0].id
     assert await (await floor.site.coordinator()).members() == {}
 
@@ -186,6 +186,6 @@ def test_a_worker_runs_without_a_loop_of_the_callers(running: Served, tmp_path: 
     before = signal.getsignal(signal.SIGTERM)
     coordinator = open_coordinator(f"local://{tmp_path}/coordination", "group")
     consumer = AsyncConsumer(AsyncClient(profile.url, key=profile.key), coordinator, queues=[queue])
-    assert Worker(handle, consumer).run() == exits.ENDED
+    assert Worker(handle, consumer).run() == exit_codes.ENDED
     assert seen == ["one"]
     assert signal.getsignal(signal.SIGTERM) == before

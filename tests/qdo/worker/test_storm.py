@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from qdo.worker import Worker, delivery, exits
+from qdo.worker import Worker, delivery, exit_codes
 from queuey.client import Message, Outgoing
 from tests.qdo.worker.conftest import Floor, quick, until
 
@@ -99,7 +99,7 @@ async def test_clean_comings_and_goings_cost_nothing(floor: Floor, seed: int, ke
         if len(at_work) > 1 and (len(at_work) == 4 or draw.random() < 0.5):
             worker, task = at_work.pop(draw.randrange(len(at_work)))
             worker.stop()
-            assert await task == exits.ENDED
+            assert await task == exit_codes.ENDED
         else:
             worker = await make(floor, queue, ledger, draw.choice(["plain", "late"]), keyed=keyed)
             at_work.append((worker, floor.start(worker)))
@@ -108,7 +108,7 @@ async def test_clean_comings_and_goings_cost_nothing(floor: Floor, seed: int, ke
     await until(lambda: {at for numbers in ledger.done.values() for at in numbers} == set(range(MESSAGES)))
     for worker, task in at_work:
         worker.stop()
-        assert await task == exits.ENDED
+        assert await task == exit_codes.ENDED
     again = ledger.count - MESSAGES
     for numbers in ledger.done.values():
         first = list(dict.fromkeys(numbers))

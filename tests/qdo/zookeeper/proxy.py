@@ -51,7 +51,7 @@ class Proxy:
         """Breaks all connections; new ones are let through."""
         self._run(self._drop())
 
-    def mend(self) -> None:
+    def heal(self) -> None:
         """Lets connections through again."""
         self._run(self._listen())
 

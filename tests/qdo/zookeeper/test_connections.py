@@ -12,16 +12,16 @@ from unittest import mock
 
 import pytest
 
-from qdo.coordination import Held, Member, Session
+from qdo.coordination import Member, OwnedOffset, Session
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.changes import Node
 from qdo.coordination.zookeeper.coordinator import ZooKeeperCoordinator
 from qdo.coordination.zookeeper.driver import Link
 from qdo.coordination.zookeeper.driver.handler import Handler
 from qdo.coordination.zookeeper.driver.link import MOST_FLYING
 from qdo.coordination.zookeeper.driver.wire import Wire
-from qdo.coordination.zookeeper.lease import Lease
+from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.coordination.zookeeper.transactions import NodeData
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.contract.conftest import Join, Open
@@ -62,7 +62,7 @@ async def test_a_silent_server_is_noticed_although_requests_go_out(join: Join, s
 async def test_kazoo_alone_does_not_notice_a_silent_server(join: Join, service: ZooKeeperService) -> None:
     """Without the look at the silence of the connection the session outlives its time, as far as its member knows."""
     session, heard = await join("a", session_timeout=SHORT)
-    with replace(Lease.broken, lambda _: False), replace(Lease.lapsed, lambda _: False):
+    with replace(SessionLease.broken, lambda _: False), replace(SessionLease.lapsed, lambda _: False):
         service.proxy.silence()
         sending = asyncio.create_task(send_steadily(session))
         await asyncio.sleep(1.5 * SHORT)  # longer than the servers wait
@@ -77,12 +77,12 @@ async def test_dropped_connections_during_a_take_lose_nothing(join: Join, servic
     session, heard = await join("a")
     partitions = some(300)
     for pause in (0.0, 0.002, 0.005, 0.01, 0.02, 0.04):
-        taking = asyncio.ensure_future(session.take(partitions))
+        taking = asyncio.ensure_future(session.claim(partitions))
         await asyncio.sleep(pause)
         await asyncio.to_thread(service.proxy.drop)
         await asyncio.wait({taking})
         assert taking.exception() is None or isinstance(taking.exception(), CoordinationLost)
-        held = await again(heard, lambda: session.take(partitions))
+        held = await again(heard, lambda: session.claim(partitions))
         assert set(held) == set(partitions)
         answer = await session.commit([(each, str(pause)) for each in held.values()])
         assert all(answer.values())
@@ -103,20 +103,20 @@ async def again(heard: Heard, call: Callable[[], Any]) -> Any:  # noqa: ANN401 -
 async def test_a_commit_in_doubt_is_settled_by_taking_again(join: Join, service: ZooKeeperService) -> None:
     """Its answer is lost although it was recorded; what was held before records nothing any more."""
     session, heard = await join("a")
-    held = (await session.take([ONE]))[ONE]
+    held = (await session.claim([ONE]))[ONE]
     service.proxy.mute()
     committing = asyncio.ensure_future(session.commit([(held, "7")]))
     with plain(service._direct) as client:
-        tree = session._tree  # type: ignore[attr-defined] # of this kind of session
-        await until(lambda: b'"7"' in client.get(tree.offset(ONE))[0])
+        group_paths = session._group_paths  # type: ignore[attr-defined] # of this kind of session
+        await until(lambda: b'"7"' in client.get(group_paths.offset(ONE))[0])
     await asyncio.to_thread(service.proxy.drop)
     with pytest.raises(CoordinationLost):
         await committing
     service.proxy.resume()
-    taken: dict[Partition, Held] = await again(heard, lambda: session.take([ONE]))
-    assert taken[ONE].offset.id == "7"
+    claimed: dict[Partition, OwnedOffset] = await again(heard, lambda: session.claim([ONE]))
+    assert claimed[ONE].offset.id == "7"
     assert await session.commit([(held, "8")]) == {ONE: None}
-    assert (await session.commit([(taken[ONE], "9")]))[ONE]
+    assert (await session.commit([(claimed[ONE], "9")]))[ONE]
 
 
 async def test_nothing_is_sent_under_a_second_session(join: Join, service: ZooKeeperService) -> None:
@@ -159,13 +159,13 @@ async def test_leaving_while_suspended_closes_the_session_later(
 ) -> None:
     """Leaving does not wait for a network that is gone; the member goes when it is back, not when its time is over."""
     session, heard = await join("a")
-    await session.take([ONE])
+    await session.claim([ONE])
     await service.cut()
     await heard.next("suspended")
     await session.leave()
     assert session.state == "lost"
     assert not link_of(session).finished
-    await service.mend()
+    await service.heal()
     await until(lambda: link_of(session).finished)
     assert await again(heard, coordinator.members) == {}
     assert await coordinator.owners() == {}
@@ -176,16 +176,16 @@ async def test_a_session_that_is_lost_here_is_closed_there(
 ) -> None:
     """A member whose clock says that its session is over, while the servers wait, does not hold anything up."""
     session, heard = await join("a")
-    await session.take([ONE])
+    await session.claim([ONE])
     lease = link_of(session)._lease
     await service.cut()
     await heard.next("suspended")
     lease._last = lease._clock() - 1000  # as if the machine had slept
     assert session.state == "lost"
     with pytest.raises(SessionLost):
-        await session.take([ONE])
+        await session.claim([ONE])
     await heard.next("lost")
-    await service.mend()
+    await service.heal()
     await until(lambda: link_of(session).finished)
     assert await (await open_one()).owners() == {}
     assert heard.events[-1] == "lost"
@@ -195,10 +195,10 @@ async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperS
     """Whom the others do not see is no member, although its session is alive."""
     mine, heard = await join("a")
     other, _ = await join("b")
-    await mine.take([ONE])
+    await mine.claim([ONE])
     await mine.assignment()
     with plain(service._direct) as client:
-        client.delete(mine._tree.member("a"))  # type: ignore[attr-defined] # of this kind of session
+        client.delete(mine._group_paths.member("a"))  # type: ignore[attr-defined] # of this kind of session
     await heard.next("changed")
     with pytest.raises(SessionLost):
         await mine.assignment()
@@ -258,7 +258,7 @@ async def test_connecting_gives_up_in_time(service: ZooKeeperService) -> None:
     with pytest.raises(CoordinationLost, match="refused"):
         await coordinator.open()
     await coordinator.close()
-    await service.mend()
+    await service.heal()
 
 
 async def test_members_are_read_again_only_where_something_is_new(join: Join) -> None:
@@ -269,7 +269,7 @@ async def test_members_are_read_again_only_where_something_is_new(join: Join) ->
     read: list[list[str]] = []
     link, reading = link_of(mine), Link.read
 
-    async def note(self: Link, paths: Iterable[str], *, watch: bool = False) -> list[Node | None]:
+    async def note(self: Link, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         wanted = list(paths)
         if self is link:
             read.append([path.rpartition("/")[2] for path in wanted])
@@ -292,7 +292,7 @@ async def test_many_partitions_take_few_requests(join: Join) -> None:
     """A thousand are read at once and taken in some dozen transactions; so are commits and releases."""
     mine, _ = await join("a")
     partitions = some(1000)
-    await mine.take(some(1))
+    await mine.claim(some(1))
     counted: dict[str, int] = {"read": 0, "apply": 0, "rounds": 0}
     asking = Link._ask
 
@@ -302,7 +302,7 @@ async def test_many_partitions_take_few_requests(join: Join) -> None:
         return await asking(self, calls)
 
     with replace(asking, count):
-        held = await mine.take(partitions)
+        held = await mine.claim(partitions)
         await mine.commit([(each, "1") for each in held.values()])
         await mine.release(partitions)
     assert counted["read"] == 1000
@@ -313,10 +313,10 @@ async def test_many_partitions_take_few_requests(join: Join) -> None:
 async def test_a_commit_does_not_wait_for_a_thousand_takings(join: Join) -> None:
     """Requests of one member take turns: the commit is there while the taking is still under way."""
     session, _ = await join("a")
-    held = (await session.take([ONE]))[ONE]
-    taking = asyncio.ensure_future(session.take(some(2000)))
+    held = (await session.claim([ONE]))[ONE]
+    taking = asyncio.ensure_future(session.claim(some(2000)))
     link = link_of(session)
-    await until(lambda: link._flying == MOST_FLYING)
+    await until(lambda: link._in_flight == MOST_FLYING)
     assert (await session.commit([(held, "1")]))[ONE]
     assert not taking.done()
     assert len(await taking) == 2000
@@ -356,10 +356,10 @@ async def test_a_take_that_was_cancelled_is_released(join: Join, coordinator: Zo
     """Whatever it had taken when it was cancelled is given up with the rest, although nobody was told of it."""
     session, _ = await join("a")
     partitions = some(300)
-    await session.take(partitions)
+    await session.claim(partitions)
     await session.release(partitions)
     for pause in (0.0, 0.01, 0.02, 0.04, 0.06, 0.08):
-        taking = asyncio.ensure_future(session.take(partitions))
+        taking = asyncio.ensure_future(session.claim(partitions))
         await asyncio.sleep(pause)
         taking.cancel()
         await asyncio.wait({taking})
@@ -372,14 +372,14 @@ async def test_an_offset_that_cannot_be_read_is_left_out(
 ) -> None:
     """The other partitions are taken, and the log names the one that is not, once."""
     first, _ = await join("a")
-    await first.take(some(3))
+    await first.claim(some(3))
     await first.leave()
     assert isinstance(first, ZooKeeperSession)
     for strange in (b"qdo9={}", b"\xff"):
         with plain(service._direct) as client:
-            client.set(first._tree.offset(ONE), strange)
+            client.set(first._group_paths.offset(ONE), strange)
         session, _ = await join("b")
         for _ in range(2):
-            assert set(await session.take(some(3))) == set(some(3)[1:])
+            assert set(await session.claim(some(3))) == set(some(3)[1:])
         await session.leave()
     assert len([record for record in caplog.records if f"{ONE} is left out" in record.message]) == 2

@@ -9,8 +9,8 @@ from typing import TypeVar
 import pytest
 
 from deploy.local import ZooKeeperNode
-from qdo.coordination import Held, Member, Session
-from qdo.coordination.zookeeper import Access, ZooKeeperCoordinator
+from qdo.coordination import Member, OwnedOffset, Session
+from qdo.coordination.zookeeper import ConnectionOptions, ZooKeeperCoordinator
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.errors import CoordinationLost, MemberExists
 from qdo.partitions import Partition
@@ -33,7 +33,9 @@ async def open_one(zookeeper_nodes: ZooKeeperEnsemble) -> AsyncIterator[Open]:
     root, opened = f"/{unique_name('qdo')}", []
 
     async def open_one(session_timeout: float = SESSION) -> ZooKeeperCoordinator:
-        access = Access(zookeeper_nodes.connect_string, root, session_timeout=session_timeout, connect_timeout=30)
+        access = ConnectionOptions(
+            zookeeper_nodes.connect_string, root, session_timeout=session_timeout, connect_timeout=30
+        )
         coordinator = ZooKeeperCoordinator(access, "group")
         opened.append(coordinator)
         await coordinator.open()
@@ -83,13 +85,13 @@ class Worker:
     def __init__(self, session: Session, partitions: list[Partition]) -> None:
         self._session = session
         self._partitions = partitions
-        self._held: dict[Partition, Held] = {}
+        self._held: dict[Partition, OwnedOffset] = {}
         self.acknowledged = dict.fromkeys(partitions, 0)
         self.doubts = 0
 
-    async def take(self) -> None:
+    async def claim(self) -> None:
         """Takes everything; what is recorded is what was acknowledged, or the one commit after it that is in doubt."""
-        self._held = await again(lambda: self._session.take(self._partitions))
+        self._held = await again(lambda: self._session.claim(self._partitions))
         assert set(self._held) == set(self._partitions)
         for partition, held in self._held.items():
             recorded = int(held.offset.id or 0)
@@ -98,14 +100,14 @@ class Worker:
 
     async def work(self, stop: asyncio.Event) -> None:
         """Commits as fast as it goes."""
-        await self.take()
+        await self.claim()
         while not stop.is_set():
             wanted = [(held, str(self.acknowledged[partition] + 1)) for partition, held in self._held.items()]
             try:
                 answer = await self._session.commit(wanted)
             except CoordinationLost:
                 self.doubts += 1
-                await self.take()
+                await self.claim()
                 continue
             for partition, held in answer.items():
                 assert held is not None
@@ -158,7 +160,7 @@ async def test_leaders_are_killed_under_members_that_take_turns(
     async def turn(session: Session) -> None:
         nonlocal told, doubted
         while not stop.is_set():
-            for held in (await again(lambda: session.take([ONE]))).values():
+            for held in (await again(lambda: session.claim([ONE]))).values():
                 try:
                     answer = await session.commit([(held, str(int(held.offset.id or 0) + 1))])
                     told += answer[ONE] is not None
@@ -184,7 +186,7 @@ async def test_a_server_that_is_stopped_is_left_in_time(zookeeper_nodes: ZooKeep
     """A member of a server that keeps its connections and says nothing goes on with another in the same session."""
     heard = Heard()
     session = await (await open_one()).join(Member("a"), heard)
-    held = (await session.take([ONE]))[ONE]
+    held = (await session.claim([ONE]))[ONE]
     stopped = server_of(session, zookeeper_nodes)
     await blocking(stopped.pause)
     await heard.next("suspended")
@@ -201,7 +203,7 @@ async def test_without_a_quorum_sessions_are_lost_and_come_back(
     coordinator = await open_one(SHORT)
     heard = Heard()
     session = await coordinator.join(Member("a"), heard)
-    held = (await session.take([ONE]))[ONE]
+    held = (await session.claim([ONE]))[ONE]
     assert (await session.commit([(held, "1")]))[ONE]
     gone = zookeeper_nodes.nodes[:2]
     for node in gone:
@@ -215,9 +217,9 @@ async def test_without_a_quorum_sessions_are_lost_and_come_back(
         await blocking(node.launch)
     await blocking(zookeeper_nodes.wait_until_settled)
     back = await again(lambda: coordinator.join(Member("a"), Heard()))
-    taken: dict[Partition, Held] = {}
+    claimed: dict[Partition, OwnedOffset] = {}
     async with asyncio.timeout(PATIENCE):
-        while not taken:
-            taken = await again(lambda: back.take([ONE]))
-    assert taken[ONE].offset.id == "1"
-    assert (await again(lambda: back.commit([(taken[ONE], "3")])))[ONE]
+        while not claimed:
+            claimed = await again(lambda: back.claim([ONE]))
+    assert claimed[ONE].offset.id == "1"
+    assert (await again(lambda: back.commit([(claimed[ONE], "3")])))[ONE]

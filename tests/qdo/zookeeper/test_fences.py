@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from qdo.coordination import Coordinator, Held, Offset, Session
+from qdo.coordination import CommittedOffset, Coordinator, OwnedOffset, Session
 from qdo.coordination.encoding import encode_offset
-from qdo.coordination.zookeeper.changes import ANY, Change, Check, Set
 from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.ownership import Ownership
+from qdo.coordination.zookeeper.partition_owners import SessionPartitions
 from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.coordination.zookeeper.transactions import ANY, Change, Check, SetData
 from qdo.errors import SessionLost
 from tests.qdo.contract.conftest import Join
 from tests.qdo.contract.samples import ONE
@@ -36,14 +36,14 @@ def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Itera
         fresh: Another session, under which they go otherwise.
     """
 
-    def recording(self: Ownership, held: Held, offset: Offset) -> Change:
-        owner = (Check(self._tree.owner(held.partition)),) if "owner" in parts else ()
+    def recording(self: SessionPartitions, held: OwnedOffset, offset: CommittedOffset) -> Change:
+        owner = (Check(self._group_paths.owner(held.partition)),) if "owner" in parts else ()
         version = held.version if "version" in parts else ANY
-        return *owner, Set(self._tree.offset(held.partition), encode_offset(offset), version)
+        return *owner, SetData(self._group_paths.offset(held.partition), encode_offset(offset), version)
 
     owned = session._ownership
     link = owned._link
-    with replace(Ownership._recording, recording):
+    with replace(SessionPartitions._recording, recording):
         if "session" not in parts:
             owned._link = fresh
         try:
@@ -53,7 +53,7 @@ def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Itera
 
 
 async def recorded_after(
-    parts: frozenset[str], join: Join, coordinator: Coordinator, service: ZooKeeperService, *, taken: bool
+    parts: frozenset[str], join: Join, coordinator: Coordinator, service: ZooKeeperService, *, claimed: bool
 ) -> str | None:
     """Has a member commit after its session has ended, with some parts of the fence; returns what is recorded then.
 
@@ -61,11 +61,11 @@ async def recorded_after(
     """
     old, _ = await join("old")
     assert isinstance(old, ZooKeeperSession)
-    held = await commit(old, (await old.take([ONE]))[ONE], "1")
+    held = await commit(old, (await old.claim([ONE]))[ONE], "1")
     new, _ = await join("new")
     await service.expire(old)
-    if taken:
-        await commit(new, (await new.take([ONE]))[ONE], "5")
+    if claimed:
+        await commit(new, (await new.claim([ONE]))[ONE], "5")
     fresh = Link(old.link._access)
     await fresh.open()
     with only(parts, old, fresh):
@@ -78,7 +78,7 @@ async def recorded_after(
     return (await coordinator.offsets())[ONE].id
 
 
-async def commit(session: Session, held: Held, identifier: str) -> Held:
+async def commit(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
     """Commits what must be recorded."""
     after = (await session.commit([(held, identifier)]))[held.partition]
     assert after is not None
@@ -92,7 +92,7 @@ async def test_a_late_commit_changes_nothing_after_a_takeover(
     parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
 ) -> None:
     """The session alone keeps it out, and so does the version alone."""
-    assert await recorded_after(frozenset(parts), join, coordinator, service, taken=True) == "5"
+    assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "5"
 
 
 @pytest.mark.parametrize("parts", [set[str](), {"owner"}], ids=named)
@@ -100,7 +100,7 @@ async def test_without_session_and_version_an_offset_moves_back(
     parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
 ) -> None:
     """With both taken out the late commit overwrites the new owner's; that there is an owner does not help."""
-    assert await recorded_after(frozenset(parts), join, coordinator, service, taken=True) == "2"
+    assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=True) == "2"
 
 
 @pytest.mark.parametrize("parts", [{"session"}, {"owner"}, {"owner", "version"}], ids=named)
@@ -108,7 +108,7 @@ async def test_a_late_commit_changes_nothing_although_nobody_took_over(
     parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
 ) -> None:
     """The session alone keeps it out, and so does the owner alone."""
-    assert await recorded_after(frozenset(parts), join, coordinator, service, taken=False) == "1"
+    assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "1"
 
 
 @pytest.mark.parametrize("parts", [set[str](), {"version"}], ids=named)
@@ -116,7 +116,7 @@ async def test_without_session_and_owner_a_member_records_what_it_does_not_own(
     parts: set[str], join: Join, coordinator: Coordinator, service: ZooKeeperService
 ) -> None:
     """With both taken out the late commit is recorded: the version is still that of the last commit."""
-    assert await recorded_after(frozenset(parts), join, coordinator, service, taken=False) == "2"
+    assert await recorded_after(frozenset(parts), join, coordinator, service, claimed=False) == "2"
 
 
 async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coordinator) -> None:
@@ -124,7 +124,7 @@ async def test_only_who_took_a_partition_commits_it(join: Join, coordinator: Coo
     mine, _ = await join("a")
     other, _ = await join("b")
     assert isinstance(other, ZooKeeperSession)
-    held = (await mine.take([ONE]))[ONE]
+    held = (await mine.claim([ONE]))[ONE]
     assert await other.commit([(held, "1")]) == {ONE: None}
     assert await coordinator.offsets() == {}
     other._ownership._held[ONE] = held

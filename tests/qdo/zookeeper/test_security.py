@@ -108,7 +108,7 @@ async def work(coordinator: Coordinator) -> Session:
     """Does what members do, and asks what is asked from outside."""
     session = await coordinator.join(Member("a"), Heard())
     partitions = some(200)
-    held = await session.take(partitions)
+    held = await session.claim(partitions)
     assert len(held) == 200
     assert all((await session.commit([(each, "1") for each in held.values()])).values())
     assert len(await coordinator.owners()) == len(await coordinator.offsets()) == 200
@@ -159,7 +159,7 @@ async def test_sasl(guarded: Guarded, open_one: Open) -> None:
     coordinator = await open_one(f"zookeeper://{SALLY}@{guarded.plain}/{root}?login=sasl")
     heard = Heard()
     session = await coordinator.join(Member("a"), heard)
-    held = (await session.take([ONE]))[ONE]
+    held = (await session.claim([ONE]))[ONE]
     session.link._client._connection._socket._connection.shutdown(2)  # type: ignore[attr-defined] # of this kind
     await heard.next("connected")
     assert (await session.commit([(held, "1")]))[ONE]

@@ -19,9 +19,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from queuey.spark.options import ReadOptions, read_options
-from queuey.spark.source import QueueySource
-from queuey.spark.streaming import QueueyStreamReader
+from queuey.spark.data_source import QueueySource
+from queuey.spark.options import SourceOptions, read_options
+from queuey.spark.source.stream_reader import QueueyStreamReader
 
 POINTS = ("latestOffset", "partitions", "read", "commit")
 """Before the end of a batch is written down; before its tasks; within one; and after the next end was written."""
@@ -53,7 +53,7 @@ class FailingSource(QueueySource):
 class FailingReader(QueueyStreamReader):
     """The reader, with faults."""
 
-    def __init__(self, options: ReadOptions, schema: StructType, faults: Path) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType, faults: Path) -> None:
         super().__init__(options, schema)
         self._faults = faults
 

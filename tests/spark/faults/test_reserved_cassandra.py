@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from queuey import ids
-from queuey.spark.entries import decode
-from queuey.spark.reserved import Counts, Reserver, Target
+from queuey.spark.sink.exactly_once import Reserver, TargetQueue, WriteCounts
+from queuey.spark.sink.ledger_entry import decode
 from queuey.storage import Store
 from tests.spark.attempts import Killed, Mortal, Reader, Texts
 from tests.spark.kept import Kept
@@ -21,11 +21,11 @@ STEPS = 3
 TEXTS = [f"m{number}" for number in range(300)]
 
 
-def attempt(kept: Kept, name: str, mortal: Mortal | None, lead: float) -> Counts:
+def attempt(kept: Kept, name: str, mortal: Mortal | None, lead: float) -> WriteCounts:
     """One attempt of a task of one chunk."""
     queue = kept.queue(name, partitions=2)
     store = kept.store if mortal is None else cast("Store", mortal)
-    return Reserver(Target(store, queue), name, lead=lead).write(0, Texts.chunk(*TEXTS))
+    return Reserver(TargetQueue(store, queue), name, lead=lead).write(0, Texts.chunk(*TEXTS))
 
 
 def scenario(kept: Kept, name: str, at: int, when: str, *, late: bool) -> str:

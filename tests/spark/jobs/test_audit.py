@@ -15,16 +15,17 @@ import pyarrow as pa
 import pytest
 
 from queuey import ids
-from queuey.client.receipts import Journal, Sent
-from queuey.client.send_calls import Outgoing
+from queuey.client.calls.send_calls import Outgoing
+from queuey.client.receipts import Journal, SentMessage
 from queuey.messages import Message, NewMessage, OffsetChange, Queue
-from queuey.spark import columns
 from queuey.spark.errors import OptionError
-from queuey.spark.jobs import accounts, archive, audit, digests, matching
-from queuey.spark.jobs.audit import Account, Audit, AuditOptions, Passed
+from queuey.spark.jobs.archive import archive_job
+from queuey.spark.jobs.audit import audit_job, body_hashes, receipt_columns, receipt_join
+from queuey.spark.jobs.audit.audit_job import Account, Audit, AuditOptions, Passed
+from queuey.spark.source import columns
 from tests.backends import APP
-from tests.spark.jobs import archives
-from tests.spark.jobs.archives import HOUR, last_hour, past
+from tests.spark.jobs.archive import archives
+from tests.spark.jobs.archive.archives import HOUR, last_hour, past
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -43,13 +44,13 @@ class Told:
         """Writes receipts as the client does, so long after the ids' times."""
         with closing(Journal(self.path, APP)) as journal:
             for message in messages:
-                sent, at = Sent.of(Outgoing(message.body, ttl=ttl)), ids.ticks_to_seconds(message.ticks) + delay
+                sent, at = SentMessage.of(Outgoing(message.body, ttl=ttl)), ids.ticks_to_seconds(message.ticks) + delay
                 journal.write([journal.line(queue, sent, at, (message.partition, message.id), **other)])
 
     def unknown(self, queue: str, body: str) -> None:
         """Writes a receipt of a send that nobody answered."""
         with closing(Journal(self.path, APP)) as journal:
-            journal.write([journal.line(queue, Sent.of(Outgoing(body)), journal.now(), outcome="unknown")])
+            journal.write([journal.line(queue, SentMessage.of(Outgoing(body)), journal.now(), outcome="unknown")])
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def posted(kept: Kept, queue: Queue, *bodies: str) -> list[Message]:
 
 def audited(spark: SparkSession, kept: Kept, told: Told, **options: Any) -> Audit:  # noqa: ANN401 - of the options
     """Runs an audit."""
-    return audit.run(spark, AuditOptions(receipts=(str(told.path),), store=kept.named, **options))
+    return audit_job.run(spark, AuditOptions(receipts=(str(told.path),), store=kept.named, **options))
 
 
 def kinds(found: Audit) -> dict[str, set[str]]:
@@ -156,7 +157,7 @@ def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: 
     """What TTL took from the store is present in the archive; alone it promises nothing behind its last bucket."""
     queue = past(embedded, "orders", 60, hours=2)
     earlier, *messages = sorted(embedded.all(queue), key=lambda one: one.position)
-    archive.archive(spark, archives.options(embedded, tmp_path / "archive"), print)
+    archive_job.archive(spark, archives.options(embedded, tmp_path / "archive"), print)
     told.of("orders", *messages)
     told.of("orders", *posted(embedded, queue, "new"))
     embedded.store.delete(queue, [(one.partition, one.position) for one in [earlier, *messages[:20]]])
@@ -172,7 +173,7 @@ def test_what_is_archived_is_present(spark: SparkSession, embedded: Kept, told: 
 def test_what_an_archive_has_lost_is_missing(spark: SparkSession, embedded: Kept, told: Told, tmp_path: Path) -> None:
     """A message that was alive when its bucket was archived is missing if the archive has lost it, and not expired."""
     queue, to = past(embedded, "orders", 30, hours=3), tmp_path / "archive"
-    archive.archive(spark, archives.options(embedded, to), print)
+    archive_job.archive(spark, archives.options(embedded, to), print)
     path = min((to / "manifests/queue=orders").glob("*.json"))
     path.with_name(f".{path.name}.crc").unlink()
     end = ids.seconds_to_ticks(last_hour() - 2 * HOUR)
@@ -213,7 +214,9 @@ def test_ids_are_read_alike_in_sql(spark: SparkSession) -> None:
     rng = random.Random(5)
     some = [(rng.getrandbits(60), rng.getrandbits(64) - (1 << 63)) for _ in range(300)] + [ids.FIRST, ids.LAST]
     frame = spark.createDataFrame([(ids.to_hex(one), *one) for one in some], "id string, ticks long, low long")
-    rows = frame.select("ticks", "low", accounts.ticks("id").alias("t"), accounts.position("id").alias("p")).collect()
+    rows = frame.select(
+        "ticks", "low", receipt_columns.ticks("id").alias("t"), receipt_columns.position("id").alias("p")
+    ).collect()
     assert all(row.t == row.ticks and row.p == columns.text_of((row.ticks, row.low)) for row in rows)
 
 
@@ -221,16 +224,16 @@ def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
     """A message that is twice in an archive is found, also beside the store's own; in both once is no duplicate."""
     row = ("q", 1, ids.to_hex((ids.EPOCH_TICKS, 0)), b"\0" * 16, 1)
     other = ("q", 1, ids.to_hex((ids.EPOCH_TICKS, 1)), b"\0" * 16, 1)
-    stored = spark.createDataFrame([row, other], digests.SCHEMA)
-    kept = spark.createDataFrame([row, other, other], digests.SCHEMA)
+    stored = spark.createDataFrame([row, other], body_hashes.SCHEMA)
+    kept = spark.createDataFrame([row, other, other], body_hashes.SCHEMA)
     lines = spark.createDataFrame(
         [("q", 1, one[2], one[3], 1, 5.0, None, False, False) for one in (row, other)],
         "queue string, partition int, id string, hash binary, size long, at double, ttl long, put boolean, "
         "unknown boolean",
     )
-    about = spark.createDataFrame([("q", 60.0, 1 << 59)], matching.ABOUT)
-    rows = matching.matched(
-        matching.promised(lines, about), matching.present(stored, kept), [], now=9.0, late=60.0, margin=0.0
+    about = spark.createDataFrame([("q", 60.0, 1 << 59)], receipt_join.ABOUT)
+    rows = receipt_join.matched(
+        receipt_join.promised(lines, about), receipt_join.present(stored, kept), [], now=9.0, late=60.0, margin=0.0
     ).collect()
     assert {item.id: (item.twice, item.archived, item.present) for item in rows} == {
         row[2]: (0, 1, 1),
@@ -241,13 +244,13 @@ def test_ids_that_an_archive_has_twice(spark: SparkSession) -> None:
 def test_hashes_are_those_of_receipts() -> None:
     """What a scan hashes and what the client writes down are the same digits."""
     bodies = [b"", b"\xff", "ä".encode()]
-    schema = columns.arrow_schema(digests._READ)
+    schema = columns.arrow_schema(body_hashes._READ)
     batch = pa.RecordBatch.from_arrays(
         [pa.array(bodies, pa.binary()), pa.array(["q"] * 3), pa.array([1] * 3, pa.int32()), pa.array(["0" * 32] * 3)],
         schema=schema,
     )
-    found = digests.hashed(batch).to_pylist()
-    sent = [Sent.of(Outgoing(one)) for one in bodies]
+    found = body_hashes.hashed(batch).to_pylist()
+    sent = [SentMessage.of(Outgoing(one)) for one in bodies]
     assert [(row["hash"].hex(), row["size"]) for row in found] == [(one.sha256, one.size) for one in sent]
 
 
@@ -255,7 +258,7 @@ def test_accounts_add_up() -> None:
     """The total has every number of every partition, groups by their names; only some findings are unsound."""
     one = Account(accepted=3, present=2, missing=1, groups={"g": Passed(1, 1, 0)})
     other = Account(accepted=2, expired=1, late=1, groups={"g": Passed(0, 1, 1), "h": Passed(1, 0, 0)})
-    assert audit.summed([one, other]) == Account(
+    assert audit_job.summed([one, other]) == Account(
         accepted=5, present=2, missing=1, expired=1, late=1, groups={"g": Passed(1, 2, 1), "h": Passed(1, 0, 0)}
     )
     assert other.sound

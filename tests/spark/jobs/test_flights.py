@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from queuey import ids
-from queuey.spark.jobs.archive import archive
-from queuey.spark.jobs.buckets import Bucket
-from queuey.spark.jobs.checking import CheckOptions, check
+from queuey.spark.jobs.archive.archive_job import archive
+from queuey.spark.jobs.archive.buckets import ArchiveBucket
+from queuey.spark.jobs.archive.verify import CheckOptions, check
 from queuey.spark.options import Subscribe
 from tests.backends import APP
-from tests.spark.jobs.archives import options, until
+from tests.spark.jobs.archive.archives import options, until
 from tests.spark.kept import Kept
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def there_and_back(
     writer.options(**kept.options, **more, run="flights").save()
     queue = kept.store.queue(APP, "flights", fresh=True)
     newest = max(one.newest[0] for one in next(iter(kept.store.measure([queue]))))
-    end = Bucket(int(ids.ticks_to_seconds(newest)) // seconds * seconds, seconds).upper[0]
+    end = ArchiveBucket(int(ids.ticks_to_seconds(newest)) // seconds * seconds, seconds).upper[0]
 
     def over() -> bool:
         kept.store.ping()

@@ -26,7 +26,7 @@ from queuey.spark.options import Pattern, Subscribe
 from queuey.web import make_app
 from tests.backends import APP
 from tests.pages import ROOT
-from tests.spark.jobs.graveyard import arrived
+from tests.spark.jobs.deadletter.stored_dead_letters import arrived
 from tests.spark.kept import TTL, Kept
 
 if TYPE_CHECKING:

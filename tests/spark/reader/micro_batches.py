@@ -12,10 +12,11 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
 
-from queuey.spark import columns, stores
+from queuey.spark import open_stores
 from queuey.spark.options import read_options
-from queuey.spark.stream_tasks import ROWS
-from queuey.spark.streaming import QueueyStreamReader
+from queuey.spark.source import columns
+from queuey.spark.source.stream_read_task import ROWS
+from queuey.spark.source.stream_reader import QueueyStreamReader
 from queuey.storage import Store
 
 Row = dict[str, Any]
@@ -32,11 +33,11 @@ def reader(options: Mapping[str, str], *names: str, rows: int = ROWS) -> QueueyS
 def opened(options: Mapping[str, str], store: Store) -> Iterator[None]:
     """Lets readers with these options use a store that the test has opened, with a clock of its own perhaps."""
     key = os.getpid(), read_options(options, streaming=True).store
-    stores._open[key] = store
+    open_stores._open[key] = store
     try:
         yield
     finally:
-        stores._open.pop(key, None)
+        open_stores._open.pop(key, None)
 
 
 class Query:

@@ -202,12 +202,12 @@ def test_a_short_outage_does_not_end_a_stream(store: Store, options: Callable[..
     send(store, "a", ["1"])
     query = Query(options())
     query.reader.initialOffset()
-    reach, outages = type(store).reach, iter([True, True, False])
+    extent, outages = type(store).extent, iter([True, True, False])
 
     def failing(store: Store, queue: Queue, part: Slice) -> tuple[int, Position]:
         if next(outages):
             raise StoreUnavailable("away for a moment")
-        return reach(store, queue, part)
+        return extent(store, queue, part)
 
-    with replace(reach, failing):
+    with replace(extent, failing):
         assert values(query.batch()) == ["1"]

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from queuey.ids import FIRST, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, NewMessage, Queue, QueueSpec
-from queuey.spark import offsets
+from queuey.spark.source import stream_offsets
 from queuey.storage import Store
 from tests.backends import APP, CassandraSite, Clock, Site, SqliteSite
 from tests.spark.reader.micro_batches import Query, Row, opened
@@ -47,8 +47,12 @@ def test_nothing_appears_below_the_end_of_a_batch(site: Site) -> None:
     for number in (1, 2):
         placed = [row["position"] for row in rows if row["partition"] == number]
         assert placed == sorted(placed)
-    steps = pairwise(offsets.parse(json.loads(end)) for end in query.ends)
-    assert all(later.of(place) >= position for earlier, later in steps for place, position in earlier.positions.items())
+    steps = pairwise(stream_offsets.parse(json.loads(end)) for end in query.ends)
+    assert all(
+        later.of(queue_partition) >= position
+        for earlier, later in steps
+        for queue_partition, position in earlier.positions.items()
+    )
 
 
 def write_at_random(store: Store, queue: Queue, number: int) -> list[str]:
@@ -101,6 +105,6 @@ def test_the_newest_offset_is_reported(store: Store, options: Callable[..., dict
     query = Query(options())
     assert query.reader.reportLatestOffset() is None
     query.batch(ReadMaxRows(2))
-    newest = offsets.parse(query.reader.reportLatestOffset())
-    end = offsets.parse(json.loads(query.ends[-1]))
+    newest = stream_offsets.parse(query.reader.reportLatestOffset())
+    end = stream_offsets.parse(json.loads(query.ends[-1]))
     assert newest.of(("a", 2)) == newest.of(("a", 1)) > end.of(("a", 1)) > FIRST

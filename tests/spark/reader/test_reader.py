@@ -340,13 +340,13 @@ def test_an_idle_stream_does_not_look_twice(store: Store, clock: Clock, options:
     send(store, "a", ["1"], 3)
     assert values(query.batch()) == ["1"]
     looks: list[Slice] = []
-    reach = type(store).reach
+    extent = type(store).extent
 
     def counted(store: Store, queue: Queue, part: Slice) -> tuple[int, Position]:
         looks.append(part)
-        return reach(store, queue, part)
+        return extent(store, queue, part)
 
-    with replace(reach, counted):
+    with replace(extent, counted):
         assert [query.batch() for _ in range(9)] == [None] * 9
         assert len(looks) <= 5
         clock.advance(1)

@@ -10,8 +10,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from queuey.ids import EPOCH_TICKS, LOW_MAX, LOW_MIN, TICKS_MAX
 from queuey.messages import Message, Meta
-from queuey.spark import columns
 from queuey.spark.errors import OptionError
+from queuey.spark.source import columns
 from queuey.storage.columns import PLACES, SCHEMA, batch_of
 
 positions = st.tuples(st.integers(0, TICKS_MAX), st.integers(LOW_MIN, LOW_MAX))

@@ -6,7 +6,7 @@ import pytest
 from pyspark.logger import PySparkLogger
 
 from queuey.errors import QueueNotFound
-from queuey.spark.failures import Failure, explain, keep_quiet
+from queuey.spark.failures import SparkFailure, explain, keep_quiet
 
 OURS = """An error occurred while calling o45.load.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
@@ -35,13 +35,13 @@ def error(kind: str, text: str, module: str = "pyspark.errors.exceptions.capture
 @pytest.mark.parametrize(
     ("raised", "found"),
     [
-        ("queuey.spark.errors.OptionError: Unknown option x.", Failure("Unknown option x.", usage=True)),
-        ("queuey.errors.QueueChanged: queue orders was purged", Failure("queue orders was purged", usage=False)),
-        ("queuey.errors.StoreClosed", Failure("StoreClosed", usage=False)),
-        ("ValueError: seven: eight", Failure("ValueError: seven: eight", usage=False)),
+        ("queuey.spark.errors.OptionError: Unknown option x.", SparkFailure("Unknown option x.", usage=True)),
+        ("queuey.errors.QueueChanged: queue orders was purged", SparkFailure("queue orders was purged", usage=False)),
+        ("queuey.errors.StoreClosed", SparkFailure("StoreClosed", usage=False)),
+        ("ValueError: seven: eight", SparkFailure("ValueError: seven: eight", usage=False)),
     ],
 )
-def test_the_last_traceback_counts(raised: str, found: Failure) -> None:
+def test_the_last_traceback_counts(raised: str, found: SparkFailure) -> None:
     """What a task or a data source raised is told as it was meant: ours as a sentence, others with their class."""
     assert explain(error("PythonException", OURS.format(raised=raised))) == found
 
@@ -52,14 +52,14 @@ def test_errors_of_the_jvm() -> None:
         "[UNRESOLVED_COLUMN] A column `colour` cannot be resolved. SQLSTATE: 42703; line 1 pos 7;\n'Project ['colour]"
     )
     found = explain(error("AnalysisException", wrong))
-    assert found == Failure(wrong.splitlines()[0].rstrip(";"), usage=True)
+    assert found == SparkFailure(wrong.splitlines()[0].rstrip(";"), usage=True)
     failed = (
         "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted\n"
         "\tat a.B\nCaused by: java.lang.IllegalStateException: one\nCaused by: java.net.ConnectException: refused\n"
     )
-    assert explain(error("Py4JJavaError", failed, "py4j.protocol")) == Failure("refused", usage=False)
+    assert explain(error("Py4JJavaError", failed, "py4j.protocol")) == SparkFailure("refused", usage=False)
     alone = "An error occurred while calling o1.save.\n: org.apache.spark.SparkException: Job aborted\n\tat a.B\n"
-    assert explain(error("Py4JJavaError", alone, "py4j.protocol")) == Failure("Job aborted", usage=False)
+    assert explain(error("Py4JJavaError", alone, "py4j.protocol")) == SparkFailure("Job aborted", usage=False)
 
 
 def test_other_errors_are_left_alone() -> None:

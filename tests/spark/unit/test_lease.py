@@ -12,7 +12,7 @@ import pytest
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
-from queuey.spark.jobs.lease import SECONDS, ArchiveBusy, Lease
+from queuey.spark.jobs.archive.lease import SECONDS, ArchiveBusy, ArchiveLease
 from queuey.storage import Ledger
 from tests.spark.kept import Kept
 
@@ -53,9 +53,9 @@ def ledger(embedded: Kept) -> Later:
     return Later(embedded.store)
 
 
-def lease(ledger: Later, archive: str = ARCHIVE) -> Lease:
+def lease(ledger: Later, archive: str = ARCHIVE) -> ArchiveLease:
     """A lease whose holder and whose rivals have one clock."""
-    return Lease(ledger, archive, clock=ledger.seconds)
+    return ArchiveLease(ledger, archive, clock=ledger.seconds)
 
 
 def test_one_at_a_time(ledger: Later) -> None:
@@ -96,8 +96,8 @@ def test_killed_run(ledger: Later) -> None:
 def test_killed_run_on_this_machine(ledger: Later, embedded: Kept) -> None:
     """The lease of a process that is gone is free at once where that can be seen."""
     program = (
-        "import os, sys; from queuey.storage import sqlite; from queuey.spark.jobs.lease import Lease\n"
-        "Lease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])), sys.argv[2]).take()\n"
+        "import os, sys; from queuey.storage import sqlite; from queuey.spark.jobs.archive.lease import ArchiveLease\n"
+        "ArchiveLease(sqlite.open_store(__import__('pathlib').Path(sys.argv[1])), sys.argv[2]).take()\n"
         "os._exit(0)"
     )
     assert (
@@ -128,7 +128,7 @@ def test_renewed_beside_the_run(embedded: Kept) -> None:
                 renewed.set()
             return found
 
-    with Lease(Heard(embedded.store), ARCHIVE, seconds=3.0):
+    with ArchiveLease(Heard(embedded.store), ARCHIVE, seconds=3.0):
         assert renewed.wait(100)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from queuey import ids
 from queuey.spark.errors import OptionError
-from tests.spark.unit.test_rows import LOW, TICKS, Desk
+from tests.spark.unit.test_arrow_rows import LOW, TICKS, Desk
 
 HEADERS = "array<struct<key:string,value:binary>>"
 

@@ -14,16 +14,16 @@ from pyspark.sql.types import StringType, StructField, StructType
 from queuey import ids
 from queuey.errors import QueueNotFound
 from queuey.messages import QueueSpec
-from queuey.spark import stores
+from queuey.spark import open_stores
 from queuey.spark.errors import OptionError
 from queuey.spark.options import write_options
-from queuey.spark.reserved import Counts, NotRepeatable
-from queuey.spark.write_task import Identity
-from queuey.spark.writing import QueueyWriter, Written
+from queuey.spark.sink.exactly_once import NotRepeatable, WriteCounts
+from queuey.spark.sink.spark_writer import QueueyWriter, TaskCommit
+from queuey.spark.sink.write_task import TaskIdentity
 from queuey.storage.sqlite import SqliteStore
 from tests.backends import APP
 from tests.spark.kept import Kept
-from tests.spark.unit.test_rows import NOW, Desk
+from tests.spark.unit.test_arrow_rows import NOW, Desk
 
 ROWS = [(str(number),) for number in range(8)]
 NUMBERED = [(str(number), number) for number in range(8)]
@@ -39,7 +39,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 
 def finish(desk: Desk, name: str) -> None:
     """Notes that a run is finished, as its commit does."""
-    desk.store.enter(Identity.of("run", APP, name).finished(desk.queue.uid), 0, b"finished", expected=None)
+    desk.store.enter(TaskIdentity.of("run", APP, name).finished(desk.queue.uid), 0, b"finished", expected=None)
 
 
 def texts(desk: Desk) -> list[str]:
@@ -92,7 +92,7 @@ def test_a_task_makes_no_other_queue(desk: Desk) -> None:
 
 def test_a_task_without_rows_leaves_the_ledger_alone(desk: Desk) -> None:
     """Spark has many empty tasks; of these nothing has to be remembered."""
-    assert desk.write("value string", []) == Counts()
+    assert desk.write("value string", []) == WriteCounts()
     with cast("SqliteStore", desk.store)._db.readers.reading() as connection:
         assert connection.execute("SELECT work FROM ledger").fetchall() == []
 
@@ -164,7 +164,7 @@ def test_a_queue_that_cannot_be_written_to_is_named_at_planning(embedded: Kept) 
 def test_what_a_service_allows_can_be_written(embedded: Kept) -> None:
     """How long bodies may be is a setting of services, which a write is told as it is told the store."""
     options = write_options({**embedded.options, "queue": "orders", "max_body": "4000000"}, streaming=False)
-    assert stores.settings_of(options.store).max_body == 4_000_000
+    assert open_stores.settings_of(options.store).max_body == 4_000_000
 
 
 def test_a_commit_finishes_the_run_and_tells_what_was_left_out(
@@ -175,7 +175,9 @@ def test_a_commit_finishes_the_run_and_tells_what_was_left_out(
     options = write_options({**embedded.options, "queue": "orders", "run": "june"}, streaming=False)
     writer = QueueyWriter(options, StructType([StructField("value", StringType())]), overwrite=False)
     with caplog.at_level(logging.WARNING):
-        writer.commit([Written(Counts(rows=3, written=1, expired=2), frozenset({queue.uid})), Written(Counts())])
+        writer.commit(
+            [TaskCommit(WriteCounts(rows=3, written=1, expired=2), frozenset({queue.uid})), TaskCommit(WriteCounts())]
+        )
     assert "2 rows to queue orders were left out" in caplog.text
-    names = [Identity.of("run", APP, "june").finished(one.uid) for one in (queue, other)]
+    names = [TaskIdentity.of("run", APP, "june").finished(one.uid) for one in (queue, other)]
     assert [embedded.store.entry(name, 0) is not None for name in names] == [True, False]

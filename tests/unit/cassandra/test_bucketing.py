@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import CLASSES, HOME, LEVELS, NARROWEST, PUT, Bucket
+from queuey.storage.cassandra.bucketing import CLASSES, HOME_WIDTH, NARROWEST, PUT, WIDTHS, Bucket
 from tests import strategies
 
 KINDS = range(len(CLASSES))
 kinds = st.sampled_from(KINDS)
-levels = st.sampled_from(LEVELS)
+levels = st.sampled_from(WIDTHS)
 
 
 @st.composite
@@ -53,61 +53,65 @@ def test_longer_lives_than_any_class_go_to_the_longest() -> None:
 
 
 @given(times, kinds, levels)
-def test_a_place_holds_the_ids_it_was_made_for(at: int, kind: int, level: int) -> None:
+def test_a_place_holds_the_ids_it_was_made_for(at: int, kind: int, width_index: int) -> None:
     """A bucket's start is included, its end is not, and its bucket says its level."""
-    place = bucketing.bucket_of(at, kind, level)
-    assert place.start <= at < place.end
-    assert place.end - place.start == bucketing.width(kind, level)
-    assert (place.kind, place.level) == (kind, level)
-    assert bucketing.bucket_of(place.start, kind, level) == bucketing.bucket_of(place.end - 1, kind, level) == place
-    assert bucketing.bucket_of(place.end, kind, level) != place
+    time_bucket = bucketing.bucket_of(at, kind, width_index)
+    assert time_bucket.start <= at < time_bucket.end
+    assert time_bucket.end - time_bucket.start == bucketing.width(kind, width_index)
+    assert (time_bucket.kind, time_bucket.width_index) == (kind, width_index)
+    assert (
+        bucketing.bucket_of(time_bucket.start, kind, width_index)
+        == bucketing.bucket_of(time_bucket.end - 1, kind, width_index)
+        == time_bucket
+    )
+    assert bucketing.bucket_of(time_bucket.end, kind, width_index) != time_bucket
 
 
 @given(times, kinds, levels)
-def test_buckets_fit_their_column(at: int, kind: int, level: int) -> None:
+def test_buckets_fit_their_column(at: int, kind: int, width_index: int) -> None:
     """Every bucket is a non-negative 64-bit integer, also at the first and the last id there is."""
-    assert 0 <= bucketing.bucket_of(at, kind, level).bucket < 1 << 63
+    assert 0 <= bucketing.bucket_of(at, kind, width_index).bucket < 1 << 63
 
 
 @given(times, kinds)
 def test_places_of_one_time_differ_by_level(at: int, kind: int) -> None:
     """No two levels share a bucket."""
-    assert len({bucketing.bucket_of(at, kind, level) for level in LEVELS}) == len(LEVELS)
+    assert len({bucketing.bucket_of(at, kind, width_index) for width_index in WIDTHS}) == len(WIDTHS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_going_narrower_ends_at_the_narrowest(kind: int) -> None:
     """From level 0 every step is to a narrower level for minted ids, down to 5 seconds, where it stays."""
-    level, seen = HOME, [HOME]
-    while (following := bucketing.narrower(kind, level)) != level:
-        assert bucketing.width(kind, following) < bucketing.width(kind, level)
+    width_index, seen = HOME_WIDTH, [HOME_WIDTH]
+    while (following := bucketing.narrower(kind, width_index)) != width_index:
+        assert bucketing.width(kind, following) < bucketing.width(kind, width_index)
         assert following < PUT
-        level = following
-        seen.append(level)
-    assert level == NARROWEST
+        width_index = following
+        seen.append(width_index)
+    assert width_index == NARROWEST
     assert len(seen) == (4 if kind == 0 else 5)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("level", range(NARROWEST + 1))
-def test_going_wider_ends_at_the_class(kind: int, level: int) -> None:
+@pytest.mark.parametrize("width_index", range(NARROWEST + 1))
+def test_going_wider_ends_at_the_class(kind: int, width_index: int) -> None:
     """From every level every step is to a wider one, or from a level as wide as the class to level 0, where it ends."""
-    while level != HOME:
-        following = bucketing.wider(kind, level)
-        assert HOME <= following < level
-        assert following == HOME or bucketing.width(kind, following) > bucketing.width(kind, level)
-        level = following
-    assert bucketing.wider(kind, HOME) == HOME
+    while width_index != HOME_WIDTH:
+        following = bucketing.wider(kind, width_index)
+        assert HOME_WIDTH <= following < width_index
+        assert following == HOME_WIDTH or bucketing.width(kind, following) > bucketing.width(kind, width_index)
+        width_index = following
+    assert bucketing.wider(kind, HOME_WIDTH) == HOME_WIDTH
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_wider_undoes_narrower(kind: int) -> None:
     """A step down and a step up lead back."""
-    level = HOME
-    while level != NARROWEST:
-        below = bucketing.narrower(kind, level)
-        assert bucketing.wider(kind, below) == level
-        level = below
+    width_index = HOME_WIDTH
+    while width_index != NARROWEST:
+        below = bucketing.narrower(kind, width_index)
+        assert bucketing.wider(kind, below) == width_index
+        width_index = below
 
 
 @given(times, st.integers(1, 3000 * 86400), kinds)
@@ -119,13 +123,13 @@ def test_own_places_cover_a_range_without_gaps(lower: int, seconds: int, kind: i
     assert found[-1].start < upper <= found[-1].end
     for one, following in pairwise(found):
         assert one.end == following.start
-    assert all(place.level == HOME and place.kind == kind for place in found)
+    assert all(time_bucket.width_index == HOME_WIDTH and time_bucket.kind == kind for time_bucket in found)
 
 
 @given(times, kinds)
 def test_what_can_be_alive_lies_in_two_own_places(now: int, kind: int) -> None:
     """As far back as a class reaches there are at most two buckets of its level 0."""
-    lower = max(0, now - bucketing.width(kind, HOME))
+    lower = max(0, now - bucketing.width(kind, HOME_WIDTH))
     assert 1 <= len(bucketing.own_buckets(kind, lower, now + 1)) <= 2
 
 
@@ -137,20 +141,24 @@ def test_nothing_outlives_what_cassandra_can_count(now: int) -> None:
 
 
 @given(times, kinds, levels, kinds)
-def test_only_level_0_of_the_home_class_is_looked_at_unrecorded(at: int, kind: int, level: int, home: int) -> None:
+def test_only_level_0_of_the_home_class_is_looked_at_unrecorded(
+    at: int, kind: int, width_index: int, home_class: int
+) -> None:
     """Every bucket needs a record but those of level 0 of the queue's own class."""
-    place = bucketing.bucket_of(at, kind, level)
-    assert bucketing.is_recorded(place, home) == ((kind, level) != (home, HOME))
+    time_bucket = bucketing.bucket_of(at, kind, width_index)
+    assert bucketing.is_recorded(time_bucket, home_class) == ((kind, width_index) != (home_class, HOME_WIDTH))
 
 
 @given(st.lists(st.builds(bucketing.bucket_of, times, kinds, levels), max_size=12), times, times)
-def test_overlapping_places_are_those_that_share_an_id(places: list[Bucket], one: int, other: int) -> None:
+def test_overlapping_places_are_those_that_share_an_id(time_buckets: list[Bucket], one: int, other: int) -> None:
     """A bucket is named for a range if and only if some id of the range lies in it; earlier ones come first."""
     lower, upper = sorted((one, other))
     upper += 1
-    found = bucketing.Recorded(places).overlapping(lower, upper)
-    assert sorted(found) == sorted(place for place in places if max(place.start, lower) < min(place.end, upper))
-    assert [place.start for place in found] == sorted(place.start for place in found)
+    found = bucketing.RecordedBuckets(time_buckets).overlapping(lower, upper)
+    assert sorted(found) == sorted(
+        time_bucket for time_bucket in time_buckets if max(time_bucket.start, lower) < min(time_bucket.end, upper)
+    )
+    assert [time_bucket.start for time_bucket in found] == sorted(time_bucket.start for time_bucket in found)
 
 
 @given(
@@ -162,7 +170,7 @@ def test_overlapping_places_are_those_that_share_an_id(places: list[Bucket], one
     st.booleans(),
 )
 def test_the_nearest_places_of_very_many(
-    places: list[Bucket],
+    time_buckets: list[Bucket],
     one: int,
     other: int,
     most: int,
@@ -172,24 +180,25 @@ def test_the_nearest_places_of_very_many(
     """Up to where they are complete, no bucket that may hold anything is left out; beyond, few are named."""
     lower, upper = sorted((one, other))
     upper += 1
-    found, end = bucketing.Recorded(places).nearest(lower, upper, most, alive=alive, descending=descending)
+    found, end = bucketing.RecordedBuckets(time_buckets).nearest(lower, upper, most, alive=alive, descending=descending)
     if end is not None:
         assert lower < end < upper
         lower, upper = (end, upper) if descending else (lower, end)
     needed = {
-        place
-        for place in places
-        if max(place.start, lower, alive[place.kind] if place.minted else 0) < min(place.end, upper)
+        time_bucket
+        for time_bucket in time_buckets
+        if max(time_bucket.start, lower, alive[time_bucket.kind] if time_bucket.minted else 0)
+        < min(time_bucket.end, upper)
     }
-    assert needed <= set(found) <= set(places)
+    assert needed <= set(found) <= set(time_buckets)
     assert len(found) == len(set(found))
-    assert sum(not place.wide for place in found) <= most
-    if sum(not place.wide for place in places) <= most:
+    assert sum(not time_bucket.wide for time_bucket in found) <= most
+    if sum(not time_bucket.wide for time_bucket in time_buckets) <= most:
         assert end is None
 
 
 def test_kinds_of_places() -> None:
     """Levels 0 and 5 are as wide as the class; ids were new in levels 0 to 4 only."""
-    places = [bucketing.bucket_of(ids.now_ticks(), 1, level) for level in LEVELS]
-    assert [place.level for place in places if place.wide] == [HOME, PUT]
-    assert [place.level for place in places if place.minted] == [0, 1, 2, 3, 4]
+    time_buckets = [bucketing.bucket_of(ids.now_ticks(), 1, width_index) for width_index in WIDTHS]
+    assert [time_bucket.width_index for time_bucket in time_buckets if time_bucket.wide] == [HOME_WIDTH, PUT]
+    assert [time_bucket.width_index for time_bucket in time_buckets if time_bucket.minted] == [0, 1, 2, 3, 4]

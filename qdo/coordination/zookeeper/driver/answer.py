@@ -8,7 +8,7 @@ from typing import Any
 from kazoo.handlers.threading import KazooTimeoutError
 
 
-class Answer:
+class PendingAnswer:
     """The answer to one request. One thread puts it in, another may ask for callbacks at the same time.
 
     Only the first answer counts: kazoo gives two to a request that comes while it is being closed.
@@ -24,7 +24,7 @@ class Answer:
         self.value: Any = None
         self.exception: BaseException | None = None
         self._ready = False
-        self._callbacks: list[Callable[[Answer], object]] = []
+        self._callbacks: list[Callable[[PendingAnswer], object]] = []
 
     def set(self, value: Any = None) -> None:  # noqa: ANN401 - of any request
         """Puts it in."""
@@ -42,7 +42,7 @@ class Answer:
             raise self.exception
         return self.value
 
-    def rawlink(self, callback: Callable[[Answer], object]) -> None:
+    def rawlink(self, callback: Callable[[PendingAnswer], object]) -> None:
         """Calls back when it is there, or at once."""
         self._callbacks.append(callback)
         if self._ready:

@@ -7,14 +7,14 @@ from typing import Any
 
 from kazoo import exceptions
 
-from qdo.coordination.zookeeper.changes import Refusal, Refused
+from qdo.coordination.zookeeper.transactions import Rejection, RejectionReason
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 
-REFUSED: Mapping[type[Exception], Refused] = {
-    exceptions.NoNodeError: Refused.NO_NODE,
-    exceptions.NodeExistsError: Refused.NODE_EXISTS,
-    exceptions.BadVersionError: Refused.BAD_VERSION,
-    exceptions.NotEmptyError: Refused.NOT_EMPTY,
+REFUSED: Mapping[type[Exception], RejectionReason] = {
+    exceptions.NoNodeError: RejectionReason.NO_NODE,
+    exceptions.NodeExistsError: RejectionReason.NODE_EXISTS,
+    exceptions.BadVersionError: RejectionReason.BAD_VERSION,
+    exceptions.NotEmptyError: RejectionReason.NOT_EMPTY,
 }
 """An answer like others: the state of the nodes is not what was asked for."""
 FORBIDDEN = (
@@ -43,11 +43,11 @@ def judge(answer: Any) -> Any:  # noqa: ANN401 - of any request
     return answer
 
 
-def _refusal(errors: Sequence[object]) -> Refusal | Exception:
+def _refusal(errors: Sequence[object]) -> Rejection | Exception:
     for at, error in enumerate(errors):
         if isinstance(error, Exception) and not isinstance(error, UNTOLD):
             why = REFUSED.get(type(error))
-            return error if why is None else Refusal(why, at)
+            return error if why is None else Rejection(why, at)
     return CoordinationLost("a transaction failed and the server does not say why")
 
 

@@ -23,9 +23,9 @@ from typing import Any
 
 from kazoo.handlers.threading import KazooTimeoutError
 
-from qdo.coordination.zookeeper.driver.answer import Answer
+from qdo.coordination.zookeeper.driver.answer import PendingAnswer
 from qdo.coordination.zookeeper.driver.wire import Wire
-from qdo.coordination.zookeeper.lease import Lease
+from qdo.coordination.zookeeper.lease import SessionLease
 
 SHORTEST_TRY = 1.0
 """Seconds that a server has at least for its first answer."""
@@ -60,7 +60,7 @@ class Handler:
 
     def __init__(
         self,
-        lease: Lease,
+        lease: SessionLease,
         context: ssl.SSLContext | None,
         closing: float = CLOSING,
         keep: Callable[[socket.socket, str], socket.socket] | None = None,
@@ -177,9 +177,9 @@ class Handler:
         """Returns what threads wait for."""
         return threading.Event()
 
-    def async_result(self) -> Answer:
+    def async_result(self) -> PendingAnswer:
         """Returns what an answer is put into."""
-        return Answer()
+        return PendingAnswer()
 
     def spawn(self, function: Callable[..., Any], *args: Any, **options: Any) -> threading.Thread:  # noqa: ANN401 - the function's
         """Runs a function in a thread of its own."""

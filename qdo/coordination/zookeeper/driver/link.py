@@ -33,19 +33,28 @@ from kazoo.protocol.states import KazooState, KeeperState, WatchedEvent
 from kazoo.retry import KazooRetry
 from kazoo.security import CREATOR_ALL_ACL
 
-from qdo.coordination.zookeeper.access import Access, Sasl
-from qdo.coordination.zookeeper.changes import Change, Create, Delete, Done, Node, Outcome, Refusal, Set
+from qdo.coordination.zookeeper.connection_options import ConnectionOptions, SaslLogin
 from qdo.coordination.zookeeper.driver import failures
-from qdo.coordination.zookeeper.driver.answer import Answer
+from qdo.coordination.zookeeper.driver.answer import PendingAnswer
 from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler
 from qdo.coordination.zookeeper.driver.inbox import Inbox
-from qdo.coordination.zookeeper.lease import Lease
+from qdo.coordination.zookeeper.lease import SessionLease
+from qdo.coordination.zookeeper.transactions import (
+    Applied,
+    Change,
+    Create,
+    Delete,
+    NodeData,
+    Outcome,
+    Rejection,
+    SetData,
+)
 from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
 from qdo.keepalive import relay
 from qdo.keepalive.vitals import Vitals
 
 State: TypeAlias = Literal["new", "connected", "suspended", "lost"]
-Call: TypeAlias = Callable[[], Answer]
+Call: TypeAlias = Callable[[], PendingAnswer]
 
 MOST_FLYING = 100
 """Requests under way. Kazoo sends its thread a byte for each through a socket that holds some 270 before it blocks."""
@@ -61,7 +70,7 @@ log = logging.getLogger("qdo.zookeeper")
 log.setLevel(logging.INFO)
 
 
-class Batch:
+class RequestBatch:
     """Requests of one caller that are answered together."""
 
     def __init__(self, calls: Sequence[Call], future: asyncio.Future[None]) -> None:
@@ -92,7 +101,7 @@ class Link:
         on_watch: Told the paths of watched nodes that changed, before anything that was asked for later is answered.
     """
 
-    def __init__(self, access: Access, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
+    def __init__(self, access: ConnectionOptions, context: ssl.SSLContext | None = None, outlast: float = 0.0) -> None:
         self.outlast = outlast
         self.session = 0
         self.on_state: Callable[[State], None] = lambda _: None
@@ -101,7 +110,7 @@ class Link:
         self._process = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._vitals = Vitals.begin(outlast) if outlast else None
-        self._lease = Lease(access.session_timeout, vitals=self._vitals)
+        self._lease = SessionLease(access.session_timeout, vitals=self._vitals)
         self._handler = Handler(self._lease, context, keep=self._keep if outlast else None, hangs=self._hangs)
         self._client = self._make()
         self._state: State = "new"
@@ -112,9 +121,9 @@ class Link:
         self._begun: asyncio.Future[None] = self._loop.create_future()
         self._stopped: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._batches: set[Batch] = set()
-        self._waiting: deque[Batch] = deque()
-        self._flying = 0
+        self._batches: set[RequestBatch] = set()
+        self._waiting: deque[RequestBatch] = deque()
+        self._in_flight = 0
 
     def _keep(self, server: socket.socket, host: str) -> socket.socket:
         assert self._vitals is not None  # noqa: S101 - it is only called then
@@ -129,7 +138,7 @@ class Link:
     def _make(self) -> Any:  # noqa: ANN401 - kazoo has no types
         access = self._access
         options: dict[str, Any] = {}
-        if isinstance(access.login, Sasl):
+        if isinstance(access.login, SaslLogin):
             options["sasl_options"] = {
                 "mechanism": "DIGEST-MD5",
                 "username": access.login.user,
@@ -330,7 +339,7 @@ class Link:
 
     # Requests.
 
-    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[Node | None]:
+    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """Returns nodes, None for those that are not there; only those that are there are watched.
 
         Raises:
@@ -338,9 +347,9 @@ class Link:
         """
         watcher = self._watched if watch else None
         answers = await self._ask([partial(self._client.get_async, path, watch=watcher) for path in paths])
-        return [answer and Node(answer[0], *_facts(answer[1])) for answer in answers]
+        return [answer and NodeData(answer[0], *_facts(answer[1])) for answer in answers]
 
-    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[Node | None]:
+    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """Returns nodes without their data, None for those that are not there; all of them are watched.
 
         Raises:
@@ -348,7 +357,7 @@ class Link:
         """
         watcher = self._watched if watch else None
         answers = await self._ask([partial(self._client.exists_async, path, watch=watcher) for path in paths])
-        return [answer and Node(b"", *_facts(answer)) for answer in answers]
+        return [answer and NodeData(b"", *_facts(answer)) for answer in answers]
 
     async def children(self, paths: Iterable[str], *, watch: bool = False) -> list[list[str] | None]:
         """Returns the names of the nodes inside of nodes, None for those that are not there.
@@ -368,7 +377,9 @@ class Link:
             CoordinationRefused: The credentials do not allow one; the others were made or not.
         """
         answers = await self._ask([partial(self._send, change) for change in changes])
-        return [answer if isinstance(answer, Refusal) else Done(tuple(map(_version, answer))) for answer in answers]
+        return [
+            answer if isinstance(answer, Rejection) else Applied(tuple(map(_version, answer))) for answer in answers
+        ]
 
     async def sync(self, path: str) -> None:
         """Has the server that answers here catch up with the others.
@@ -378,19 +389,19 @@ class Link:
         """
         await self._ask([partial(self._client.sync_async, path)])
 
-    def _send(self, change: Change) -> Answer:
+    def _send(self, change: Change) -> PendingAnswer:
         transaction = self._client.transaction()
         for operation in change:
             match operation:
                 case Create(path, data, ephemeral):
                     transaction.create(path, data, ephemeral=ephemeral)
-                case Set(path, data, version):
+                case SetData(path, data, version):
                     transaction.set_data(path, data, version)
                 case Delete(path):
                     transaction.delete(path)
                 case _:
                     transaction.check(operation.path, operation.version)
-        answer: Answer = transaction.commit_async()
+        answer: PendingAnswer = transaction.commit_async()
         return answer
 
     async def _ask(self, calls: Sequence[Call]) -> list[Any]:
@@ -398,7 +409,7 @@ class Link:
         self._require()
         if not calls:
             return []
-        batch = Batch(calls, self._loop.create_future())
+        batch = RequestBatch(calls, self._loop.create_future())
         self._batches.add(batch)
         try:
             self._waiting.append(batch)
@@ -421,21 +432,21 @@ class Link:
 
     def _fill(self) -> None:
         """Sends what may fly, a request of each caller in turn: a commit does not wait for a thousand takings."""
-        while self._flying < MOST_FLYING and self._waiting:
+        while self._in_flight < MOST_FLYING and self._waiting:
             batch = self._waiting.popleft()
             following = None if batch.future.done() else next(batch.waiting, None)
             if following is not None:
                 index, call = following
                 self._waiting.append(batch)
-                self._flying += 1
+                self._in_flight += 1
                 call().rawlink(partial(self._note, batch, index))
 
-    def _note(self, batch: Batch, index: int, answer: Answer) -> None:
+    def _note(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
         """Hears of an answer, in kazoo's thread."""
-        self._inbox.put(partial(self._take, batch, index, answer))
+        self._inbox.put(partial(self._claim, batch, index, answer))
 
-    def _take(self, batch: Batch, index: int, answer: Answer) -> None:
-        self._flying -= 1
+    def _claim(self, batch: RequestBatch, index: int, answer: PendingAnswer) -> None:
+        self._in_flight -= 1
         batch.answers[index] = answer.value if answer.exception is None else answer.exception
         batch.left -= 1
         if not batch.left and not batch.future.done():

@@ -12,7 +12,7 @@ import socket
 import ssl
 import struct
 
-from qdo.coordination.zookeeper.lease import Lease
+from qdo.coordination.zookeeper.lease import SessionLease
 
 PIECE = 65_536
 GREETING = struct.Struct(">iii")
@@ -27,7 +27,7 @@ class Wire:
         lease: Told when the server grants a session and whenever it is heard.
     """
 
-    def __init__(self, connection: socket.socket, lease: Lease) -> None:
+    def __init__(self, connection: socket.socket, lease: SessionLease) -> None:
         self._connection = connection
         self._lease = lease
         self._data = b""

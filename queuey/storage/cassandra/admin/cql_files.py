@@ -20,7 +20,7 @@ _TOKEN = re.compile(
 )
 
 
-class Migration(NamedTuple):
+class SchemaMigration(NamedTuple):
     """A numbered file.
 
     Attributes:
@@ -48,7 +48,7 @@ def split(text: str) -> list[str]:
     return [statement.strip() for statement in (*statements, current) if statement.strip()]
 
 
-def parse(file_name: str, text: str) -> Migration:
+def parse(file_name: str, text: str) -> SchemaMigration:
     """Reads a file.
 
     Raises:
@@ -58,7 +58,7 @@ def parse(file_name: str, text: str) -> Migration:
     if match is None:
         raise ValueError(f"{file_name!r} is not named NNN_what.cql")
     checksum = hashlib.sha256(text.encode()).hexdigest()
-    return Migration(int(match[1]), file_name.removesuffix(".cql"), checksum, tuple(split(text)))
+    return SchemaMigration(int(match[1]), file_name.removesuffix(".cql"), checksum, tuple(split(text)))
 
 
 def directory() -> Path:
@@ -68,7 +68,7 @@ def directory() -> Path:
 
 
 @cache
-def known() -> tuple[Migration, ...]:
+def known() -> tuple[SchemaMigration, ...]:
     """Returns what this program knows, in order."""
     files = sorted(directory().glob("*.cql"))
     return tuple(parse(path.name, path.read_text(encoding="utf-8")) for path in files)

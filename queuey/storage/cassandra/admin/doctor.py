@@ -16,7 +16,7 @@ from queuey.messages import Finding
 from queuey.storage.cassandra.admin import doctor_rules, migrations, node_settings
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
-from queuey.storage.cassandra.options import CassandraOptions, Target
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 
 __all__ = ["acknowledgement_of", "examine"]
 
@@ -30,7 +30,7 @@ _NOW = Statement("SELECT now() FROM system.local")
 Look = Callable[[], list[Finding]]
 
 
-def examine(target: Target, options: CassandraOptions) -> list[Finding]:
+def examine(target: DataCentreTarget, options: CassandraOptions) -> list[Finding]:
     """Looks at everything that a Cassandra store's promises rest on. Changes nothing, never raises."""
     try:
         with _connected(target, options, keyspace=False) as driver:
@@ -40,7 +40,7 @@ def examine(target: Target, options: CassandraOptions) -> list[Finding]:
         return [Finding("nodes", "fail", str(error), advice)]
 
 
-def _cluster(driver: Driver, target: Target, options: CassandraOptions) -> Iterator[Finding]:
+def _cluster(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
     yield doctor_rules.nodes(driver.hosts())
     yield doctor_rules.access(target, options)
     yield from _guarded(driver, "version", lambda: [_versions(driver)])
@@ -48,7 +48,7 @@ def _cluster(driver: Driver, target: Target, options: CassandraOptions) -> Itera
     yield from _guarded(driver, "acknowledged", lambda: _settings(driver))
 
 
-def _keyspace(driver: Driver, target: Target, options: CassandraOptions) -> Iterator[Finding]:
+def _keyspace(driver: Driver, target: DataCentreTarget, options: CassandraOptions) -> Iterator[Finding]:
     make = f"queuey migrate --store {target.url}"
     if not driver.run(_KEYSPACE, (target.keyspace,), consistency="ONE"):
         advice = f"Make it: {make} --replication COPIES"
@@ -100,7 +100,7 @@ def _each(driver: Driver, statement: Statement, note: Callable[[str, Rows], None
         raise StoreUnavailable("; ".join(f"{address}: {reason}" for address, reason in sorted(failed.items())))
 
 
-def _schema(target: Target, options: CassandraOptions, make: str) -> Finding:
+def _schema(target: DataCentreTarget, options: CassandraOptions, make: str) -> Finding:
     with _connected(target, options, keyspace=True) as driver:
         problem = migrations.schema_problem(driver)
         if problem is not None:
@@ -111,13 +111,13 @@ def _schema(target: Target, options: CassandraOptions, make: str) -> Finding:
     return Finding("schema", "ok", f"keyspace {target.keyspace} is up to date, and the nodes agree on it")
 
 
-def _grace(driver: Driver, target: Target) -> Finding:
+def _grace(driver: Driver, target: DataCentreTarget) -> Finding:
     tables = dict(driver.run(_GRACE, (target.keyspace,), consistency="ONE"))
     return doctor_rules.grace(tables, max(node.hints for node in node_settings.nodes_of(driver)))
 
 
 @contextmanager
-def _connected(target: Target, options: CassandraOptions, *, keyspace: bool) -> Iterator[Driver]:
+def _connected(target: DataCentreTarget, options: CassandraOptions, *, keyspace: bool) -> Iterator[Driver]:
     driver = Driver(target, options, keyspace=keyspace)
     try:
         if not driver.ready(CONNECT_WITHIN):

@@ -13,7 +13,7 @@ from queuey.storage.cassandra.admin.quorum_overlap import Copies, Meeting, meeti
 from queuey.storage.cassandra.consistency_levels import usual
 from queuey.storage.cassandra.driver import Host
 from queuey.storage.cassandra.ids.clock_check import RED, REFUSE
-from queuey.storage.cassandra.options import CassandraOptions, Level, Target
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
 
 OLDEST = (4, 1)
 """The first version of Cassandra with ``paxos_variant: v2``."""
@@ -57,7 +57,7 @@ def versions(found: Mapping[str, str]) -> Finding:
     return Finding("version", "ok", text)
 
 
-def access(target: Target, options: CassandraOptions) -> Finding:
+def access(target: DataCentreTarget, options: CassandraOptions) -> Finding:
     """Judges who may connect."""
     gaps = []
     if options.user is None:

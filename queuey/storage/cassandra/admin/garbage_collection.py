@@ -26,11 +26,11 @@ from queuey.storage.cassandra.options import CassandraOptions
 log = logging.getLogger(__name__)
 
 _IN_USE = Statement("SELECT uid, qid FROM queues WHERE application = ? AND name = ?")
-_PLACES = Statement("SELECT level, start, class FROM bucket_index WHERE qid = ? AND part = ?")
+_BUCKETS = Statement("SELECT width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ?")
 _REMOVE = tuple(
-    Statement(f"DELETE FROM messages_{name} WHERE qid = ? AND part = ? AND bucket = ?") for name in bucketing.NAMES
+    Statement(f"DELETE FROM messages_{name} WHERE qid = ? AND partition = ? AND bucket = ?") for name in bucketing.NAMES
 )
-_FORGET_PLACES = Statement("DELETE FROM bucket_index WHERE qid = ? AND part = ?")
+_FORGET_BUCKETS = Statement("DELETE FROM bucket_index WHERE qid = ? AND partition = ?")
 _MOST_FAILURES = 3
 _AT_ONCE = 100
 """Deletes under way at the same time; the nodes have other work to do."""
@@ -42,8 +42,8 @@ def own_buckets(pending: PendingDelete, now: int) -> list[Bucket]:
     Messages of the home class were written before the pending delete was noted (and a little later, by whoever held the
     old row), with ids no further in the past or future than the class lets them live.
     """
-    span = bucketing.CLASSES[pending.home] * TICKS_PER_SECOND
-    return bucketing.own_buckets(pending.home, now - span, max(pending.buried[0] + span, now - span) + 1)
+    span = bucketing.CLASSES[pending.home_class] * TICKS_PER_SECOND
+    return bucketing.own_buckets(pending.home_class, now - span, max(pending.buried[0] + span, now - span) + 1)
 
 
 class GarbageCollector:
@@ -132,18 +132,18 @@ class GarbageCollector:
 
     def _remove_messages(self, pending: PendingDelete, part: int) -> None:
         write = self._options.catalogue_write
-        recorded = self._driver.run(_PLACES, (pending.qid, part), consistency=self._options.catalogue_read)
-        places = own_buckets(pending, self._clock.now())
-        places += [
+        recorded = self._driver.run(_BUCKETS, (pending.qid, part), consistency=self._options.catalogue_read)
+        time_buckets = own_buckets(pending, self._clock.now())
+        time_buckets += [
             bucketing.bucket_of(start, kind, level)
             for level, start, kind in recorded
-            if level is not None  # A partition with a floor and no bucket gives one row without them.
+            if level is not None  # A partition with a low watermark and no bucket gives one row without them.
         ]
-        calls = [(_REMOVE[place.kind], (pending.qid, part, place.bucket)) for place in places]
+        calls = [(_REMOVE[time_bucket.kind], (pending.qid, part, time_bucket.bucket)) for time_bucket in time_buckets]
         for some in _some(calls):
             self._driver.run_all(some, consistency=write)
         if recorded:
-            self._driver.run(_FORGET_PLACES, (pending.qid, part), consistency=write)
+            self._driver.run(_FORGET_BUCKETS, (pending.qid, part), consistency=write)
 
 
 def _some(calls: Sequence[tuple[Statement, Sequence[int]]]) -> Iterator[Sequence[tuple[Statement, Sequence[int]]]]:

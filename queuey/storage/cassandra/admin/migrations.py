@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
 from queuey.storage.cassandra.admin import cql_files
-from queuey.storage.cassandra.admin.cql_files import Migration
+from queuey.storage.cassandra.admin.cql_files import SchemaMigration
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
-from queuey.storage.cassandra.options import CassandraOptions, Target
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 
 STATEMENT_TIMEOUT = 30.0
 AGREEMENT_TIMEOUT = 60.0
@@ -30,19 +30,19 @@ Tell = Callable[[str], None]
 
 _KEYSPACE = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
 _TABLE = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ? AND table_name = 'migrations'")
-_RECORDED = Statement("SELECT number, name, checksum FROM migrations WHERE one = 0")
+_RECORDED = Statement("SELECT number, name, checksum FROM migrations WHERE singleton = 0")
 _RECORD = Statement(
-    "INSERT INTO migrations (one, number, name, checksum, applied) VALUES (0, ?, ?, ?, ?) IF NOT EXISTS",
+    "INSERT INTO migrations (singleton, number, name, checksum, applied_at) VALUES (0, ?, ?, ?, ?) IF NOT EXISTS",
     idempotent=False,
 )
-_LOCK = Statement("UPDATE migrations USING TTL ? SET lock = ? WHERE one = 0 IF lock = ?", idempotent=False)
-_UNLOCK = Statement("UPDATE migrations SET lock = null WHERE one = 0 IF lock = ?", idempotent=False)
+_LOCK = Statement("UPDATE migrations USING TTL ? SET lock = ? WHERE singleton = 0 IF lock = ?", idempotent=False)
+_UNLOCK = Statement("UPDATE migrations SET lock = null WHERE singleton = 0 IF lock = ?", idempotent=False)
 
 _FACTOR = re.compile(r"[0-9]{1,3}")
 _DATA_CENTRE = re.compile(r"[A-Za-z0-9_.-]+")
 
 
-class Recorded(NamedTuple):
+class AppliedMigration(NamedTuple):
     """A migration that was made."""
 
     number: int
@@ -62,7 +62,7 @@ class Running:
         lock_every: Seconds between attempts to take it.
     """
 
-    known: tuple[Migration, ...] = dataclasses.field(default_factory=cql_files.known)
+    known: tuple[SchemaMigration, ...] = dataclasses.field(default_factory=cql_files.known)
     driver: Callable[..., Driver] = Driver
     connect_timeout: float = 20.0
     lock_ttl: int = 300
@@ -80,7 +80,7 @@ class Report(NamedTuple):
 
     keyspace: str
     replication: Mapping[str, str] | None
-    migrations: tuple[Migration, ...]
+    migrations: tuple[SchemaMigration, ...]
 
 
 def parse_replication(text: str) -> dict[str, str]:
@@ -102,7 +102,7 @@ def parse_replication(text: str) -> dict[str, str]:
     return found
 
 
-def pending(known: Sequence[Migration], recorded: Sequence[Recorded]) -> list[Migration]:
+def pending(known: Sequence[SchemaMigration], recorded: Sequence[AppliedMigration]) -> list[SchemaMigration]:
     """Returns what is still to be made, in order.
 
     Raises:
@@ -144,7 +144,7 @@ def schema_problem(driver: Driver) -> str | None:
 
 
 def migrate(
-    target: Target,
+    target: DataCentreTarget,
     options: CassandraOptions,
     *,
     replication: str | None = None,
@@ -191,7 +191,7 @@ def migrate(
         return Report(target.keyspace, made, tuple(_make_all(driver, options, tell, running)))
 
 
-def _make_all(driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> Iterator[Migration]:
+def _make_all(driver: Driver, options: CassandraOptions, tell: Tell, running: Running) -> Iterator[SchemaMigration]:
     first, *_ = known = running.known
     # It makes the table that holds the lock, and does nothing if that is there; a read could find one that another
     # run is making at this moment, and that cannot be used yet.
@@ -275,7 +275,9 @@ class _Lock:
 
 
 @contextmanager
-def _connected(target: Target, options: CassandraOptions, running: Running, *, keyspace: bool) -> Iterator[Driver]:
+def _connected(
+    target: DataCentreTarget, options: CassandraOptions, running: Running, *, keyspace: bool
+) -> Iterator[Driver]:
     driver = running.driver(target, options, keyspace=keyspace)
     try:
         if not driver.ready(running.connect_timeout):
@@ -320,10 +322,10 @@ def _make_keyspace(driver: Driver, options: CassandraOptions, replication: Mappi
     _change_schema(driver, options, f"CREATE KEYSPACE IF NOT EXISTS {name} WITH replication = {{{pairs}}}")
 
 
-def _recorded(driver: Driver) -> list[Recorded]:
+def _recorded(driver: Driver) -> list[AppliedMigration]:
     if not driver.run(_TABLE, (driver.target.keyspace,), consistency="ONE"):
         return []
-    return [Recorded(*row) for row in driver.run(_RECORDED) if row[0] is not None]
+    return [AppliedMigration(*row) for row in driver.run(_RECORDED) if row[0] is not None]
 
 
 def _change_schema(driver: Driver, options: CassandraOptions, statement: str) -> None:

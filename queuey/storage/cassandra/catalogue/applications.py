@@ -23,36 +23,40 @@ from queuey.storage.cassandra.lightweight_transactions import Conclusion, Lightw
 from queuey.storage.cassandra.options import CassandraOptions
 
 _CREATE = Statement(
-    "INSERT INTO applications (shard, name, created, ver) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
+    "INSERT INTO applications (shard, name, created, version) VALUES (0, ?, ?, ?) IF NOT EXISTS", idempotent=False
 )
-_APPLICATION = Statement("SELECT ver FROM applications WHERE shard = 0 AND name = ?")
+_APPLICATION = Statement("SELECT version FROM applications WHERE shard = 0 AND name = ?")
 _APPLICATIONS = Statement("SELECT name FROM applications WHERE shard = 0")
 
-_KEY = Statement("SELECT application, id, created, expires, note, scope, ver FROM keys WHERE digest = ?")
+_KEY = Statement("SELECT application, id, created, expires, note, scope, version FROM keys WHERE digest = ?")
 _ADD_KEY = Statement(
-    "INSERT INTO keys (digest, application, id, created, expires, note, scope, ver) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO keys (digest, application, id, created, expires, note, scope, version) VALUES (?, ?, ?, ?, ?, ?, ?, "
+    "?) "
     "IF NOT EXISTS",
     idempotent=False,
 )
-_EXPIRE_KEY = Statement("UPDATE keys SET expires = ?, ver = ? WHERE digest = ? IF ver = ?", idempotent=False)
-_REMOVE_KEY = Statement("DELETE FROM keys WHERE digest = ? IF ver = ?", idempotent=False)
+_EXPIRE_KEY = Statement("UPDATE keys SET expires = ?, version = ? WHERE digest = ? IF version = ?", idempotent=False)
+_REMOVE_KEY = Statement("DELETE FROM keys WHERE digest = ? IF version = ?", idempotent=False)
 
-_ENTRY = Statement("SELECT id, digest, ver FROM application_keys WHERE application = ? AND id = ?")
-_ENTRIES = Statement("SELECT id, digest, ver FROM application_keys WHERE application = ?")
+_ENTRY = Statement("SELECT id, digest, version FROM application_keys WHERE application = ? AND id = ?")
+_ENTRIES = Statement("SELECT id, digest, version FROM application_keys WHERE application = ?")
 _ADD_ENTRY = Statement(
-    "INSERT INTO application_keys (application, id, digest, ver) VALUES (?, ?, ?, ?) IF NOT EXISTS", idempotent=False
+    "INSERT INTO application_keys (application, id, digest, version) VALUES (?, ?, ?, ?) IF NOT EXISTS",
+    idempotent=False,
 )
 _RENEW_ENTRY = Statement(
-    "UPDATE application_keys SET ver = ? WHERE application = ? AND id = ? IF ver = ?", idempotent=False
+    "UPDATE application_keys SET version = ? WHERE application = ? AND id = ? IF version = ?", idempotent=False
 )
-_REMOVE_ENTRY = Statement("DELETE FROM application_keys WHERE application = ? AND id = ? IF ver = ?", idempotent=False)
+_REMOVE_ENTRY = Statement(
+    "DELETE FROM application_keys WHERE application = ? AND id = ? IF version = ?", idempotent=False
+)
 
 _CACHED = 5.0
 """Seconds for which the existence of an application is remembered."""
 _SHORTEST_ID = 8
 
 
-class _Entry(NamedTuple):
+class _KeyEntry(NamedTuple):
     """A row of ``application_keys``."""
 
     id: str
@@ -128,10 +132,10 @@ class CassandraApplications(Applications):
             self._transactions.run(_REMOVE_ENTRY, (application, entry.id, entry.version))
             raise Conflict("This key belongs to another application.")
 
-    def _add_entry(self, application: str, digest: bytes) -> _Entry:
+    def _add_entry(self, application: str, digest: bytes) -> _KeyEntry:
         """Writes a key's row under its application, under the shortest id that no other key there has."""
         for length in range(_SHORTEST_ID, len(digest) * 2 + 1):
-            entry = _Entry(digest.hex()[:length], digest, new_number())
+            entry = _KeyEntry(digest.hex()[:length], digest, new_number())
             if self._transactions.run(_ADD_ENTRY, (application, entry.id, digest, entry.version)).applied:
                 return entry
             present = self._find_entry(application, entry.id)
@@ -142,13 +146,13 @@ class CassandraApplications(Applications):
                 present = self._find_entry(application, entry.id)
         raise StoreUnavailable("others are adding and revoking the same key")
 
-    def _renew_entry(self, application: str, entry: _Entry, version: int) -> bool:
-        verdict = self._transactions.run(_RENEW_ENTRY, (version, application, entry.id, entry.version))
-        return verdict.conclude(version) is Conclusion.DONE
+    def _renew_entry(self, application: str, entry: _KeyEntry, version: int) -> bool:
+        outcome = self._transactions.run(_RENEW_ENTRY, (version, application, entry.id, entry.version))
+        return outcome.conclude(version) is Conclusion.DONE
 
     def keys(self, application: str) -> list[Key]:
         """See the contract."""
-        entries = [_Entry(*row) for row in self._ask(_ENTRIES, application)]
+        entries = [_KeyEntry(*row) for row in self._ask(_ENTRIES, application)]
         calls = [(_KEY, (entry.digest,)) for entry in entries]
         rows = self._driver.run_all(calls, consistency=self._options.catalogue_read)
         found = [_found(row[0]).key for row in rows if row]
@@ -161,8 +165,8 @@ class CassandraApplications(Applications):
         while True:
             # The entry first: whoever adds the key again after it was removed below gives the entry a new version.
             entry, found = self._named_key(application, key_id)
-            verdict = self._transactions.run(_REMOVE_KEY, (entry.digest, found.version))
-            if verdict.applied or (verdict.doubted and self._find_digest(entry.digest) is None):
+            outcome = self._transactions.run(_REMOVE_KEY, (entry.digest, found.version))
+            if outcome.applied or (outcome.doubted and self._find_digest(entry.digest) is None):
                 self._transactions.run(_REMOVE_ENTRY, (application, key_id, entry.version))
                 return
 
@@ -171,8 +175,8 @@ class CassandraApplications(Applications):
         while True:
             entry, found = self._named_key(application, key_id)
             token = new_number()
-            verdict = self._transactions.run(_EXPIRE_KEY, (expires, token, entry.digest, found.version))
-            if verdict.conclude(token) is Conclusion.DONE:
+            outcome = self._transactions.run(_EXPIRE_KEY, (expires, token, entry.digest, found.version))
+            if outcome.conclude(token) is Conclusion.DONE:
                 return msgspec.structs.replace(found.key, expires=expires)
 
     def find_key(self, digest: bytes) -> Key | None:
@@ -180,7 +184,7 @@ class CassandraApplications(Applications):
         found = self._find_digest(digest)
         return None if found is None else found.key
 
-    def _named_key(self, application: str, key_id: str) -> tuple[_Entry, _Found]:
+    def _named_key(self, application: str, key_id: str) -> tuple[_KeyEntry, _Found]:
         entry = self._find_entry(application, key_id)
         found = None if entry is None else self._find_digest(entry.digest)
         if entry is not None and found is not None and (found.key.application, found.key.id) == (application, key_id):
@@ -191,9 +195,9 @@ class CassandraApplications(Applications):
         rows = self._ask(_KEY, digest)
         return _found(rows[0]) if rows else None
 
-    def _find_entry(self, application: str, key_id: str) -> _Entry | None:
+    def _find_entry(self, application: str, key_id: str) -> _KeyEntry | None:
         rows = self._ask(_ENTRY, application, key_id)
-        return _Entry(*rows[0]) if rows else None
+        return _KeyEntry(*rows[0]) if rows else None
 
     def _ask(self, statement: Statement, *values: object) -> list[Any]:
         return self._driver.run(statement, values, consistency=self._options.catalogue_read)

@@ -16,7 +16,7 @@ from queuey.storage import IDENTITY, Ledger
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.clock_check import Watch
+from queuey.storage.cassandra.ids.clock_check import ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number
 from queuey.storage.cassandra.options import CassandraOptions
 
@@ -28,20 +28,20 @@ LONGEST_WORK = 500
 """Bytes of the name of a work."""
 _MOST_PIECES = 1 << 63
 
-_FIND = Statement("SELECT ver, value FROM ledger WHERE work = ? AND piece = ?")
+_FIND = Statement("SELECT version, value FROM ledger WHERE work = ? AND piece = ?")
 _SET = Statement(
-    "UPDATE ledger USING TTL ? SET value = ?, ver = ? WHERE work = ? AND piece = ? IF ver = ?", idempotent=False
+    "UPDATE ledger USING TTL ? SET value = ?, version = ? WHERE work = ? AND piece = ? IF version = ?", idempotent=False
 )
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """What stands for a piece; both None where nothing does."""
 
     version: int | None
     value: bytes | None
 
 
-NOTHING = Entry(None, None)
+NOTHING = LedgerEntry(None, None)
 
 
 class CassandraLedger(Ledger):
@@ -51,7 +51,7 @@ class CassandraLedger(Ledger):
     _options: CassandraOptions
     _clock: Clock
     _transactions: LightweightTransactions
-    _watch: Watch
+    _watch: ClockWatch
     _closing: threading.Event
 
     def now(self) -> int:
@@ -90,14 +90,14 @@ class CassandraLedger(Ledger):
                 if present.value is not None and (present.value == value or present.value != expected):
                     return present.value
                 token = new_number()
-                verdict = self._transactions.run(_SET, (kept, value, token, work, piece, present.version))
-                if verdict.conclude(token) is Conclusion.DONE:
+                outcome = self._transactions.run(_SET, (kept, value, token, work, piece, present.version))
+                if outcome.conclude(token) is Conclusion.DONE:
                     return value
                 # Another was quicker, or ours was applied and then replaced: what stands there now decides.
                 if self._clock.boottime() > until:
                     raise StoreBusy("others keep changing this entry of the ledger")
 
-    def _entry(self, work: str, piece: int) -> Entry:
+    def _entry(self, work: str, piece: int) -> LedgerEntry:
         """Reads an entry, and sees to it first that a change that nobody knows the end of has one.
 
         A plain read may miss a change that was accepted by a majority and whose writer then died; it could take effect
@@ -105,7 +105,7 @@ class CassandraLedger(Ledger):
         """
         rows = self._driver.run(_FIND, (work, piece), consistency=self._options.catalogue_serial)
         version, value = rows[0] if rows else NOTHING
-        return NOTHING if version is None or value is None else Entry(version, value)
+        return NOTHING if version is None or value is None else LedgerEntry(version, value)
 
 
 def _check(work: str, piece: int) -> None:

@@ -20,19 +20,24 @@ from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
 from queuey.storage.cassandra.options import CassandraOptions
 
-_ALL = Statement("SELECT ver, part, at, updated FROM offsets WHERE uid = ? AND grp = ?")
-_ANY = Statement("SELECT part FROM offsets WHERE uid = ? AND grp = ? LIMIT 1")
-_COMPARE = Statement("UPDATE offsets SET ver = ? WHERE uid = ? AND grp = ? IF ver = ?", idempotent=False)
-_SET = Statement("UPDATE offsets SET at = ?, updated = ? WHERE uid = ? AND grp = ? AND part = ?", idempotent=False)
-_FORGET = Statement("DELETE FROM offsets WHERE uid = ? AND grp = ? AND part = ?", idempotent=False)
+_ALL = Statement("SELECT version, partition, last_id, updated_at FROM offsets WHERE uid = ? AND consumer_group = ?")
+_ANY = Statement("SELECT partition FROM offsets WHERE uid = ? AND consumer_group = ? LIMIT 1")
+_COMPARE = Statement(
+    "UPDATE offsets SET version = ? WHERE uid = ? AND consumer_group = ? IF version = ?", idempotent=False
+)
+_SET = Statement(
+    "UPDATE offsets SET last_id = ?, updated_at = ? WHERE uid = ? AND consumer_group = ? AND partition = ?",
+    idempotent=False,
+)
+_FORGET = Statement("DELETE FROM offsets WHERE uid = ? AND consumer_group = ? AND partition = ?", idempotent=False)
 _FORGET_ALL = Statement("DELETE FROM offset_groups WHERE uid = ?")
-_ADD_GROUP = Statement("INSERT INTO offset_groups (uid, grp) VALUES (?, ?)")
-_GROUPS = Statement("SELECT grp FROM offset_groups WHERE uid = ?")
+_ADD_GROUP = Statement("INSERT INTO offset_groups (uid, consumer_group) VALUES (?, ?)")
+_GROUPS = Statement("SELECT consumer_group FROM offset_groups WHERE uid = ?")
 
 _MOST_NOTED = 100_000
 
 
-class Recorded(NamedTuple):
+class OffsetsRow(NamedTuple):
     """What is recorded for a group.
 
     Attributes:
@@ -86,13 +91,13 @@ class OffsetTable:
         self._transactions = cas
         self._noted: set[tuple[int, str]] = set()
 
-    def read(self, uid: int, group: str) -> Recorded:
+    def read(self, uid: int, group: str) -> OffsetsRow:
         """Returns what is recorded for a group."""
         rows = self._driver.run(_ALL, (uid, group), consistency=self._options.catalogue_read)
         offsets = {
             part: Offset(part, ids.parse_position(at.hex), updated) for _, part, at, updated in rows if part is not None
         }
-        return Recorded(rows[0][0] if rows else None, offsets)
+        return OffsetsRow(rows[0][0] if rows else None, offsets)
 
     def set(self, uid: int, group: str, changes: Sequence[OffsetChange]) -> Decision:
         """Makes the changes of one call, as :func:`decide` says."""

@@ -16,14 +16,14 @@ SHARDS = 16
 _PAGE = 100
 
 _DIG = Statement(
-    "INSERT INTO pending_deletes (shard, buried, qid, uid, partitions, home, reach, application, name) "
+    "INSERT INTO pending_deletes (shard, deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _OLDEST = Statement(
-    "SELECT buried, qid, uid, partitions, home, reach, application, name FROM pending_deletes "
-    "WHERE shard = ? AND buried > ? AND buried < ? LIMIT ?"
+    "SELECT deleted_at, qid, uid, partitions, home_class, longest_ttl, application, name FROM pending_deletes "
+    "WHERE shard = ? AND deleted_at > ? AND deleted_at < ? LIMIT ?"
 )
-_LEVEL = Statement("DELETE FROM pending_deletes WHERE shard = ? AND buried = ?")
+_LEVEL = Statement("DELETE FROM pending_deletes WHERE shard = ? AND deleted_at = ?")
 
 
 class PendingDelete(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,8 +39,8 @@ class PendingDelete(msgspec.Struct, frozen=True, kw_only=True):
     qid: int
     uid: int | None
     partitions: int
-    home: int
-    reach: int
+    home_class: int
+    longest_ttl: int
     application: str
     name: str
 
@@ -71,8 +71,8 @@ class PendingDeletes:
             qid=queue.qid,
             uid=queue.uid if deleted else None,
             partitions=queue.partitions,
-            home=row.home,
-            reach=row.reach,
+            home_class=row.home_class,
+            longest_ttl=row.longest_ttl,
             application=queue.application,
             name=queue.name,
         )
@@ -84,8 +84,8 @@ class PendingDeletes:
                 pending.qid,
                 pending.uid,
                 pending.partitions,
-                pending.home,
-                pending.reach,
+                pending.home_class,
+                pending.longest_ttl,
                 pending.application,
                 pending.name,
             ),
@@ -100,7 +100,7 @@ class PendingDeletes:
             while True:
                 values = shard, _timeuuid(after), _timeuuid(limit), _PAGE
                 found = self._driver.run(_OLDEST, values, consistency=self._options.catalogue_read)
-                for buried, qid, uid, partitions, home, reach, application, name in found:
+                for buried, qid, uid, partitions, home_class, longest_ttl, application, name in found:
                     after = ids.parse_position(buried.hex)
                     if qid is None:
                         continue  # Only what came late of a pending delete that is gone.
@@ -109,8 +109,8 @@ class PendingDeletes:
                         qid=qid,
                         uid=uid,
                         partitions=partitions,
-                        home=home,
-                        reach=reach,
+                        home_class=home_class,
+                        longest_ttl=longest_ttl,
                         application=application,
                         name=name,
                     )

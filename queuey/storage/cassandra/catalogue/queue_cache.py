@@ -21,7 +21,9 @@ from queuey.storage.cassandra.lightweight_transactions import LightweightTransac
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.recent import Recent
 
-COLUMNS = "uid, qid, home, reach, partitions, type, consistency, principals, ttl, read_delay, created, ver"
+COLUMNS = (
+    "uid, qid, home_class, longest_ttl, partitions, type, consistency, principals, ttl, read_delay, created, version"
+)
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 LONGEST_NAME = 10_000
 """Characters; Cassandra's keys end at 64 KiB, and no queue can be given a name that long."""
@@ -31,8 +33,9 @@ SLOW = 5.0
 """Seconds for which a row is read again and again for a writer."""
 FIRST_PAUSE = 0.05
 """Seconds after the first of these reads; each further pause is twice as long."""
-_REACH = Statement(
-    "UPDATE queues SET reach = ? WHERE application = ? AND name = ? IF ver = ? AND reach = ?", idempotent=False
+_RAISE_LONGEST_TTL = Statement(
+    "UPDATE queues SET longest_ttl = ? WHERE application = ? AND name = ? IF version = ? AND longest_ttl = ?",
+    idempotent=False,
 )
 
 _encode_principals = msgspec.json.Encoder().encode
@@ -44,20 +47,22 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         queue: What everybody sees.
-        home: The retention class of messages with the queue's default TTL, until a purge.
-        reach: The longest TTL in seconds that a message of the home class may have.
+        home_class: The retention class of messages with the queue's default TTL, until a purge.
+        longest_ttl: The longest TTL in seconds that a message of the home class may have.
         read_at: Boot time at which its read began, or the transaction that wrote it.
     """
 
     queue: Queue
-    home: int
-    reach: int
+    home_class: int
+    longest_ttl: int
     read_at: float
 
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     """Returns the row with these values of ``COLUMNS``."""
-    uid, qid, home, reach, partitions, kind, consistency, principals, ttl, read_delay, created, version = values
+    uid, qid, home_class, longest_ttl, partitions, kind, consistency, principals, ttl, read_delay, created, version = (
+        values
+    )
     queue = Queue(
         application=application,
         name=name,
@@ -72,7 +77,7 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
         created=created,
         version=version,
     )
-    return Row(queue=queue, home=home, reach=reach, read_at=read_at)
+    return Row(queue=queue, home_class=home_class, longest_ttl=longest_ttl, read_at=read_at)
 
 
 def fields_of(queue: Queue) -> tuple[Any, ...]:
@@ -81,15 +86,15 @@ def fields_of(queue: Queue) -> tuple[Any, ...]:
     return queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay
 
 
-def next_reach(seconds: int, home: int) -> int:
+def next_longest_ttl(seconds: int, home_class: int) -> int:
     """Returns the reach to record for a TTL: the next power of two, so that a queue's row changes a few times at most.
 
     Raises:
         ValueError: Messages of the home class do not live so long.
     """
-    longest = bucketing.CLASSES[home]
+    longest = bucketing.CLASSES[home_class]
     if seconds > longest:
-        raise ValueError(f"class {home} holds messages for {longest} s, not {seconds}")
+        raise ValueError(f"class {home_class} holds messages for {longest} s, not {seconds}")
     return min(1 << max(0, seconds - 1).bit_length(), longest)
 
 
@@ -213,24 +218,24 @@ class QueueCache:
             self._closing.set()
             self._rows.clear()
 
-    def raise_reach(self, row: Row, seconds: int) -> Row:
+    def raise_longest_ttl(self, row: Row, seconds: int) -> Row:
         """Makes sure that messages of the home class with such a TTL will be found, before one is written.
 
         Raises:
             ValueError: Messages of the home class do not live so long.
             QueueChanged: The row is out of date.
         """
-        wanted = next_reach(seconds, row.home)
+        wanted = next_longest_ttl(seconds, row.home_class)
         queue = row.queue
         with self._transactions.turn(("queue", queue.application, queue.name)):
             row = self.current(queue)
-            while row.reach < seconds:
+            while row.longest_ttl < seconds:
                 began = self._clock.boottime()
-                verdict = self._transactions.run(
-                    _REACH, (wanted, queue.application, queue.name, queue.version, row.reach)
+                outcome = self._transactions.run(
+                    _RAISE_LONGEST_TTL, (wanted, queue.application, queue.name, queue.version, row.longest_ttl)
                 )
-                if verdict.applied:
-                    row = msgspec.structs.replace(row, reach=wanted, read_at=began)
+                if outcome.applied:
+                    row = msgspec.structs.replace(row, longest_ttl=wanted, read_at=began)
                     self.put(row)
                 else:  # Another process raised it, or we did before an answer was lost; or the queue changed.
                     row = self.current(queue, since=began)

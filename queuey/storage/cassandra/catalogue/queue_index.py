@@ -27,7 +27,7 @@ _SLICE = Statement(
 )
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """A queue that may exist. Entries compare like UTF-8 names do in Cassandra: Python compares by code point."""
 
     name: str
@@ -77,7 +77,7 @@ class QueueIndex:
         """Begins to list at a name, inclusive."""
         return Scan(self, application, start)
 
-    def slices(self, application: str, after: Sequence[tuple[int, Entry]], limit: int) -> list[list[Entry]]:
+    def slices(self, application: str, after: Sequence[tuple[int, IndexEntry]], limit: int) -> list[list[IndexEntry]]:
         """Returns the next entries of some shards, at most ``limit`` of each.
 
         Args:
@@ -87,7 +87,7 @@ class QueueIndex:
         """
         calls = [(_SLICE, (application, shard, entry.name, entry.uid, limit)) for shard, entry in after]
         found = self._driver.run_all(calls, consistency=self._options.catalogue_read)
-        return [[Entry(*row) for row in rows] for rows in found]
+        return [[IndexEntry(*row) for row in rows] for rows in found]
 
 
 class Scan:
@@ -96,15 +96,15 @@ class Scan:
     def __init__(self, index: QueueIndex, application: str, start: str) -> None:
         self._index = index
         self._application = application
-        self._ends = dict.fromkeys(range(SHARDS), Entry(start, 0))
+        self._ends = dict.fromkeys(range(SHARDS), IndexEntry(start, 0))
         """The last entry read of every shard that may have more."""
         self._left = [0] * SHARDS
         """How many entries of each shard are in the heap."""
-        self._heap: list[tuple[Entry, int]] = []
+        self._heap: list[tuple[IndexEntry, int]] = []
 
-    def take(self, wanted: int) -> list[Entry]:
+    def take(self, wanted: int) -> list[IndexEntry]:
         """Returns the next entries in order, at most so many; none only at the end."""
-        found: list[Entry] = []
+        found: list[IndexEntry] = []
         while len(found) < wanted:
             self._fill(share_of(wanted - len(found)))
             if not self._heap:

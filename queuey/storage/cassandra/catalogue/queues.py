@@ -14,7 +14,7 @@ from queuey.storage import Applications, Catalogue, specs
 from queuey.storage.cassandra import bucketing
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import COLUMNS, QueueCache, Row, fields_of, row_of
-from queuey.storage.cassandra.catalogue.queue_index import Entry, QueueIndex
+from queuey.storage.cassandra.catalogue.queue_index import IndexEntry, QueueIndex
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.lightweight_transactions import Conclusion, LightweightTransactions, new_number, unclear
@@ -27,15 +27,16 @@ _INSERT = Statement(
     idempotent=False,
 )
 _UPDATE = Statement(
-    "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, ver = ? "
-    "WHERE application = ? AND name = ? IF ver = ?",
+    "UPDATE queues SET partitions = ?, type = ?, consistency = ?, principals = ?, ttl = ?, read_delay = ?, version = ? "
+    "WHERE application = ? AND name = ? IF version = ?",
     idempotent=False,
 )
 _PURGE = Statement(
-    "UPDATE queues SET qid = ?, home = ?, reach = ?, ver = ? WHERE application = ? AND name = ? IF ver = ?",
+    "UPDATE queues SET qid = ?, home_class = ?, longest_ttl = ?, version = ? WHERE application = ? AND name = ? IF "
+    "version = ?",
     idempotent=False,
 )
-_DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF ver = ?", idempotent=False)
+_DELETE = Statement("DELETE FROM queues WHERE application = ? AND name = ? IF version = ?", idempotent=False)
 _TOGETHER = 10
 """Rows that a listing reads by one request, a quarter of the cost of one each; few enough for guardrails."""
 _SOME = Statement(
@@ -112,10 +113,10 @@ class CassandraCatalogue(Catalogue, Applications):
             version=new_number(),
             **specs.given(spec),
         )
-        reach = self._default_reach(queue)
-        return Row(queue=queue, home=bucketing.class_of(reach), reach=reach, read_at=read_at)
+        longest_ttl = self._default_longest_ttl(queue)
+        return Row(queue=queue, home_class=bucketing.class_of(longest_ttl), longest_ttl=longest_ttl, read_at=read_at)
 
-    def _default_reach(self, queue: Queue) -> int:
+    def _default_longest_ttl(self, queue: Queue) -> int:
         return self._options.default_ttl if queue.ttl is None else queue.ttl
 
     def _find_row(self, application: str, name: str) -> Row | None:
@@ -150,9 +151,9 @@ class CassandraCatalogue(Catalogue, Applications):
     def purge_queue(self, queue: Queue) -> Queue:
         """See the contract."""
         purged = msgspec.structs.replace(queue, qid=new_number(), version=new_number())
-        reach = self._default_reach(queue)
+        longest_ttl = self._default_longest_ttl(queue)
         self._dig(queue, deleted=False)
-        numbers = purged.qid, bucketing.class_of(reach), reach, purged.version
+        numbers = purged.qid, bucketing.class_of(longest_ttl), longest_ttl, purged.version
         self._change_row(queue, _PURGE, (*numbers, queue.application, queue.name, queue.version), purged.version)
         self._wait_for_others()
         return purged
@@ -162,9 +163,9 @@ class CassandraCatalogue(Catalogue, Applications):
         self._dig(queue, deleted=True)
         with self._transactions.turn(("queue", queue.application, queue.name)):
             self._rows.forget(queue.application, queue.name)
-            verdict = self._transactions.run(_DELETE, (queue.application, queue.name, queue.version))
+            outcome = self._transactions.run(_DELETE, (queue.application, queue.name, queue.version))
             self._rows.forget(queue.application, queue.name)
-            if not verdict.applied and not (verdict.doubted and self._is_gone(queue)):
+            if not outcome.applied and not (outcome.doubted and self._is_gone(queue)):
                 raise QueueChanged(queue.name)
         self._wait_for_others()
         self._index.remove(queue.application, queue.name, queue.uid)
@@ -203,7 +204,7 @@ class CassandraCatalogue(Catalogue, Applications):
             found += self._existing_queues(application, entries)
         return found
 
-    def _existing_queues(self, application: str, entries: list[Entry]) -> list[Queue]:
+    def _existing_queues(self, application: str, entries: list[IndexEntry]) -> list[Queue]:
         """Returns the queues of those entries that stand for one."""
         names = list(dict.fromkeys(entry.name for entry in entries))
         names += names[-1:] * (-len(names) % _TOGETHER)
@@ -217,5 +218,5 @@ class CassandraCatalogue(Catalogue, Applications):
 
 def _values_of(row: Row) -> tuple[object, ...]:
     queue = row.queue
-    numbers = queue.uid, queue.qid, row.home, row.reach
+    numbers = queue.uid, queue.qid, row.home_class, row.longest_ttl
     return queue.application, queue.name, *numbers, *fields_of(queue), queue.created, queue.version

@@ -32,7 +32,7 @@ from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, trans
 from queuey.storage.cassandra.driver.fast_path import Decode, FastPath, Roomy
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
 from queuey.storage.cassandra.driver.topology import Host, Watchman, copies_of, tls
-from queuey.storage.cassandra.options import CassandraOptions, Target
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Driver:
 
     def __init__(
         self,
-        target: Target,
+        target: DataCentreTarget,
         options: CassandraOptions,
         *,
         verify: Callable[[Driver], str | None] = lambda _: None,

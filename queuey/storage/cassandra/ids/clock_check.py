@@ -53,7 +53,7 @@ LATE = 1.0
 _NOW = Statement("SELECT now() FROM system.local")
 
 
-class Reading(NamedTuple):
+class ClockReading(NamedTuple):
     """A coordinator's time as it was asked for.
 
     Attributes:
@@ -70,7 +70,7 @@ class Reading(NamedTuple):
 
 
 class ClockCheck:
-    """The state, and the decisions; :class:`Watch` asks the nodes.
+    """The state, and the decisions; :class:`ClockWatch` asks the nodes.
 
     Args:
         clock: The clock that ids are made with.
@@ -92,7 +92,7 @@ class ClockCheck:
         """Coordinators whose own clocks are beyond 0.3 S of the median."""
         self.wall_off = False
 
-    def note(self, readings: Sequence[Reading], began: float | None = None) -> None:
+    def note(self, readings: Sequence[ClockReading], began: float | None = None) -> None:
         """Takes a round of answers into account; those that took too long to be exact count for nothing.
 
         Args:
@@ -167,7 +167,7 @@ def _middle(values: Iterable[float]) -> float:
     return max(found[(len(found) - 1) // 2], found[len(found) // 2], key=abs)
 
 
-class Watch:
+class ClockWatch:
     """Asks the coordinators again and again.
 
     Args:
@@ -272,8 +272,8 @@ class Watch:
             # A quick second look at the start, so that nobody waits for the first round.
             self._ended.wait(self._interval if self._driver.problem() is None else 0.2)
 
-    def _ask(self, timeout: float) -> list[Reading]:
-        readings: list[Reading] = []
+    def _ask(self, timeout: float) -> list[ClockReading]:
+        readings: list[ClockReading] = []
         waiting = threading.Semaphore(0)
         nodes = [host.address for host in self._driver.hosts() if host.up]
         for node in nodes:
@@ -285,7 +285,7 @@ class Watch:
                 break  # The driver was closed: nobody will be told any more.
         return list(readings)
 
-    def _taker(self, node: str, readings: list[Reading], waiting: threading.Semaphore) -> Callable[..., None]:
+    def _taker(self, node: str, readings: list[ClockReading], waiting: threading.Semaphore) -> Callable[..., None]:
         began, before = self._clock.boottime(), self._clock.wall()
 
         def done(rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -295,7 +295,7 @@ class Watch:
                 seconds = (theirs.time - EPOCH_TICKS) / TICKS_PER_SECOND
                 ours = (self._clock.now() - EPOCH_TICKS) / TICKS_PER_SECOND
                 wall = (before + self._clock.wall()) / 2
-                readings.append(Reading(node, ours - took / 2 - seconds, wall - seconds, took / 2))
+                readings.append(ClockReading(node, ours - took / 2 - seconds, wall - seconds, took / 2))
             waiting.release()
 
         return done

@@ -43,7 +43,7 @@ class IdGenerator:
         if after[0] > self._clock.now() + AHEAD and after > (self._last, self.low):
             raise InvalidRequest({"X-After": "lies more than a second ahead of the clock"})
 
-    def mint(self, count: int, after: Position | None = None) -> int:
+    def generate(self, count: int, after: Position | None = None) -> int:
         """Returns the ticks of the first of ``count`` ids; the others follow tick by tick.
 
         Args:
@@ -92,7 +92,7 @@ class Delayed:
         self._lowest = lowest
         self._made: dict[float, tuple[int, int]] = {}
 
-    def mint(self, delay: float) -> Position:
+    def generate(self, delay: float) -> Position:
         """Returns the id of a message due in ``delay`` seconds; ascending for equal delays."""
         low, count = self._made.get(delay) or (ids.random_low(), 0)
         self._made[delay] = low, count + 1

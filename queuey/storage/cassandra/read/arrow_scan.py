@@ -28,7 +28,7 @@ from queuey.ids import LOW_MIN, Position
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.driver import Driver, Rows, TooManyDead
-from queuey.storage.cassandra.read.reading import Extent, Probe, Source
+from queuey.storage.cassandra.read.reading import BucketSource, Extent, Probe
 from queuey.storage.columns import PLACES, SCHEMA
 
 FIRST_ROWS = 64
@@ -50,7 +50,7 @@ _EXPIRES = 8
 Array = np.ndarray[Any, Any]
 
 
-class Page(NamedTuple):
+class ScanPage(NamedTuple):
     """An answer, and where its rows begin in it."""
 
     body: bytes
@@ -63,7 +63,7 @@ class Page(NamedTuple):
         return message_codec.position_of(self.body[at + 4 : at + 20])
 
 
-def page_of(body: bytes, columns: int) -> Page:
+def page_of(body: bytes, columns: int) -> ScanPage:
     """Finds the rows of an answer (see ``driver.wire.ROWS``) of ``columns`` columns.
 
     Raises:
@@ -74,11 +74,11 @@ def page_of(body: bytes, columns: int) -> Page:
         msg = f"{found} columns, not {columns}"
         raise ValueError(msg)
     if not count:
-        return Page(body, np.empty(0, np.int64))
+        return ScanPage(body, np.empty(0, np.int64))
     stride, rest = divmod(len(body) - _HEAD, count)
     if not rest and _alike(np.frombuffer(body, np.uint8, offset=_HEAD).reshape(count, stride), columns):
-        return Page(body, np.arange(count, dtype=np.int64) * stride + _HEAD)
-    return Page(body, np.array(message_codec.starts(body, columns), np.int64))
+        return ScanPage(body, np.arange(count, dtype=np.int64) * stride + _HEAD)
+    return ScanPage(body, np.array(message_codec.starts(body, columns), np.int64))
 
 
 def _alike(table: Array, columns: int) -> bool:
@@ -118,7 +118,7 @@ class Columns(NamedTuple):
         return Columns(self.ticks[start:stop], self.low[start:stop], self.batch.slice(start, stop - start))
 
 
-def columns_of(page: Page, *, bodies: bool) -> Columns:
+def columns_of(page: ScanPage, *, bodies: bool) -> Columns:
     """Returns the rows of a page as columns, without those that have lost a value (they are about to end)."""
     body, starts = page
     if not len(starts):
@@ -182,7 +182,7 @@ NOTHING = {
 }
 
 
-class Reading(NamedTuple):
+class ScanContext(NamedTuple):
     """What all streams of a range have in common.
 
     Attributes:
@@ -207,12 +207,12 @@ class Reading(NamedTuple):
 class Pace:
     """How many rows to ask for: as many as fit, as far as is known by now."""
 
-    def __init__(self, reading: Reading, *, page_bytes: int = PAGE_BYTES) -> None:
+    def __init__(self, reading: ScanContext, *, page_bytes: int = PAGE_BYTES) -> None:
         self._most = min(reading.most_rows, PAGE_ROWS)
         self._bytes = min(reading.most_bytes, page_bytes)
         self.rows = min(self._most, FIRST_ROWS) if reading.bodies else self._most
 
-    def note(self, page: Page) -> None:
+    def note(self, page: ScanPage) -> None:
         """Learns from a page."""
         if len(page.starts):
             fit = self._bytes * len(page.starts) // len(page.body)
@@ -236,12 +236,14 @@ class Stream:
         pace: Says how many rows to ask for.
     """
 
-    def __init__(self, reading: Reading, source: Source, lower: Position, upper: Position, pace: Pace) -> None:
+    def __init__(
+        self, reading: ScanContext, source: BucketSource, lower: Position, upper: Position, pace: Pace
+    ) -> None:
         self._reading = reading
-        self._place: Bucket = source.place
+        self._place: Bucket = source.time_bucket
         self._pace = pace
         self.begin = self._at = max(lower, source.lowest)
-        self._upper = min(upper, (source.place.end, LOW_MIN))
+        self._upper = min(upper, (source.time_bucket.end, LOW_MIN))
         self._span: int | None = None
         self._asked = False
         self._answers: SimpleQueue[tuple[Probe, Rows | StoreUnavailable]] = SimpleQueue()
@@ -273,8 +275,8 @@ class Stream:
             self._answers.put((probe, error if error is not None else found or []))
 
         query = message_codec.encoded_bulk(
-            (*self._reading.key, probe.place.bucket),
-            probe.place.kind,
+            (*self._reading.key, probe.time_bucket.bucket),
+            probe.time_bucket.kind,
             probe.lower,
             ids.preceding(probe.upper),
             probe.limit,
@@ -331,7 +333,7 @@ def _whole(body: bytes) -> Rows:
     return [body]
 
 
-def scan(reading: Reading, extent: Extent, pace: Pace) -> Iterator[tuple[Columns, Position]]:
+def scan(reading: ScanContext, extent: Extent, pace: Pace) -> Iterator[tuple[Columns, Position]]:
     """Reads an extent upwards.
 
     Yields:

@@ -4,10 +4,10 @@ A writer records a bucket at the queue's write level before it makes an id for i
 began after its horizon (plus S) knows every bucket that can hold an id below that horizon. Looks are cached by that
 rule.
 
-The record also holds the partition's **floor**: below it, nothing that was written under a new id is alive. It lets a
-reader that comes without a cursor begin behind any number of deleted messages. It only ever has to be true, never
-exact, and once true it stays so. Where reads do not meet all acknowledged writes (:meth:`Levels.concludes`) none is
-written, and one that is there is ignored.
+The record also holds the partition's **low watermark**: below it, nothing that was written under a new id is alive. It
+lets a reader that comes without a cursor begin behind any number of deleted messages. It only ever has to be true,
+never exact, and once true it stays so. Where reads do not meet all acknowledged writes (:meth:`Levels.concludes`) none
+is written, and one that is there is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import CLASSES, Bucket, Recorded
+from queuey.storage.cassandra.bucketing import CLASSES, Bucket, RecordedBuckets
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.read.recent import Recent
@@ -42,25 +42,34 @@ REFRESH_PUT = 3600.0
 """Seconds after which a bucket of given ids is recorded again: messages may come to it as long as it is named."""
 _BEFORE = 60 * TICKS_PER_SECOND
 """A look begins so much below what was asked for, so that readers with nearby cursors share it."""
-FLOOR_EVERY = 5.0
-FLOOR_STEP = TICKS_PER_SECOND
-"""A floor is raised at most so often (seconds), and by at least so much (ticks)."""
+LOW_WATERMARK_EVERY = 5.0
+LOW_WATERMARK_STEP = TICKS_PER_SECOND
+"""A low watermark is raised at most so often (seconds), and by at least so much (ticks)."""
 
 Key = tuple[int, int]
 """qid and partition."""
 
-FIRST = Statement(f"SELECT floor, level, start, class FROM bucket_index WHERE qid = ? AND part = ? LIMIT {FIRST_LOOK}")
-_WIDE = Statement("SELECT floor, level, start, class FROM bucket_index WHERE qid = ? AND part = ? AND level = ?")
+FIRST = Statement(
+    "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? LIMIT "
+    f"{FIRST_LOOK}"
+)
+_WIDE = Statement(
+    "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "
+    "width_index = ?"
+)
 _UP = Statement(
-    "SELECT floor, level, start, class FROM bucket_index WHERE qid = ? AND part = ? AND level = ? AND start > ? "
-    f"ORDER BY level DESC, start ASC, class DESC LIMIT {MORE}"
+    "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index WHERE qid = ? AND partition = ? AND "
+    "width_index = ? AND start > ? "
+    f"ORDER BY width_index DESC, start ASC, ttl_class DESC LIMIT {MORE}"
 )
 _DOWN = Statement(
-    "SELECT floor, level, start, class FROM bucket_index "
-    f"WHERE qid = ? AND part = ? AND level = ? AND start > ? AND start < ? LIMIT {MORE}"
+    "SELECT low_watermark, width_index, start, ttl_class FROM bucket_index "
+    f"WHERE qid = ? AND partition = ? AND width_index = ? AND start > ? AND start < ? LIMIT {MORE}"
 )
-_RECORD = Statement("INSERT INTO bucket_index (qid, part, level, start, class) VALUES (?, ?, ?, ?, ?) USING TTL ?")
-FLOOR = Statement("UPDATE bucket_index USING TTL ? SET floor = ? WHERE qid = ? AND part = ?")
+_RECORD = Statement(
+    "INSERT INTO bucket_index (qid, partition, width_index, start, ttl_class) VALUES (?, ?, ?, ?, ?) USING TTL ?"
+)
+SET_LOW_WATERMARK = Statement("UPDATE bucket_index USING TTL ? SET low_watermark = ? WHERE qid = ? AND partition = ?")
 
 
 class Known(NamedTuple):
@@ -68,17 +77,18 @@ class Known(NamedTuple):
 
     Attributes:
         began: Boot time at which it began.
-        recorded: All recorded buckets that overlap ``[low, high)``, but perhaps not those below the floor, and perhaps
+        recorded: All recorded buckets that overlap ``[low, high)``, but perhaps not those below the low watermark, and
+            perhaps
             others.
         low, high: Ticks between which it is complete.
-        floor: Nothing written under a new id lies below; None: none is recorded, or it may not be trusted.
+        low_watermark: Nothing written under a new id lies below; None: none is recorded, or it may not be trusted.
     """
 
     began: float
-    recorded: Recorded
+    recorded: RecordedBuckets
     low: int
     high: int
-    floor: Position | None
+    low_watermark: Position | None
 
 
 class BucketIndex:
@@ -98,27 +108,33 @@ class BucketIndex:
         self._lock = threading.Lock()
         self._known: Recent[tuple[int, int, bool], Known] = Recent(clock.boottime, age, size)
         self._recorded: OrderedDict[tuple[int, int, Bucket], float] = OrderedDict()
-        self._raised: Recent[Key, float] = Recent(clock.boottime, FLOOR_EVERY, size)
+        self._raised: Recent[Key, float] = Recent(clock.boottime, LOW_WATERMARK_EVERY, size)
 
     # Writing
 
-    def is_recorded(self, qid: int, part: int, place: Bucket) -> bool:
+    def is_recorded(self, qid: int, part: int, time_bucket: Bucket) -> bool:
         """Tells without I/O whether this process has recorded a bucket (lately enough, for given ids)."""
-        at = self._recorded.get((qid, part, place))
-        return at is not None and (place.minted or self._clock.boottime() - at < REFRESH_PUT)
+        at = self._recorded.get((qid, part, time_bucket))
+        return at is not None and (time_bucket.minted or self._clock.boottime() - at < REFRESH_PUT)
 
-    def record(self, qid: int, part: int, places: Iterable[Bucket], *, consistency: str) -> None:
+    def record(self, qid: int, part: int, time_buckets: Iterable[Bucket], *, consistency: str) -> None:
         """Records buckets, those that this process has recorded already left out. Idempotent.
 
         Raises:
             StoreUnavailable: Not known to be recorded; nothing may be written to them.
         """
-        missing = [place for place in dict.fromkeys(places) if not self.is_recorded(qid, part, place)]
+        missing = [
+            time_bucket for time_bucket in dict.fromkeys(time_buckets) if not self.is_recorded(qid, part, time_bucket)
+        ]
         if not missing:
             return
         now = self._clock.boottime()
         calls = [
-            (_RECORD, (qid, part, place.level, place.start, place.kind, self._lifetime(place))) for place in missing
+            (
+                _RECORD,
+                (qid, part, time_bucket.width_index, time_bucket.start, time_bucket.kind, self._lifetime(time_bucket)),
+            )
+            for time_bucket in missing
         ]
         if len(calls) == 1:
             self._driver.run(*calls[0], consistency=consistency)
@@ -126,16 +142,16 @@ class BucketIndex:
             for at in range(0, len(calls), 100):
                 self._driver.batch(calls[at : at + 100], consistency=consistency)
         with self._lock:
-            for place in missing:
-                _remember(self._recorded, (qid, part, place), now, self._size)
+            for time_bucket in missing:
+                _remember(self._recorded, (qid, part, time_bucket), now, self._size)
             self._known.pop((qid, part, False))
             self._known.pop((qid, part, True))
 
-    def _lifetime(self, place: Bucket) -> int:
+    def _lifetime(self, time_bucket: Bucket) -> int:
         """Seconds for which a record must be kept: whatever comes to the bucket has expired by then."""
         now = self._clock.now()
-        ahead = max(0, place.end - now) // TICKS_PER_SECOND
-        return min(ahead + CLASSES[place.kind] + MARGIN, bucketing.longest_ttl(now))
+        ahead = max(0, time_bucket.end - now) // TICKS_PER_SECOND
+        return min(ahead + CLASSES[time_bucket.kind] + MARGIN, bucketing.longest_ttl(now))
 
     # Reading
 
@@ -148,7 +164,12 @@ class BucketIndex:
         return known if reaches else None
 
     def look(
-        self, wanted: Sequence[tuple[int, int, int]], *, consistency: str, floors: bool, descending: bool = False
+        self,
+        wanted: Sequence[tuple[int, int, int]],
+        *,
+        consistency: str,
+        low_watermarks: bool,
+        descending: bool = False,
     ) -> list[Known]:
         """Looks partitions up.
 
@@ -156,7 +177,7 @@ class BucketIndex:
             wanted: qid, partition and the tick to begin at: everything above (descending: below) is asked for, as far
                 as one look reaches.
             consistency: The queue's read level.
-            floors: Floors may be trusted.
+            low_watermarks: Low watermarks may be trusted.
             descending: Look downwards.
 
         Raises:
@@ -166,28 +187,35 @@ class BucketIndex:
         first = self._driver.run_all([(FIRST, (qid, part)) for qid, part, _ in wanted], consistency=consistency)
         found = []
         for (qid, part, at), rows in zip(wanted, first, strict=True):
-            known = all_of(began, rows, floors=floors)
+            known = all_of(began, rows, low_watermarks=low_watermarks)
             if known is None:
-                floor = _floor(rows) if floors else None
-                known = self._look_further(began, (qid, part), at, floor, consistency, descending=descending)
+                low_watermark = _low_watermark(rows) if low_watermarks else None
+                known = self._look_further(began, (qid, part), at, low_watermark, consistency, descending=descending)
             with self._lock:
-                weight = 1 + len(known.recorded.places) // PLACES
+                weight = 1 + len(known.recorded.time_buckets) // PLACES
                 self._known.put((qid, part, descending), known, began, weight)
             found.append(known)
         return found
 
     def _look_further(
-        self, began: float, key: Key, at: int, floor: Position | None, consistency: str, *, descending: bool
+        self, began: float, key: Key, at: int, low_watermark: Position | None, consistency: str, *, descending: bool
     ) -> Known:
-        """Looks up a partition with many buckets, level by level, without the minted ones below the floor."""
-        narrow = [level for level in bucketing.LEVELS if level not in {bucketing.HOME, bucketing.PUT}]
-        calls: list[tuple[Statement, Sequence[Any]]] = [(_WIDE, (*key, bucketing.HOME)), (_WIDE, (*key, bucketing.PUT))]
+        """Looks up a partition with many buckets, level by level, without the minted ones below the low watermark."""
+        narrow = [
+            width_index for width_index in bucketing.WIDTHS if width_index not in {bucketing.HOME_WIDTH, bucketing.PUT}
+        ]
+        calls: list[tuple[Statement, Sequence[Any]]] = [
+            (_WIDE, (*key, bucketing.HOME_WIDTH)),
+            (_WIDE, (*key, bucketing.PUT)),
+        ]
         low = 0 if descending else max(0, at - _BEFORE)
         high = at + _BEFORE if descending else ids.TICKS_MAX + 1
-        for level in narrow:
-            lowest = max(low, floor[0]) if floor and level < bucketing.PUT else low
-            bottom = lowest - bucketing.width(len(CLASSES) - 1, level)
-            calls.append((_DOWN, (*key, level, bottom, high)) if descending else (_UP, (*key, level, bottom)))
+        for width_index in narrow:
+            lowest = max(low, low_watermark[0]) if low_watermark and width_index < bucketing.PUT else low
+            bottom = lowest - bucketing.width(len(CLASSES) - 1, width_index)
+            calls.append(
+                (_DOWN, (*key, width_index, bottom, high)) if descending else (_UP, (*key, width_index, bottom))
+            )
         answers = self._driver.run_all(calls, consistency=consistency)
         for rows in answers[2:]:
             if len(rows) >= MORE:  # There are more; beyond the last of these this look says nothing.
@@ -197,37 +225,41 @@ class BucketIndex:
                 else:
                     high = min(high, last)
         rows = [row for answer in answers for row in answer]
-        return Known(began, Recorded(_places(rows)), low, high, floor)
+        return Known(began, RecordedBuckets(_places(rows)), low, high, low_watermark)
 
-    # The floor
+    # The low watermark
 
-    def raise_floor(self, key: Key, known: Known, floor: Position, *, lifetime: int, consistency: str) -> None:
-        """Raises a partition's floor if it is worth it; does not wait and does not fail.
+    def raise_low_watermark(
+        self, key: Key, known: Known, low_watermark: Position, *, lifetime: int, consistency: str
+    ) -> None:
+        """Raises a partition's low watermark if it is worth it; does not wait and does not fail.
 
         Args:
             key: qid and partition.
             known: The look by which the partition was read.
-            floor: Nothing written under a new id lies below.
-            lifetime: Seconds for which the floor can matter to anybody.
+            low_watermark: Nothing written under a new id lies below.
+            lifetime: Seconds for which the low watermark can matter to anybody.
             consistency: The queue's write level.
         """
-        if floor[0] - (known.floor[0] if known.floor else 0) < FLOOR_STEP:
+        if low_watermark[0] - (known.low_watermark[0] if known.low_watermark else 0) < LOW_WATERMARK_STEP:
             return
         now = self._clock.boottime()
         with self._lock:
             raised = self._raised.get(key)
-            if raised is not None and now - raised < FLOOR_EVERY:
+            if raised is not None and now - raised < LOW_WATERMARK_EVERY:
                 return
             self._raised.put(key, now, now)
-        value = UUID(hex=ids.to_hex(floor))
-        self._driver.begin(FLOOR, (lifetime, value, *key), consistency=consistency, done=_noted)
+        value = UUID(hex=ids.to_hex(low_watermark))
+        self._driver.begin(SET_LOW_WATERMARK, (lifetime, value, *key), consistency=consistency, done=_noted)
 
 
-def all_of(began: float, rows: Rows, *, floors: bool) -> Known | None:
-    """Returns what a first look gave, None if it was not enough; with the floor only if it may be trusted."""
+def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> Known | None:
+    """Returns what a first look gave, None if it was not enough; with the low watermark only if it may be trusted."""
     if len(rows) >= FIRST_LOOK:
         return None
-    return Known(began, Recorded(_places(rows)), 0, ids.TICKS_MAX + 1, _floor(rows) if floors else None)
+    return Known(
+        began, RecordedBuckets(_places(rows)), 0, ids.TICKS_MAX + 1, _low_watermark(rows) if low_watermarks else None
+    )
 
 
 def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:
@@ -237,13 +269,13 @@ def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:
 
 def _places(rows: Rows) -> tuple[Bucket, ...]:
     return tuple(
-        Bucket(kind, (start // bucketing.width(kind, level)) << 3 | level)
-        for _, level, start, kind in rows
-        if level is not None  # A partition with a floor and no bucket gives one row without them.
+        Bucket(kind, (start // bucketing.width(kind, width_index)) << 3 | width_index)
+        for _, width_index, start, kind in rows
+        if width_index is not None  # A partition with a low watermark and no bucket gives one row without them.
     )
 
 
-def _floor(rows: Rows) -> Position | None:
+def _low_watermark(rows: Rows) -> Position | None:
     return ids.parse_position(rows[0][0].hex) if rows and rows[0][0] is not None else None
 
 

@@ -52,7 +52,7 @@ class CassandraBulk(CassandraMessages):
                 self._rows.current(queue)
                 yield columns.batch.slice(start, part.limit)
 
-    def reach(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+    def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
         """See the contract."""
         count, at = 0, part.lower
         for columns, end in self._columns(queue, part, bodies=False):
@@ -77,14 +77,14 @@ class CassandraBulk(CassandraMessages):
             row = queue_cache.row_of(*name, found[0], began) if found else None
         if row is None or row.queue.version != queue.version:
             return []
-        level, now, floors = self._levels.of(queue), self._clock.now(), self._levels.concludes(queue)
+        level, now, low_watermarks = self._levels.of(queue), self._clock.now(), self._levels.concludes(queue)
         measures = []
         for first in range(1, row.queue.partitions + 1, LOOKS):
             numbers = range(first, min(first + LOOKS, row.queue.partitions + 1))
             began = self._clock.boottime()
             looks = yield [self._asking(bucket_index.FIRST, (row.queue.qid, number), level.reads) for number in numbers]
             for number, found in zip(numbers, looks, strict=True):
-                known = bucket_index.all_of(began, found, floors=floors)
+                known = bucket_index.all_of(began, found, low_watermarks=low_watermarks)
                 measure = yield from self._measuring_partition(row, known, number, now)
                 if measure is not None:
                     measures.append(measure)
@@ -144,7 +144,7 @@ class CassandraBulk(CassandraMessages):
             return
         key = (row.queue.qid, part.partition)
         note = self._noting(queue, now)
-        reading = arrow_scan.Reading(self._driver, key, level.reads, bodies, part.limit, part.max_bytes, note)
+        reading = arrow_scan.ScanContext(self._driver, key, level.reads, bodies, part.limit, part.max_bytes, note)
         pace = arrow_scan.Pace(reading)
         at = part.lower
         while at < upper:
@@ -237,8 +237,9 @@ def window(lowest: int, level: InForce, delay: float, *, difference: float, age:
       never longer than D - S) before it chose its horizon. Ids that lie ahead of the clock are recorded before their
       time comes, so no look of any age matters; ids of the past second or so are what this is about.
 
-    They lie at the levels of given ids, which readers ask whatever floors and vacancies say. So rows that reached
-    Cassandra too late, of an attempt that is made again and then finds them there, are not hidden from later readers.
+    They lie at the levels of given ids, which readers ask whatever low watermarks and vacancies say. So rows that
+    reached Cassandra too late, of an attempt that is made again and then finds them there, are not hidden from later
+    readers.
 
     W is kept free for the write itself: what begins in time normally ends in time. Where a queue keeps so short a delay
     that lowest + D - S would lie below lowest, lowest counts: its readers' clocks must agree with ours then, as for

@@ -16,7 +16,7 @@ from queuey.messages import Slice
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.driver import Driver, Statement, TooManyDead
 from queuey.storage.cassandra.read import reading
-from queuey.storage.cassandra.read.reading import Extent, Source
+from queuey.storage.cassandra.read.reading import BucketSource, Extent
 
 LISTED = 2000
 """Up to so many messages are listed; their number is exact."""
@@ -79,8 +79,8 @@ def _between(size: int, up: Extent, down: Extent) -> int:
         up: What the look from the lower end reaches.
         down: The same from the upper end.
     """
-    starts = [source.place.start for source in up.sources if not source.place.wide]
-    ends = [source.place.end for source in down.sources if not source.place.wide]
+    starts = [source.time_bucket.start for source in up.sources if not source.time_bucket.wide]
+    ends = [source.time_bucket.end for source in down.sources if not source.time_bucket.wide]
     gap = down.lower[0] - up.upper[0]
     if gap <= 0 or not starts or not ends:
         return 0
@@ -91,27 +91,29 @@ def _between(size: int, up: Extent, down: Extent) -> int:
 def _count(
     driver: Driver,
     key: tuple[int, int],
-    sources: Sequence[Source],
+    sources: Sequence[BucketSource],
     bounds: tuple[Position, Position],
     consistency: str,
 ) -> tuple[int, int]:
     """Returns how many messages the narrow buckets hold, and how many the wide ones."""
-    narrow = sorted((source for source in sources if not source.place.wide), key=lambda source: source.place.start)
+    narrow = sorted(
+        (source for source in sources if not source.time_bucket.wide), key=lambda source: source.time_bucket.start
+    )
     left_out = max(0, len(narrow) - 2 * COUNTED)
     chosen = narrow if not left_out else [*narrow[:COUNTED], *narrow[-COUNTED:]]
-    wide = [source for source in sources if source.place.wide]
+    wide = [source for source in sources if source.time_bucket.wide]
     calls: list[tuple[Statement, Sequence[Any]]] = []
     counted = []
-    for place, lowest in [*chosen, *wide]:
-        low, high = max(bounds[0], lowest), min(bounds[1], (place.end, LOW_MIN))
+    for time_bucket, lowest in [*chosen, *wide]:
+        low, high = max(bounds[0], lowest), min(bounds[1], (time_bucket.end, LOW_MIN))
         if low < high:
             ends = message_codec.uuid_of(low), message_codec.uuid_of(ids.preceding(high))
-            calls.append((message_codec.COUNT[place.kind], (*key, place.bucket, *ends)))
-            counted.append(place)
+            calls.append((message_codec.COUNT[time_bucket.kind], (*key, time_bucket.bucket, *ends)))
+            counted.append(time_bucket)
     try:
         answers = [int(answer[0][0]) for answer in driver.run_all(calls, consistency=consistency)]
     except TooManyDead:  # An estimate is not worth more than what was listed.
         return 0, 0
-    of_narrow = [number for place, number in zip(counted, answers, strict=True) if not place.wide]
+    of_narrow = [number for time_bucket, number in zip(counted, answers, strict=True) if not time_bucket.wide]
     more = left_out * sum(of_narrow) // len(of_narrow) if of_narrow else 0
     return sum(of_narrow) + more, sum(answers) - sum(of_narrow)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 
 from queuey.ids import Position
 from queuey.storage.cassandra.bucketing import Bucket
-from queuey.storage.cassandra.read.reading import Probe, Source
+from queuey.storage.cassandra.read.reading import BucketSource, Probe
 
 Key = tuple[int, int]
 """qid and partition."""
@@ -40,9 +40,9 @@ class EmptyRanges:
             below: The horizon of the queue's level: above it something may still come.
         """
         low, high = probe.lower, min(probe.upper, below)
-        if not probe.place.minted or low >= high:
+        if not probe.time_bucket.minted or low >= high:
             return
-        name = (*key, probe.place)
+        name = (*key, probe.time_bucket)
         with self._lock:
             known = self._ranges.pop(name, None)
             if known is not None and known[0] <= high and low <= known[1]:
@@ -51,10 +51,10 @@ class EmptyRanges:
             while len(self._ranges) > self._size:
                 self._ranges.popitem(last=False)
 
-    def shorten(self, key: Key, source: Source, lower: Position) -> Source:
+    def shorten(self, key: Key, source: BucketSource, lower: Position) -> BucketSource:
         """Returns a source without what is known to be empty from ``lower`` on."""
-        known = self._ranges.get((*key, source.place))
+        known = self._ranges.get((*key, source.time_bucket))
         start = max(lower, source.lowest)
         if known is not None and known[0] <= start < known[1]:
-            return Source(source.place, known[1])
+            return BucketSource(source.time_bucket, known[1])
         return source

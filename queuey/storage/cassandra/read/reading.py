@@ -42,17 +42,17 @@ _END: Position = (ids.TICKS_MAX + 1, LOW_MIN)
 class Probe(NamedTuple):
     """One query: ids of a bucket in ``[lower, upper)``, ``limit`` of them from one end."""
 
-    place: Bucket
+    time_bucket: Bucket
     lower: Position
     upper: Position
     limit: int
     descending: bool
 
 
-class Source(NamedTuple):
+class BucketSource(NamedTuple):
     """A bucket, and the position below which nothing in it is alive."""
 
-    place: Bucket
+    time_bucket: Bucket
     lowest: Position
 
 
@@ -65,7 +65,7 @@ class Extent(NamedTuple):
         complete: False: beyond the far bound there may be buckets that are not named here.
     """
 
-    sources: Sequence[Source]
+    sources: Sequence[BucketSource]
     lower: Position
     upper: Position
     complete: bool
@@ -99,12 +99,12 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
         first: Rows that may be asked for before any has come (see :func:`room_for`).
         most: Rows that may be asked for in any round.
     """
-    sources = sorted(extent.sources, key=lambda source: source.place.start)
-    places = [source.place for source in sources]
+    sources = sorted(extent.sources, key=lambda source: source.time_bucket.start)
+    time_buckets = [source.time_bucket for source in sources]
     filling, narrow, at = _Filling(wanted, first, most), 1, extent.lower
     span = _Span()
     while at < extent.upper:
-        stop = _before_what_is_ahead(sources, at, min(extent.upper, _window_end(places, at[0], narrow)))
+        stop = _before_what_is_ahead(sources, at, min(extent.upper, _window_end(time_buckets, at[0], narrow)))
         probes = filling.probes(sources, at, stop)
         if probes and span.ticks:
             stop = min(stop, (min(probe.lower for probe in probes)[0] + span.ticks, LOW_MIN))
@@ -130,12 +130,12 @@ def ascend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float
 
 def descend(wanted: Slice, extent: Extent, now: int, *, first: float, most: float) -> Rounds:
     """Reads downwards, as :func:`ascend`."""
-    sources = sorted(extent.sources, key=lambda source: source.place.end, reverse=True)
-    places = [source.place for source in sources]
+    sources = sorted(extent.sources, key=lambda source: source.time_bucket.end, reverse=True)
+    time_buckets = [source.time_bucket for source in sources]
     filling, narrow, at = _Filling(wanted, first, most), 1, extent.upper
     span = _Span()
     while at > extent.lower:
-        stop = max(extent.lower, _window_start(places, at, narrow))
+        stop = max(extent.lower, _window_start(time_buckets, at, narrow))
         probes = filling.probes(sources, stop, at)
         if probes and span.ticks:
             stop = max(stop, (max(probe.upper for probe in probes)[0] - span.ticks, LOW_MIN))
@@ -177,17 +177,17 @@ class _Filling:
         self._size = 0
         self.messages: list[Message] = []
 
-    def probes(self, sources: Sequence[Source], start: Position, stop: Position) -> list[Probe]:
+    def probes(self, sources: Sequence[BucketSource], start: Position, stop: Position) -> list[Probe]:
         """Returns what to ask each source for between two positions."""
         spans = [
-            (place, low, high)
-            for place, lowest in sources
-            if (low := max(start, lowest)) < (high := min(stop, (place.end, LOW_MIN)))
+            (time_bucket, low, high)
+            for time_bucket, lowest in sources
+            if (low := max(start, lowest)) < (high := min(stop, (time_bucket.end, LOW_MIN)))
         ]
         limit = self._limit(len(spans))
-        return [Probe(place, low, high, limit, self._wanted.descending) for place, low, high in spans]
+        return [Probe(time_bucket, low, high, limit, self._wanted.descending) for time_bucket, low, high in spans]
 
-    def _limit(self, places: int) -> int:
+    def _limit(self, time_buckets: int) -> int:
         """Returns how many rows to ask each bucket for: what is lacking, but no more than the page's bytes allow.
 
         How long rows are is not known before they are here, and the next may be longer than those that are.
@@ -197,7 +197,7 @@ class _Filling:
         if count:
             room = self._most
             limit = min(limit, 1 + (wanted.max_bytes - self._size) // max(1, self._size // count))
-        return max(1, int(min(limit, room // max(1, places))))
+        return max(1, int(min(limit, room // max(1, time_buckets))))
 
     def take(self, merged: list[Message]) -> bool:
         """Adds messages until the page is full; returns whether it is."""
@@ -244,34 +244,42 @@ class _Span:
             self.ticks *= 2
 
 
-def _window_end(places: Sequence[Bucket], at: int, narrow: int) -> Position:
+def _window_end(time_buckets: Sequence[Bucket], at: int, narrow: int) -> Position:
     """Returns where a window ends that begins at a tick and holds so many narrow buckets (more if they overlap)."""
     ends = []
     for wide, most in ((False, narrow), (True, MOST_WIDE)):
-        ahead = [place for place in places if place.wide == wide and place.end > at]
-        ends += [place.start for place in ahead[most:] if place.start > at][:1]
+        ahead = [time_bucket for time_bucket in time_buckets if time_bucket.wide == wide and time_bucket.end > at]
+        ends += [time_bucket.start for time_bucket in ahead[most:] if time_bucket.start > at][:1]
     return (min(ends), LOW_MIN) if ends else _END
 
 
-def _before_what_is_ahead(sources: Sequence[Source], at: Position, stop: Position) -> Position:
+def _before_what_is_ahead(sources: Sequence[BucketSource], at: Position, stop: Position) -> Position:
     """Lets a window end where a wide bucket, of which more is known, begins to be of interest, if others are before.
 
     A page mostly fills before that, and then the wide one is not asked at all.
     """
     ahead = min(
-        (lowest for place, lowest in sources if place.wide and at < lowest < stop and lowest[0] > place.start),
+        (
+            lowest
+            for time_bucket, lowest in sources
+            if time_bucket.wide and at < lowest < stop and lowest[0] > time_bucket.start
+        ),
         default=stop,
     )
-    before = any(lowest < ahead and (place.end, LOW_MIN) > at for place, lowest in sources)
+    before = any(lowest < ahead and (time_bucket.end, LOW_MIN) > at for time_bucket, lowest in sources)
     return ahead if before else stop
 
 
-def _window_start(places: Sequence[Bucket], at: Position, narrow: int) -> Position:
+def _window_start(time_buckets: Sequence[Bucket], at: Position, narrow: int) -> Position:
     """The mirror image: where a window begins that ends below a position."""
     starts = []
     for wide, most in ((False, narrow), (True, MOST_WIDE)):
-        below = [place for place in places if place.wide == wide and (place.start, LOW_MIN) < at]
-        starts += [place.end for place in below[most:] if (place.end, LOW_MIN) < at][:1]
+        below = [
+            time_bucket
+            for time_bucket in time_buckets
+            if time_bucket.wide == wide and (time_bucket.start, LOW_MIN) < at
+        ]
+        starts += [time_bucket.end for time_bucket in below[most:] if (time_bucket.end, LOW_MIN) < at][:1]
     return (max(starts), LOW_MIN) if starts else ids.FIRST
 
 
@@ -288,9 +296,9 @@ def _merge(probes: Sequence[Probe], answers: Sequence[Rows], partition: int, now
             found.reverse()
         return found
     by_position: dict[Position, Message] = {}
-    for probe, answer in sorted(filled, key=lambda pair: not pair[0].place.minted):
+    for probe, answer in sorted(filled, key=lambda pair: not pair[0].time_bucket.minted):
         for one in message_codec.messages(answer, partition, now):
-            if probe.place.minted and one.position in by_position:
+            if probe.time_bucket.minted and one.position in by_position:
                 continue
             by_position[one.position] = one
     return [by_position[position] for position in sorted(by_position)]
@@ -497,15 +505,15 @@ def _advance(
 
 def query(key: tuple[int, int], probe: Probe) -> tuple[Encoded, Decode]:
     """Returns the query for a probe, and what makes rows (id, body, expires, meta) of its answer."""
-    where = (*key, probe.place.bucket)
+    where = (*key, probe.time_bucket.bucket)
     values = message_codec.encoded_range(
         message_codec.key_of(*where), probe.lower, ids.preceding(probe.upper), probe.limit
     )
-    statement = (message_codec.DOWN if probe.descending else message_codec.UP)[probe.place.kind]
+    statement = (message_codec.DOWN if probe.descending else message_codec.UP)[probe.time_bucket.kind]
     return Encoded(statement, message_codec.RANGED, values, message_codec.routing_of(*where)), message_codec.decode
 
 
 def _query_ids(key: tuple[int, int], probe: Probe) -> tuple[Statement, Sequence[Any]]:
     bounds = message_codec.uuid_of(probe.lower), message_codec.uuid_of(ids.preceding(probe.upper))
-    statement = (message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP)[probe.place.kind]
-    return statement, (*key, probe.place.bucket, *bounds, probe.limit)
+    statement = (message_codec.IDS_DOWN if probe.descending else message_codec.IDS_UP)[probe.time_bucket.kind]
+    return statement, (*key, probe.time_bucket.bucket, *bounds, probe.limit)

@@ -103,7 +103,7 @@ def _send(number: int, asks: Sequence[Ask], ended: _Ended) -> None:
 class Rest(NamedTuple):
     """What was not read yet of a bucket."""
 
-    place: Bucket
+    time_bucket: Bucket
     lower: Position
     upper: Position
 
@@ -139,9 +139,9 @@ class Meter:
         """
         # What was put counts more than what was minted, where both are there: it comes first.
         left = [
-            Rest(place, low, high)
-            for place, lowest in sorted(extent.sources, key=lambda source: source.place.minted)
-            if (low := max(extent.lower, lowest)) < (high := min(extent.upper, (place.end, LOW_MIN)))
+            Rest(time_bucket, low, high)
+            for time_bucket, lowest in sorted(extent.sources, key=lambda source: source.time_bucket.minted)
+            if (low := max(extent.lower, lowest)) < (high := min(extent.upper, (time_bucket.end, LOW_MIN)))
         ]
         limits = [FIRST_ROWS] * len(left)
         for _ in range(2):
@@ -161,7 +161,7 @@ class Meter:
         for part, counted, answer in zip(left, answers, answers[len(left) :], strict=False):
             alive = self._alive(answer)
             last |= alive
-            sample = [*self._samples[part.place], *alive.values()]
+            sample = [*self._samples[part.time_bucket], *alive.values()]
             count += counted[0][0]
             size += counted[0][0] * sum(sample) // max(1, len(sample))
         return self._result(count, size, last, exact=False)
@@ -172,19 +172,19 @@ class Meter:
         return Measure(self._key[1], count, size, exact, min(seen), max(seen))
 
     def _read(self, part: Rest, limit: int, *, descending: bool = False) -> Ask:
-        call = reading.query(self._key, Probe(part.place, part.lower, part.upper, limit, descending))
+        call = reading.query(self._key, Probe(part.time_bucket, part.lower, part.upper, limit, descending))
         return lambda done: self._driver.begin_encoded(*call, consistency=self._consistency, done=done)
 
     def _count(self, part: Rest) -> Ask:
-        values = (*self._key, part.place.bucket, *part.bounds)
-        statement = message_codec.COUNT[part.place.kind]
+        values = (*self._key, part.time_bucket.bucket, *part.bounds)
+        statement = message_codec.COUNT[part.time_bucket.kind]
         return lambda done: self._driver.begin(statement, values, consistency=self._consistency, done=done)
 
     def _taken(self, part: Rest, limit: int, answer: Rows) -> Rest | None:
         """Notes down what was read; returns what may be left of the bucket."""
         alive = self._alive(answer)
         self._sizes = alive | self._sizes
-        self._samples.setdefault(part.place, []).extend(alive.values())
+        self._samples.setdefault(part.time_bucket, []).extend(alive.values())
         if len(answer) < limit:
             return None
         rest = part._replace(lower=ids.following(message_codec.position_of(answer[-1][0])))
@@ -200,6 +200,6 @@ class Meter:
 
     def _more(self, part: Rest) -> int:
         """Returns how many rows to read next."""
-        sample = self._samples[part.place]
+        sample = self._samples[part.time_bucket]
         average = max(1, sum(sample) // max(1, len(sample)))
         return max(1, min(MORE_ROWS, MORE_BYTES // average))

@@ -72,21 +72,21 @@ class Loader:
         """Returns where messages go, by partition and bucket, without those that have expired by ``now`` (ticks)."""
         alive = [message for message in messages if message.expires > now]
         found: Placed = {}
-        level = _level_for(alive)
+        level = _width_for(alive)
         for message in alive:
             lifetime = (message.expires - min(now, message.ticks)) / TICKS_PER_SECOND
-            kind = max(self._row.home, bucketing.class_of(lifetime))
-            place = bucketing.bucket_of(message.ticks, kind, level)
-            found.setdefault((message.partition, place), []).append(message)
+            kind = max(self._row.home_class, bucketing.class_of(lifetime))
+            time_bucket = bucketing.bucket_of(message.ticks, kind, level)
+            found.setdefault((message.partition, time_bucket), []).append(message)
         return found
 
     def record(self, placed: Placed) -> None:
         """Tells readers of the buckets."""
         by_partition: dict[int, list[Bucket]] = {}
-        for partition, place in placed:
-            by_partition.setdefault(partition, []).append(place)
-        for partition, places in by_partition.items():
-            self._bucket_index.record(self._row.queue.qid, partition, places, consistency=self._level.writes)
+        for partition, time_bucket in placed:
+            by_partition.setdefault(partition, []).append(time_bucket)
+        for partition, time_buckets in by_partition.items():
+            self._bucket_index.record(self._row.queue.qid, partition, time_buckets, consistency=self._level.writes)
 
     def send(self, placed: Placed, now: int, stamp: Callable[[int], int]) -> int:
         """Writes messages to their buckets, which are recorded; returns how many.
@@ -107,8 +107,8 @@ class Loader:
                 errors.append(error)
             room.release(weight)
 
-        for (partition, place), messages in placed.items():
-            where = (self._row.queue.qid, partition, place.bucket)
+        for (partition, time_bucket), messages in placed.items():
+            where = (self._row.queue.qid, partition, time_bucket.bucket)
             key = message_codec.key_of(*where)
             for batch in _batches(messages):
                 weight = _weight(batch)
@@ -118,7 +118,7 @@ class Loader:
                     room.release(weight)
                     break
                 self._driver.begin_rows(
-                    message_codec.INSERT[place.kind],
+                    message_codec.INSERT[time_bucket.kind],
                     [_encoded(key, message, now, stamp(message.ticks)) for message in batch],
                     message_codec.INSERTED,
                     routing_key=message_codec.routing_of(*where),
@@ -141,7 +141,7 @@ def _encoded(key: bytes, message: Message, now: int, stamp: int) -> bytes:
     return message_codec.encoded_insert(key, message.position, body, message.expires, kept, stamp, ttl)
 
 
-def _level_for(messages: Sequence[Message]) -> int:
+def _width_for(messages: Sequence[Message]) -> int:
     """Returns narrow enough a level for messages that lie as densely, and are as long, as these."""
     if not messages:
         return bucketing.LOAD

@@ -207,8 +207,8 @@ class UndoWriter:
         self._flying += undo_write.flying
         for chunk in undo_write.chunks:
             now = self._clock.now()
-            place = (chunk.qid, chunk.partition, chunk.bucket)
-            key = message_codec.key_of(*place)
+            time_bucket = (chunk.qid, chunk.partition, chunk.bucket)
+            key = message_codec.key_of(*time_bucket)
             deletes = [message_codec.encoded_delete(key, one, undo_timestamp(now, one[0])) for one in chunk.positions]
             done = self._taker(undo_write, chunk)
             try:
@@ -216,7 +216,7 @@ class UndoWriter:
                     message_codec.DELETE[chunk.kind],
                     deletes,
                     message_codec.DELETED,
-                    routing_key=message_codec.routing_of(*place),
+                    routing_key=message_codec.routing_of(*time_bucket),
                     consistency=undo_write.consistency,
                     timeout=TIMEOUT,
                     done=done,

@@ -67,12 +67,12 @@ class Item:
         self.delay = message.delay
         self.index = index
 
-    def kind(self, home: int) -> int:
+    def kind(self, home_class: int) -> int:
         """The class it is kept in: the queue's own unless it lives longer."""
-        return max(home, bucketing.class_of(self.ttl + self.delay))
+        return max(home_class, bucketing.class_of(self.ttl + self.delay))
 
 
-class Operation:
+class AppendOperation:
     """What one call appends; see the module's states. Its positions are in the order of the call's messages."""
 
     __slots__ = (
@@ -148,7 +148,7 @@ class OperationPart:
 
     __slots__ = ("alike", "items", "operation", "size")
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: AppendOperation) -> None:
         self.operation = operation
         self.items: list[Item] = []
         self.size = 0
@@ -166,7 +166,7 @@ class OperationPart:
 class PartitionBuffer:
     """What waits for one queue partition. ``flying`` counts its requests on the way and flushes under work."""
 
-    __slots__ = ("flying", "heat", "partition", "parts", "qid", "rows", "scheduled", "size")
+    __slots__ = ("bucket_widths", "flying", "partition", "parts", "qid", "rows", "scheduled", "size")
 
     def __init__(self, qid: int, partition: int) -> None:
         self.qid = qid
@@ -176,7 +176,7 @@ class PartitionBuffer:
         self.size = 0
         self.flying = 0
         self.scheduled = False
-        self.heat: BucketWidths | None = None
+        self.bucket_widths: BucketWidths | None = None
 
     @property
     def due(self) -> bool:
@@ -238,12 +238,12 @@ class PartitionBuffers(dict[tuple[int, int], PartitionBuffer]):
             del self[key]
 
 
-class Run(NamedTuple):
+class BatchRun(NamedTuple):
     """Messages of a part that go to one bucket under ids that follow each other tick by tick; one TTL, one delay."""
 
     part: OperationPart
     items: Sequence[Item]
-    place: Bucket
+    time_bucket: Bucket
     ticks: int
     low: int
 
@@ -269,16 +269,16 @@ class Run(NamedTuple):
 class InFlightBatch:
     """A request on its way: rows of one Cassandra partition, and whose they are."""
 
-    __slots__ = ("_taken", "buffer", "minted", "operations", "place", "rows", "size")
+    __slots__ = ("_taken", "buffer", "minted", "operations", "rows", "size", "time_bucket")
 
-    def __init__(self, buffer: PartitionBuffer, place: Bucket, minted: float) -> None:
+    def __init__(self, buffer: PartitionBuffer, time_bucket: Bucket, minted: float) -> None:
         self.buffer = buffer
-        self.place = place
+        self.time_bucket = time_bucket
         self.minted = minted
         self.rows: list[bytes] = []
         self.size = 0
-        self.operations: list[Operation] = []
-        self._taken: list[tuple[Operation, Written]] = []
+        self.operations: list[AppendOperation] = []
+        self._taken: list[tuple[AppendOperation, Written]] = []
 
     def depart(self) -> None:
         """Lets its operations know that it is on its way."""
@@ -289,7 +289,7 @@ class InFlightBatch:
                 operation.left += 1
                 operation.minted = min(operation.minted, self.minted)
 
-    def take(self, run: Run, given: Sequence[bytes], at: int) -> int:
+    def take(self, run: BatchRun, given: Sequence[bytes], at: int) -> int:
         """Takes as many rows of a run as there is room for, from the ``at``-th on; returns how many."""
         taken = given[at : at + MOST_ROWS - len(self.rows)]
         size = sum(map(len, taken))
@@ -301,8 +301,8 @@ class InFlightBatch:
         self.rows += taken
         self.size += size
         buffer, ticks = self.buffer, run.ticks + at
-        place = (self.place.kind, buffer.qid, buffer.partition, self.place.bucket)
-        self._taken.append((operation, Written(*place, ticks, run.low, len(taken))))
+        time_bucket = (self.time_bucket.kind, buffer.qid, buffer.partition, self.time_bucket.bucket)
+        self._taken.append((operation, Written(*time_bucket, ticks, run.low, len(taken))))
         if not self.operations or self.operations[-1] is not operation:
             self.operations.append(operation)
         return len(taken)
@@ -317,7 +317,7 @@ class InFlightBatch:
         return given, size
 
 
-def batches_of(buffer: PartitionBuffer, runs: Iterable[Run], now: int, minted: float) -> list[InFlightBatch]:
+def batches_of(buffer: PartitionBuffer, runs: Iterable[BatchRun], now: int, minted: float) -> list[InFlightBatch]:
     """Serializes what is to be sent and divides it into requests.
 
     Args:
@@ -329,20 +329,20 @@ def batches_of(buffer: PartitionBuffer, runs: Iterable[Run], now: int, minted: f
     open_flights: dict[Bucket, InFlightBatch] = {}
     in_flights: list[InFlightBatch] = []
     for run in runs:
-        given = run.encoded(message_codec.key_of(buffer.qid, buffer.partition, run.place.bucket), now)
+        given = run.encoded(message_codec.key_of(buffer.qid, buffer.partition, run.time_bucket.bucket), now)
         at = 0
         while at < len(given):
-            in_flight = open_flights.get(run.place)
+            in_flight = open_flights.get(run.time_bucket)
             taken = 0 if in_flight is None else in_flight.take(run, given, at)
             if not taken:
-                in_flight = open_flights[run.place] = InFlightBatch(buffer, run.place, minted)
+                in_flight = open_flights[run.time_bucket] = InFlightBatch(buffer, run.time_bucket, minted)
                 in_flights.append(in_flight)
                 taken = in_flight.take(run, given, at)
             at += taken
     return in_flights
 
 
-def slices_of(operation: Operation, items: Sequence[NewMessage]) -> dict[int, OperationPart]:
+def slices_of(operation: AppendOperation, items: Sequence[NewMessage]) -> dict[int, OperationPart]:
     """Returns the parts of an operation by partition, the messages of each in the order given."""
     parts: dict[int, OperationPart] = {}
     for index, message in enumerate(items):

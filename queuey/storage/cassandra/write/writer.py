@@ -32,20 +32,20 @@ from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, InDoubt
 from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.clock_check import Watch
+from queuey.storage.cassandra.ids.clock_check import ClockWatch
 from queuey.storage.cassandra.ids.id_generator import Delayed, IdGenerator
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.write.bucket_width import BucketWidths
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import (
+    AppendOperation,
+    BatchRun,
     Done,
     InFlightBatch,
-    Operation,
     OperationPart,
     PartitionBuffer,
     PartitionBuffers,
-    Run,
     batches_of,
     slices_of,
 )
@@ -64,7 +64,7 @@ class _NotYet(Exception):
         self.work = work
 
 
-class Writer:
+class MessageWriter:
     """The writing side of one store in one process.
 
     Args:
@@ -89,7 +89,7 @@ class Writer:
         generator: IdGenerator,
         queue_rows: QueueCache,
         bucket_index: BucketIndex,
-        watch: Watch,
+        watch: ClockWatch,
         levels: ConsistencyLevels,
         pool: Executor,
         deadline: Deadline,
@@ -110,7 +110,7 @@ class Writer:
         self._ready: SimpleQueue[PartitionBuffer | None] = SimpleQueue()
         self._closed = False
         self._idle = threading.Event()
-        self._operations: set[Operation] = set()
+        self._operations: set[AppendOperation] = set()
         """Those that were not answered yet."""
         self.pending = 0
         """Messages that were accepted and not answered yet."""
@@ -123,7 +123,7 @@ class Writer:
 
     # In the caller's thread
 
-    def begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, after: Position | None) -> Operation:
+    def begin(self, queue: Queue, items: Sequence[NewMessage], done: Done, after: Position | None) -> AppendOperation:
         """Starts an operation; see the storage contract's ``begin_append``. Never blocks.
 
         Raises:
@@ -134,7 +134,7 @@ class Writer:
         self._check(len(items))
         if after is not None:
             self._generator.admit(after)
-        operation = Operation(queue, self._levels.of(queue), len(items), after, done)
+        operation = AppendOperation(queue, self._levels.of(queue), len(items), after, done)
         parts = slices_of(operation, items)
         operation.left = len(parts)
         with self._lock:
@@ -174,14 +174,14 @@ class Writer:
             return False
         return True
 
-    def _enter(self, operation: Operation, parts: dict[int, OperationPart], ttls: Iterable[int]) -> None:
+    def _enter(self, operation: AppendOperation, parts: dict[int, OperationPart], ttls: Iterable[int]) -> None:
         """Makes sure of the clock and the queue's row before anything is queued, in a thread that may wait."""
         try:
             self._watch.require()
             row = self._rows.current(operation.queue)
             if longest := beyond_reach(row, ttls):
                 with self._deadline.preparing():
-                    self._rows.raise_reach(row, longest)
+                    self._rows.raise_longest_ttl(row, longest)
         except Exception as error:  # noqa: BLE001 - its caller gets it
             self._end(operation, error)
         else:
@@ -245,13 +245,13 @@ class Writer:
         ready = self._wanted(parts, row)
         if not ready:
             return
-        heat = buffer.heat
-        if heat is None:
-            heat = buffer.heat = BucketWidths(row.home)
-        level = heat.level_at(self._generator.next_time())
+        bucket_widths = buffer.bucket_widths
+        if bucket_widths is None:
+            bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
+        level = bucket_widths.width_at(self._generator.next_time())
         now, minted = self._clock.both()
-        runs = [run for part in ready for run in self._mint(part, row, level, now)]
-        self._check_places(buffer, row, {run.place for run in runs})
+        runs = [run for part in ready for run in self._generate(part, row, level, now)]
+        self._check_places(buffer, row, {run.time_bucket for run in runs})
         if self._clock.boottime() - row.read_at > self._options.row_age:
             raise _NotYet(lambda: self._rows.young(row.queue.application, row.queue.name))
         late = [part for part in ready if not part.operation.begin()]
@@ -262,7 +262,7 @@ class Writer:
             for number, item in enumerate(run.items):
                 run.part.operation.positions[item.index] = run.ticks + number, run.low
         in_flights = batches_of(buffer, runs, now, minted)
-        heat.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
+        bucket_widths.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
         for in_flight in in_flights:
             in_flight.depart()
         for in_flight in in_flights:
@@ -291,37 +291,37 @@ class Writer:
         parts[:] = ready  # Should something have to be done first, these are the ones that wait on.
         return ready
 
-    def _mint(self, part: OperationPart, row: Row, level: int, now: int) -> list[Run]:
+    def _generate(self, part: OperationPart, row: Row, level: int, now: int) -> list[BatchRun]:
         """Makes the ids of a part and finds their buckets."""
         items, low = part.items, self._generator.low
         if part.alike:
-            ticks = self._generator.mint(len(items), part.operation.after)
-            place = bucketing.bucket_of(ticks, items[0].kind(row.home), level)
-            if ticks + len(items) <= place.end:
-                return [Run(part, items, place, ticks, low)]
+            ticks = self._generator.generate(len(items), part.operation.after)
+            time_bucket = bucketing.bucket_of(ticks, items[0].kind(row.home_class), level)
+            if ticks + len(items) <= time_bucket.end:
+                return [BatchRun(part, items, time_bucket, ticks, low)]
         else:
             prompt = sum(not item.delay for item in items)
-            ticks = self._generator.mint(prompt, part.operation.after) if prompt else 0
+            ticks = self._generator.generate(prompt, part.operation.after) if prompt else 0
         late = Delayed(now, self._generator.next_time())
         runs = []
         for item in items:
-            position = late.mint(item.delay) if item.delay else (ticks, low)
+            position = late.generate(item.delay) if item.delay else (ticks, low)
             ticks += not item.delay
-            place = bucketing.bucket_of(position[0], item.kind(row.home), level)
-            runs.append(Run(part, [item], place, *position))
+            time_bucket = bucketing.bucket_of(position[0], item.kind(row.home_class), level)
+            runs.append(BatchRun(part, [item], time_bucket, *position))
         return runs
 
-    def _check_places(self, buffer: PartitionBuffer, row: Row, places: Iterable[Bucket]) -> None:
+    def _check_places(self, buffer: PartitionBuffer, row: Row, time_buckets: Iterable[Bucket]) -> None:
         """Makes sure that readers are told of every bucket before an id in it counts.
 
         Raises:
             _NotYet: Some must be recorded; the ids that were just made are not used.
         """
         missing = [
-            place
-            for place in places
-            if bucketing.is_recorded(place, row.home)
-            and not self._bucket_index.is_recorded(buffer.qid, buffer.partition, place)
+            time_bucket
+            for time_bucket in time_buckets
+            if bucketing.is_recorded(time_bucket, row.home_class)
+            and not self._bucket_index.is_recorded(buffer.qid, buffer.partition, time_bucket)
         ]
         if missing:
             consistency = self._levels.of(row.queue).writes
@@ -333,13 +333,13 @@ class Writer:
         with self._lock:
             in_flight.buffer.flying += 1
             self.batches += 1
-        buffer, place = in_flight.buffer, in_flight.place
+        buffer, time_bucket = in_flight.buffer, in_flight.time_bucket
         try:
             self._driver.begin_rows(
-                message_codec.INSERT[place.kind],
+                message_codec.INSERT[time_bucket.kind],
                 in_flight.rows,
                 message_codec.INSERTED,
-                routing_key=message_codec.routing_of(buffer.qid, buffer.partition, place.bucket),
+                routing_key=message_codec.routing_of(buffer.qid, buffer.partition, time_bucket.bucket),
                 consistency=level.writes,
                 timeout=level.deadline,
                 done=lambda _, error: self._arrived(in_flight, level, error),
@@ -392,7 +392,7 @@ class Writer:
 
     # Ends
 
-    def _count_down(self, operation: Operation, error: Exception | None, *, stored: bool) -> None:
+    def _count_down(self, operation: AppendOperation, error: Exception | None, *, stored: bool) -> None:
         if not operation.count_down(error, stored=stored):
             return
         if operation.error is None:
@@ -407,13 +407,13 @@ class Writer:
         for part in parts:
             self._count_down(part.operation, error, stored=bool(part.operation.written))
 
-    def _end(self, operation: Operation, error: Exception) -> None:
+    def _end(self, operation: AppendOperation, error: Exception) -> None:
         """Ends an operation of which nothing was queued."""
         operation.refused = True
         operation.begin()
         self._answer(operation, None, error)
 
-    def _undo(self, operation: Operation, error: Exception) -> None:
+    def _undo(self, operation: AppendOperation, error: Exception) -> None:
         level = operation.level
         deadline = operation.minted + level.delay - self._options.clock_difference
 
@@ -429,7 +429,7 @@ class Writer:
 
         self.undo_writer.undo(Undo(operation.written, level.writes, deadline, settled))
 
-    def _answer(self, operation: Operation, positions: list[Position] | None, error: Exception | None) -> None:
+    def _answer(self, operation: AppendOperation, positions: list[Position] | None, error: Exception | None) -> None:
         with self._lock:
             if operation not in self._operations:
                 return
@@ -465,4 +465,4 @@ def beyond_reach(row: Row, ttls: Iterable[int]) -> int:
 
     Messages of longer classes than the queue's own are found by the record of their buckets.
     """
-    return max((ttl for ttl in ttls if ttl > row.reach and bucketing.class_of(ttl) <= row.home), default=0)
+    return max((ttl for ttl in ttls if ttl > row.longest_ttl and bucketing.class_of(ttl) <= row.home_class), default=0)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer.group import Group
-from qdo.consumer.terms import Terms
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.session_options import SessionOptions
 from tests.qdo.unit.group.scene import PARTITIONS, SEEN, WANTS, Make
 from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 
@@ -38,9 +38,9 @@ async def make(service: Scripted, owner: Diary, catalogue: Catalogue) -> AsyncIt
     """Makes groups that lose no time, and stops them."""
     made = []
 
-    def make(*, static: bool = False, **changes: Any) -> Group:  # noqa: ANN401 - any of its terms
-        terms = Terms(settle=0.0, revoke_timeout=20.0, patience=20.0, draw=lambda: 0.0)._replace(**changes)
-        group = Group(service, "a", owner, queues=catalogue, static=static, terms=terms)
+    def make(*, static: bool = False, **changes: Any) -> GroupMember:  # noqa: ANN401 - any of its terms
+        options = SessionOptions(settle=0.0, revoke_timeout=20.0, patience=20.0, draw=lambda: 0.0)._replace(**changes)
+        group = GroupMember(service, "a", owner, queues=catalogue, static=static, options=options)
         made.append(group)
         return group
 
@@ -51,7 +51,7 @@ async def make(service: Scripted, owner: Diary, catalogue: Catalogue) -> AsyncIt
 
 
 @pytest.fixture
-async def group(make: Make, service: Scripted, owner: Diary) -> Group:
+async def group(make: Make, service: Scripted, owner: Diary) -> GroupMember:
     """A group whose only member has all four partitions."""
     group = make()
     await group.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from qdo.consumer.group import Group
+from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
@@ -18,13 +18,13 @@ WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
 OTHER = Member("b", WANTS)
 FIRST, LATER = "1" * 32, "2" * 32
 
-Make = Callable[..., Group]
+Make = Callable[..., GroupMember]
 
 
-def see(group: Group, service: Scripted, count: int) -> None:
+def see(group: GroupMember, service: Scripted, count: int) -> None:
     """Says how many partitions the queue has."""
     service.queues = {QUEUE: count}
-    group.look_again()
+    group.recheck()
 
 
 def share(service: Scripted) -> set[Partition]:
@@ -33,7 +33,7 @@ def share(service: Scripted) -> set[Partition]:
     return set() if target is None else {partition for partition, owner in target.owners.items() if owner == "a"}
 
 
-def at_rest(group: Group, service: Scripted, owner: Diary) -> bool:
+def at_rest(group: GroupMember, service: Scripted, owner: Diary) -> bool:
     """Tells whether the target is right and everybody agrees who has what."""
     owned = {partition for partition, whose in service.owned.items() if whose is service.session}
     return (
@@ -44,6 +44,6 @@ def at_rest(group: Group, service: Scripted, owner: Diary) -> bool:
     )
 
 
-async def rest(group: Group, service: Scripted, owner: Diary) -> None:
+async def rest(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """Waits until a group has nothing left to do."""
     await until(lambda: at_rest(group, service, owner))

@@ -14,8 +14,18 @@ from typing import Literal, TypeVar
 import msgspec
 
 from qdo.assignment import plan
-from qdo.consumer.partition_table import Row
-from qdo.coordination import Coordinator, Event, Held, Listen, Member, Offset, Session, Target, Versioned
+from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.coordination import (
+    CommittedOffset,
+    Coordinator,
+    Event,
+    Listen,
+    Member,
+    OwnedOffset,
+    Session,
+    TargetAssignment,
+    Versioned,
+)
 from qdo.errors import CoordinationIncompatible, CoordinationLost, CoordinationRefused, MemberExists, SessionLost
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
@@ -64,7 +74,7 @@ class Stub:
         """Not asked for."""
         raise NotImplementedError
 
-    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Offset]:
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
         """Not asked for."""
         raise NotImplementedError
 
@@ -94,7 +104,7 @@ class Stub:
         """Not asked for."""
         raise NotImplementedError
 
-    async def target(self) -> Target | None:
+    async def target(self) -> TargetAssignment | None:
         """Not asked for."""
         raise NotImplementedError
 
@@ -149,7 +159,7 @@ class Scripted(Stub, Coordinator):
 
     def give(self, owners: Mapping[Partition, str]) -> None:
         """Somebody else sets the target."""
-        self.given = Versioned(Target(owners), self.given.version + 1)
+        self.given = Versioned(TargetAssignment(owners), self.given.version + 1)
         self.tell("changed")
 
     def free(self, *partitions: Partition) -> None:
@@ -291,7 +301,7 @@ class ScriptedSession(Session):
         """See the contract."""
         return await self.service.call("target", lambda: self.service.given, self)
 
-    async def set_target(self, target: Target, version: int) -> bool:
+    async def set_target(self, target: TargetAssignment, version: int) -> bool:
         """See the contract."""
 
         def effect() -> bool:
@@ -303,16 +313,16 @@ class ScriptedSession(Session):
 
         return await self.service.call("set_target", effect, self)
 
-    async def take(self, partitions: Iterable[Partition]) -> dict[Partition, Held]:
+    async def claim(self, partitions: Iterable[Partition]) -> dict[Partition, OwnedOffset]:
         """See the contract."""
 
-        def effect() -> dict[Partition, Held]:
+        def effect() -> dict[Partition, OwnedOffset]:
             held = {}
             for partition in partitions:
                 if self.service.owned.setdefault(partition, self) is self:
                     identifier, version = self.service.recorded.get(partition, (None, 0))
                     self.service.recorded[partition] = (identifier, version + 1)
-                    held[partition] = Held(partition, Offset(identifier), version + 1)
+                    held[partition] = OwnedOffset(partition, CommittedOffset(identifier), version + 1)
             return held
 
         return await self.service.call("take", effect, self)
@@ -327,17 +337,17 @@ class ScriptedSession(Session):
 
         await self.service.call("release", effect, self)
 
-    async def commit(self, offsets: Iterable[tuple[Held, str | None]]) -> dict[Partition, Held | None]:
+    async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
         """See the contract."""
 
-        def record(held: Held, identifier: str | None) -> Held | None:
+        def record(held: OwnedOffset, identifier: str | None) -> OwnedOffset | None:
             partition = held.partition
             if self.service.owned.get(partition) is not self or self.service.recorded[partition][1] != held.version:
                 return None
             self.service.recorded[partition] = (identifier, held.version + 1)
-            return Held(partition, Offset(identifier), held.version + 1)
+            return OwnedOffset(partition, CommittedOffset(identifier), held.version + 1)
 
-        def effect() -> dict[Partition, Held | None]:
+        def effect() -> dict[Partition, OwnedOffset | None]:
             return {held.partition: record(held, identifier) for held, identifier in offsets}
 
         return await self.service.call("commit", effect, self)
@@ -377,7 +387,7 @@ class Diary:
 
     Attributes:
         have: What it believes to own.
-        told: All that it was told, in order.
+        notified: All that it was told, in order.
         stopped: Rows of which it is to hand out nothing more.
         refusals: What was refused.
         slow: Partitions that it does not give up before the event.
@@ -389,8 +399,8 @@ class Diary:
 
     def __init__(self) -> None:
         self.have: set[Partition] = set()
-        self.told: list[tuple[str, frozenset[Partition]]] = []
-        self.stopped: set[Row] = set()
+        self.notified: list[tuple[str, frozenset[Partition]]] = []
+        self.stopped: set[OwnedPartition] = set()
         self.refusals: list[CoordinationRefused] = []
         self.slow: dict[Partition, asyncio.Event] = {}
         self.assigning: asyncio.Event | None = None
@@ -406,9 +416,9 @@ class Diary:
 
     def times(self, what: str) -> list[frozenset[Partition]]:
         """Returns the partitions of everything that it was told of a kind."""
-        return [partitions for told, partitions in self.told if told == what]
+        return [partitions for notified, partitions in self.notified if notified == what]
 
-    async def assigned(self, rows: Collection[Row]) -> None:
+    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol."""
         partitions = self._note("assigned", rows)
         if self.have & partitions:
@@ -417,12 +427,12 @@ class Diary:
         if self.assigning is not None:
             await self._wait("assigned", self.assigning)
 
-    def stop(self, rows: Collection[Row]) -> None:
+    def stop(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol."""
         self.wrong += [f"{row.partition} stopped while it is owned" for row in rows if row.state == "owned"]
         self.stopped |= set(rows)
 
-    async def revoke(self, row: Row) -> None:
+    async def revoke(self, row: OwnedPartition) -> None:
         """See the protocol."""
         partitions = self._note("revoke", [row])
         if not partitions <= self.have or row not in self.stopped:
@@ -435,7 +445,7 @@ class Diary:
                 await result
         self.have -= partitions
 
-    async def lost(self, rows: Collection[Row]) -> None:
+    async def lost(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol."""
         partitions = self._note("lost", rows)
         if not partitions <= self.have or not self.stopped.issuperset(rows):
@@ -454,9 +464,9 @@ class Diary:
         """See the protocol."""
         self._note("resumed", ())
 
-    def _note(self, what: str, rows: Collection[Row]) -> frozenset[Partition]:
+    def _note(self, what: str, rows: Collection[OwnedPartition]) -> frozenset[Partition]:
         partitions = frozenset(row.partition for row in rows)
-        self.told.append((what, partitions))
+        self.notified.append((what, partitions))
         return partitions
 
     async def _wait(self, what: str, event: asyncio.Event) -> None:

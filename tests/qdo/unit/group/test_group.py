@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from qdo.consumer.group import Group
+from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost
 from tests.qdo.unit.group.scene import (
@@ -24,11 +24,11 @@ from tests.qdo.unit.group.scene import (
 from tests.qdo.unit.group.scripted import Catalogue, Diary, Scripted, until
 
 
-async def test_the_only_member_has_everything(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_the_only_member_has_everything(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """It joins with what it sees, leads, sets the target, and takes all at one go."""
     assert group.state == "active"
     assert set(group.held) == PARTITIONS
-    assert owner.told == [("assigned", PARTITIONS)]
+    assert owner.notified == [("assigned", PARTITIONS)]
     assert service.there["a"].wants == WANTS
 
 
@@ -43,7 +43,7 @@ async def test_what_another_owns_is_taken_when_it_is_free(make: Make, service: S
     assert owner.times("assigned") == [PARTITIONS - {TWO}, {TWO}]
 
 
-async def test_only_what_moves_is_revoked(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_only_what_moves_is_revoked(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """Half goes to a newcomer, each partition by itself, and the other half is not touched."""
     service.say(OTHER)
     await rest(group, service, owner)
@@ -69,7 +69,7 @@ async def test_a_follower_sets_no_target(make: Make, service: Scripted, owner: D
     assert owner.have == PARTITIONS
 
 
-async def test_what_is_found_later_is_shared_out(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_what_is_found_later_is_shared_out(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """New partitions are shared out; the same queues again are no news."""
     see(group, service, 6)
     await until(lambda: len(owner.have) == 6)
@@ -80,7 +80,7 @@ async def test_what_is_found_later_is_shared_out(group: Group, service: Scripted
 
 
 async def test_queues_that_change_during_a_rebalance_are_shared_out_too(
-    group: Group, service: Scripted, owner: Diary
+    group: GroupMember, service: Scripted, owner: Diary
 ) -> None:
     """While partitions are on their way to another, more are found."""
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
@@ -93,7 +93,7 @@ async def test_queues_that_change_during_a_rebalance_are_shared_out_too(
     assert len(owner.have) == 4
 
 
-async def test_leaving_gives_everything_back(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_leaving_gives_everything_back(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """It is revoked and released, and only then the member leaves; nothing is lost."""
     service.say(OTHER)
     await rest(group, service, owner)
@@ -107,13 +107,13 @@ async def test_leaving_gives_everything_back(group: Group, service: Scripted, ow
     assert service.calls.count("release") == 2
 
 
-async def test_a_group_is_started_once(group: Group) -> None:
+async def test_a_group_is_started_once(group: GroupMember) -> None:
     """A second start is a mistake."""
     with pytest.raises(RuntimeError, match="once"):
         await group.start()
 
 
-async def test_commits_are_recorded_one_after_the_other(group: Group, service: Scripted) -> None:
+async def test_commits_are_recorded_one_after_the_other(group: GroupMember, service: Scripted) -> None:
     """Many at once for the same partition all count, and the last one stands."""
     ids = [f"{number:032}" for number in range(20)]
     results = await asyncio.gather(*(group.commit({ONE: identifier, TWO: identifier}) for identifier in ids))
@@ -122,13 +122,13 @@ async def test_commits_are_recorded_one_after_the_other(group: Group, service: S
     assert group.held[ONE].offset.id == ids[-1]
 
 
-async def test_commits_for_many_partitions_at_a_time_are_one_call(group: Group, service: Scripted) -> None:
+async def test_commits_for_many_partitions_at_a_time_are_one_call(group: GroupMember, service: Scripted) -> None:
     """Whoever commits each partition by itself does not pay for it."""
     await asyncio.gather(*(group.commit({partition: FIRST}) for partition in PARTITIONS))
     assert service.calls.count("commit") == 1
 
 
-async def test_a_commit_for_what_is_not_ours_says_so(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_a_commit_for_what_is_not_ours_says_so(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """The others are recorded."""
     service.say(OTHER)
     await rest(group, service, owner)
@@ -139,7 +139,7 @@ async def test_a_commit_for_what_is_not_ours_says_so(group: Group, service: Scri
     assert await group.commit({}) == frozenset()
 
 
-async def test_a_commit_in_doubt_is_made_certain(group: Group, service: Scripted) -> None:
+async def test_a_commit_in_doubt_is_made_certain(group: GroupMember, service: Scripted) -> None:
     """The partition is taken again to know its version, and the commit is repeated."""
     service.faults["commit"] = "in doubt"
     assert await group.commit({ONE: FIRST}) == frozenset()
@@ -159,7 +159,9 @@ async def test_a_commit_waits_for_the_service_for_a_time(make: Make, service: Sc
     assert await group.commit({ONE: FIRST}) == frozenset()
 
 
-async def test_a_partition_that_turns_out_not_to_be_ours_is_lost(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_a_partition_that_turns_out_not_to_be_ours_is_lost(
+    group: GroupMember, service: Scripted, owner: Diary
+) -> None:
     """The owner is told, and it is taken again as the target says."""
     service.owned[ONE] = "somebody"
     assert await group.commit({ONE: FIRST, TWO: FIRST}) == {ONE}
@@ -170,7 +172,9 @@ async def test_a_partition_that_turns_out_not_to_be_ours_is_lost(group: Group, s
     assert owner.wrong == []
 
 
-async def test_a_partition_with_another_version_is_taken_anew(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_a_partition_with_another_version_is_taken_anew(
+    group: GroupMember, service: Scripted, owner: Diary
+) -> None:
     """Somebody wrote to its offset: nothing is recorded, and the owner begins again at what there is."""
     service.recorded[ONE] = (LATER, 77)
     assert await group.commit({ONE: FIRST}) == {ONE}
@@ -180,7 +184,7 @@ async def test_a_partition_with_another_version_is_taken_anew(group: Group, serv
     assert owner.times("assigned")[-1] == {ONE}
 
 
-async def test_a_cancelled_commit_leaves_no_doubt(group: Group, service: Scripted) -> None:
+async def test_a_cancelled_commit_leaves_no_doubt(group: GroupMember, service: Scripted) -> None:
     """It is carried to its end, and the next one has the right version."""
     service.held_up["commit"] = asyncio.Event()
     commit = asyncio.create_task(group.commit({ONE: FIRST}))
@@ -205,7 +209,7 @@ async def test_nothing_is_shared_out_before_it_is_known_which_queues_there_are(
     await until(lambda: owner.have == {ONE} and catalogue.wanted == {WANTS})
     assert "set_target" not in service.calls
     catalogue.away = False
-    group.look_again()
+    group.recheck()
     await rest(group, service, owner)
     assert len(owner.have) == 2
 

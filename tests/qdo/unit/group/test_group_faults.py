@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from qdo.consumer.group import Group
+from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member
 from qdo.errors import CoordinationIncompatible, CoordinationLost, MemberExists, SessionLost
 from tests.qdo.unit.group.scene import (
@@ -50,12 +50,14 @@ async def test_what_was_taken_in_doubt_and_is_given_to_another_is_released(
     assert owner.times("revoke") == []
 
 
-async def test_nothing_is_done_while_the_session_is_suspended(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_nothing_is_done_while_the_session_is_suspended(
+    group: GroupMember, service: Scripted, owner: Diary
+) -> None:
     """The owner is told once, also when it is over; meanwhile all is kept and nobody is asked anything."""
     service.suspend()
     service.suspend()
     assert group.state == "suspended"
-    assert owner.told[-1] == ("suspended", frozenset())
+    assert owner.notified[-1] == ("suspended", frozenset())
     for _ in range(20):
         await asyncio.sleep(0)
     before = len(service.calls)
@@ -65,13 +67,13 @@ async def test_nothing_is_done_while_the_session_is_suspended(group: Group, serv
     assert len(service.calls) == before
     assert set(group.held) == PARTITIONS
     service.suspend(suspended=False)
-    assert owner.told[-1] == ("resumed", frozenset())
+    assert owner.notified[-1] == ("resumed", frozenset())
     await rest(group, service, owner)
     assert len(owner.have) == 2
     assert len(owner.times("suspended")) == len(owner.times("resumed")) == 1
 
 
-async def test_a_commit_outlasts_a_suspension(group: Group, service: Scripted) -> None:
+async def test_a_commit_outlasts_a_suspension(group: GroupMember, service: Scripted) -> None:
     """It waits for the service and is recorded then."""
     service.suspend()
     commit = asyncio.create_task(group.commit({ONE: FIRST}))
@@ -82,7 +84,7 @@ async def test_a_commit_outlasts_a_suspension(group: Group, service: Scripted) -
 
 
 async def test_a_session_that_is_in_doubt_before_it_says_so_counts_as_suspended(
-    group: Group, service: Scripted
+    group: GroupMember, service: Scripted
 ) -> None:
     """A process that was stopped asks and knows."""
     for doubt, state in ((True, "suspended"), (False, "active")):
@@ -92,7 +94,7 @@ async def test_a_session_that_is_in_doubt_before_it_says_so_counts_as_suspended(
 
 @pytest.mark.parametrize("suspended", [False, True])
 async def test_a_lost_session_is_abandoned_and_followed_by_another(
-    group: Group,
+    group: GroupMember,
     service: Scripted,
     owner: Diary,
     suspended: bool,  # noqa: FBT001
@@ -113,7 +115,7 @@ async def test_a_lost_session_is_abandoned_and_followed_by_another(
 
 
 async def test_a_session_lost_in_the_middle_of_a_revocation_ends_it(
-    group: Group, service: Scripted, owner: Diary
+    group: GroupMember, service: Scripted, owner: Diary
 ) -> None:
     """What is being revoked is lost like the rest, and the owner is told after the revocation was cancelled."""
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
@@ -126,7 +128,7 @@ async def test_a_session_lost_in_the_middle_of_a_revocation_ends_it(
     assert owner.wrong == []
 
 
-async def test_a_commit_under_way_fails_when_the_session_is_lost(group: Group, service: Scripted) -> None:
+async def test_a_commit_under_way_fails_when_the_session_is_lost(group: GroupMember, service: Scripted) -> None:
     """Even if no answer ever comes."""
     service.held_up["commit"] = asyncio.Event()
     commit = asyncio.create_task(group.commit({ONE: FIRST}))

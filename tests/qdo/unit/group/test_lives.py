@@ -9,8 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from qdo.consumer.group import Group
-from qdo.consumer.terms import Terms
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.session_options import SessionOptions
 from qdo.errors import CoordinationRefused, SessionLost
 from qdo.partitions import Partition
 from tests.qdo.unit.group.scene import (
@@ -28,12 +28,14 @@ from tests.qdo.unit.group.scene import (
 from tests.qdo.unit.group.scripted import Catalogue, Diary, Fault, Scripted, until
 
 
-def group_of(service: Scripted, owner: Diary, **terms: Any) -> Group:  # noqa: ANN401 - any of its terms
+def group_of(service: Scripted, owner: Diary, **options: Any) -> GroupMember:  # noqa: ANN401 - any of its terms
     """Makes a group that loses no time."""
-    return Group(service, "a", owner, queues=Catalogue(service, WANTS), terms=Terms(settle=0.0, **terms))
+    return GroupMember(
+        service, "a", owner, queues=Catalogue(service, WANTS), options=SessionOptions(settle=0.0, **options)
+    )
 
 
-async def live(group: Group, service: Scripted, owner: Diary) -> None:
+async def live(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """Lives through everything that usually happens, waiting each time until it has come to rest."""
     await group.start()
     await rest(group, service, owner)
@@ -49,7 +51,7 @@ async def live(group: Group, service: Scripted, owner: Diary) -> None:
     await group.stop()
 
 
-async def commit(group: Group, service: Scripted, owner: Diary, identifier: str) -> None:
+async def commit(group: GroupMember, service: Scripted, owner: Diary, identifier: str) -> None:
     """Commits all that is held until it is recorded, as a worker would do that is lost and comes back."""
     while True:
         await rest(group, service, owner)
@@ -66,10 +68,10 @@ CALLS = 55
 """So many calls a life has at most; the last places find none to spoil."""
 
 
-def member(service: Scripted, owner: Diary, **terms: Any) -> Group:  # noqa: ANN401 - any of its terms
+def member(service: Scripted, owner: Diary, **options: Any) -> GroupMember:  # noqa: ANN401 - any of its terms
     """A member that sees everything at once, without pauses."""
     service.queues = dict(SEEN)
-    return group_of(service, owner, draw=lambda: 0.0, **terms)
+    return group_of(service, owner, draw=lambda: 0.0, **options)
 
 
 @pytest.mark.parametrize("fault", get_args(Fault))
@@ -90,7 +92,7 @@ async def test_a_fault_at_any_call_is_lived_through(fault: Fault) -> None:
     assert 15 < struck < CALLS - 1
 
 
-async def storm(chance: random.Random, group: Group, service: Scripted, owner: Diary) -> None:
+async def storm(chance: random.Random, group: GroupMember, service: Scripted, owner: Diary) -> None:
     """Does everything at once to a member: faults, others that come and go, lost sessions, slow owners, commits."""
     commits: list[asyncio.Task[frozenset[Partition]]] = []
     events: list[Callable[[], object]] = [

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from qdo.consumer.partition_table import LAST_WORD, PartitionTable, State
-from qdo.consumer.terms import Signals, Terms
+from qdo.consumer.rebalance.partition_table import LAST_WORD, PartitionTable, State
+from qdo.consumer.rebalance.session_options import SessionEvents, SessionOptions
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost, SessionLost
 from qdo.partitions import Partition
@@ -18,14 +18,14 @@ from tests.qdo.unit.group.scripted import Diary, Scripted, ScriptedSession, stan
 class Site:
     """A table on a scripted session, and who works on its partitions."""
 
-    def __init__(self, service: Scripted, owner: Diary, **terms: float) -> None:
+    def __init__(self, service: Scripted, owner: Diary, **options: float) -> None:
         self.service = service
         self.owner = owner
-        self.signals = Signals(lambda event: self.table.close() if event == "lost" else None)
-        self.session = ScriptedSession(service, Member("a"), self.signals)
+        self.events = SessionEvents(lambda event: self.table.close() if event == "lost" else None)
+        self.session = ScriptedSession(service, Member("a"), self.events)
         service.sessions.append(self.session)
-        settings = {"revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0} | terms
-        self.table = PartitionTable(self.session, owner, Terms(**settings), self.signals)  # type: ignore[arg-type]
+        settings = {"revoke_timeout": 20.0, "patience": 20.0, "draw": lambda: 0.0} | options
+        self.table = PartitionTable(self.session, owner, SessionOptions(**settings), self.events)  # type: ignore[arg-type]
 
     def state(self, partition: Partition = ONE) -> State | None:
         """Returns the state of a partition; None: it has no row."""
@@ -49,7 +49,7 @@ def site(service: Scripted, owner: Diary) -> Site:
 async def test_none_to_owned(site: Site) -> None:
     """What is taken is owned, and its owner is told; what is another's has no row."""
     site.service.owned[TWO] = "somebody"
-    await site.table.take([ONE, TWO])
+    await site.table.claim([ONE, TWO])
     assert (site.state(ONE), site.state(TWO)) == ("owned", None)
     await until(lambda: site.owner.have == {ONE})
 
@@ -59,10 +59,10 @@ async def test_none_to_unsure_and_back(site: Site) -> None:
     site.service.owned[TWO] = "somebody"
     site.service.faults["take"] = "in doubt"
     with pytest.raises(CoordinationLost):
-        await site.table.take([ONE, TWO])
+        await site.table.claim([ONE, TWO])
     assert (site.state(ONE), site.state(TWO)) == ("unsure", "unsure")
-    assert site.owner.told == []
-    await site.table.take([ONE, TWO])
+    assert site.owner.notified == []
+    await site.table.claim([ONE, TWO])
     assert (site.state(ONE), site.state(TWO)) == ("owned", None)
 
 
@@ -70,21 +70,21 @@ async def test_unsure_to_releasing(site: Site) -> None:
     """It is released without a word to the owner."""
     site.service.faults["take"] = "in doubt"
     with pytest.raises(CoordinationLost):
-        await site.table.take([ONE])
+        await site.table.claim([ONE])
     site.table.give_up([ONE])
     assert site.state() == "releasing"
     await site.until(None)
     assert site.service.owned == {}
-    assert site.owner.told == []
+    assert site.owner.notified == []
 
 
 async def test_unsure_while_it_is_taken_is_given_up_later(site: Site) -> None:
     """Nobody knows which would come first, so that it might be believed to be owned and be anybody's."""
     site.service.faults["take"] = "in doubt"
     with pytest.raises(CoordinationLost):
-        await site.table.take([ONE])
+        await site.table.claim([ONE])
     answer = site.service.held_up["take"] = asyncio.Event()
-    taking = asyncio.create_task(site.table.take([ONE]))
+    taking = asyncio.create_task(site.table.claim([ONE]))
     await until(lambda: site.service.calls.count("take") == 2)
     answer.set()
     await until(lambda: site.service.recorded[ONE][1] == 2)
@@ -102,7 +102,7 @@ async def test_an_owner_that_never_takes_notice_keeps_no_row(site: Site) -> None
     """The partition can be taken anew after it was given up, though the first word of it was never heard out."""
     site = Site(site.service, site.owner, revoke_timeout=0.01)
     site.owner.assigning = asyncio.Event()
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     await until(lambda: site.owner.have == {ONE})
     site.table.give_up([ONE])
     await site.until(None)
@@ -113,7 +113,7 @@ async def test_owned_to_revoking_to_releasing_to_none(site: Site) -> None:
     """The owner stops at once, may commit until it is done, and no more from then on."""
     site.owner.slow[ONE] = asyncio.Event()
     release = site.service.held_up["release"] = asyncio.Event()
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     site.table.give_up([ONE])
     assert site.state() == "revoking"
     assert {row.partition for row in site.owner.stopped} == {ONE}
@@ -125,45 +125,45 @@ async def test_owned_to_revoking_to_releasing_to_none(site: Site) -> None:
     await site.until(None)
     assert site.service.owned == {}
     assert site.recorded() == FIRST
-    assert [what for what, _ in site.owner.told] == ["assigned", "revoke"]
+    assert [what for what, _ in site.owner.notified] == ["assigned", "revoke"]
 
 
 async def test_revoking_to_releasing_when_the_time_is_over(site: Site) -> None:
     """It is released at once; the owner is told that it is lost, and the row stays until it was."""
     site.owner.slow[ONE] = asyncio.Event()
     with standing_time() as skip:
-        await site.table.take([ONE])
+        await site.table.claim([ONE])
         site.table.give_up([ONE])
-        await until(lambda: [what for what, _ in site.owner.told] == ["assigned", "revoke"])
+        await until(lambda: [what for what, _ in site.owner.notified] == ["assigned", "revoke"])
         skip(20.0)
         await until(lambda: site.service.owned == {})
         await site.until(None)
-    assert [what for what, _ in site.owner.told] == ["assigned", "revoke", "lost"]
+    assert [what for what, _ in site.owner.notified] == ["assigned", "revoke", "lost"]
     assert site.owner.cancelled == ["revoke"]
 
 
 async def test_owned_to_releasing_when_it_is_found_to_be_anothers(site: Site) -> None:
     """The commit says so, the owner is told, and what is another's is not touched."""
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     site.service.owned[ONE] = "somebody"
     assert await site.table.commit({ONE: FIRST}) == {ONE}
     assert site.state() == "releasing"
     await site.until(None)
-    assert [what for what, _ in site.owner.told] == ["assigned", "lost"]
+    assert [what for what, _ in site.owner.notified] == ["assigned", "lost"]
     assert site.service.owned == {ONE: "somebody"}
 
 
 async def test_revoking_to_releasing_when_it_is_found_to_be_anothers(site: Site) -> None:
     """The owner that was asked to stop does so, and is told nothing else."""
     site.owner.slow[ONE] = asyncio.Event()
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     site.table.give_up([ONE])
     site.service.owned[ONE] = "somebody"
     assert await site.table.commit({ONE: FIRST}) == {ONE}
     assert site.state() == "releasing"
     site.owner.hurry()
     await site.until(None)
-    assert [what for what, _ in site.owner.told] == ["assigned", "revoke"]
+    assert [what for what, _ in site.owner.notified] == ["assigned", "revoke"]
 
 
 @pytest.mark.parametrize("state", ["owned", "revoking", "releasing", "unsure"])
@@ -172,15 +172,15 @@ async def test_every_state_to_lost(site: Site, state: State) -> None:
     if state == "unsure":
         site.service.faults["take"] = "in doubt"
         with pytest.raises(CoordinationLost):
-            await site.table.take([ONE])
+            await site.table.claim([ONE])
     else:
-        await site.table.take([ONE])
+        await site.table.claim([ONE])
         await until(lambda: site.owner.have == {ONE})
     if state in {"revoking", "releasing"}:
         site.owner.slow = {ONE: asyncio.Event()} if state == "revoking" else {}
         site.service.held_up["release"] = asyncio.Event()
         site.table.give_up([ONE])
-        await until(lambda: "revoke" in [what for what, _ in site.owner.told] and site.state() == state)
+        await until(lambda: "revoke" in [what for what, _ in site.owner.notified] and site.state() == state)
     rows = list(site.table.held.values())
     site.service.expire(site.session)
     assert site.table.held == {}
@@ -189,8 +189,8 @@ async def test_every_state_to_lost(site: Site, state: State) -> None:
     with pytest.raises(SessionLost):
         await site.table.commit({ONE: FIRST})
     await site.table.abandon()
-    told = {"owned": ["assigned", "lost"], "revoking": ["assigned", "revoke", "lost"], "unsure": []}
-    assert [what for what, _ in site.owner.told] == told.get(state, ["assigned", "revoke"])
+    notified = {"owned": ["assigned", "lost"], "revoking": ["assigned", "revoke", "lost"], "unsure": []}
+    assert [what for what, _ in site.owner.notified] == notified.get(state, ["assigned", "revoke"])
 
 
 async def test_a_late_end_never_meets_a_new_beginning(site: Site) -> None:
@@ -204,19 +204,19 @@ async def test_a_late_end_never_meets_a_new_beginning(site: Site) -> None:
             except asyncio.CancelledError:
                 continue
 
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     site.owner.on_revoke = swallow
     with standing_time() as skip:
         site.table.give_up([ONE])
-        await until(lambda: [what for what, _ in site.owner.told] == ["assigned", "revoke"])
+        await until(lambda: [what for what, _ in site.owner.notified] == ["assigned", "revoke"])
         skip(20.0)
         await until(lambda: site.service.owned == {})
         assert site.state() == "releasing"
         skip(LAST_WORD)
         await site.until(None)
-    await site.table.take([ONE])
-    await until(lambda: len(site.owner.told) == 4)
-    assert [what for what, _ in site.owner.told] == ["assigned", "revoke", "lost", "assigned"]
+    await site.table.claim([ONE])
+    await until(lambda: len(site.owner.notified) == 4)
+    assert [what for what, _ in site.owner.notified] == ["assigned", "revoke", "lost", "assigned"]
     stuck.set()
     await until(lambda: not site.table._calls)
     assert site.state() == "owned"
@@ -225,7 +225,7 @@ async def test_a_late_end_never_meets_a_new_beginning(site: Site) -> None:
 @pytest.mark.parametrize("fault", ["refused", "in doubt"])
 async def test_an_older_commit_is_not_repeated_after_a_newer_one(site: Site, fault: str) -> None:
     """When the connection breaks only the offset that was asked for last is recorded, and both callers are told."""
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     site.service.faults["commit"] = fault  # type: ignore[assignment] # both are faults
     older = asyncio.create_task(site.table.commit({ONE: LATER}))
     await until(lambda: "commit" in site.service.calls)
@@ -238,7 +238,7 @@ async def test_an_older_commit_is_not_repeated_after_a_newer_one(site: Site, fau
 async def test_a_commit_that_nobody_waits_for_any_more_is_replaced_as_well(site: Site) -> None:
     """Its caller was told that it may have been recorded; what is recorded in the end was asked for last."""
     site = Site(site.service, site.owner, patience=0.0)
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     site.service.faults["commit"] = "refused"
     site.service.held_up["take"] = asyncio.Event()
     with pytest.raises(CoordinationLost):
@@ -252,7 +252,7 @@ async def test_a_commit_that_nobody_waits_for_any_more_is_replaced_as_well(site:
 async def test_a_commit_goes_before_the_release(site: Site) -> None:
     """One that was asked for while the owner gave up is recorded, however late the service answers."""
     commit = site.service.held_up["commit"] = asyncio.Event()
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     recording = asyncio.create_task(site.table.commit({ONE: FIRST}))
     await until(lambda: "commit" in site.service.calls)
     site.table.give_up([ONE])
@@ -267,7 +267,7 @@ async def test_a_commit_goes_before_the_release(site: Site) -> None:
 async def test_whoever_does_not_release_is_waited_for_no_longer(site: Site) -> None:
     """A commit that fails when its partition is being released is given up, and the partition goes."""
     site.service.faults["commit"] = "refused"
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     commit = site.service.held_up["commit"] = asyncio.Event()
     recording = asyncio.create_task(site.table.commit({ONE: FIRST}))
     await until(lambda: "commit" in site.service.calls)
@@ -283,7 +283,7 @@ async def test_whoever_does_not_release_is_waited_for_no_longer(site: Site) -> N
 async def test_a_release_is_tried_until_it_is_done(site: Site) -> None:
     """Whatever is not answered is asked again; meanwhile the partition is not taken anew."""
     site.service.faults["release"] = "refused"
-    await site.table.take([ONE])
+    await site.table.claim([ONE])
     site.table.give_up([ONE])
     await site.until(None)
     assert site.service.calls.count("release") == 2

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from qdo.consumer.group import Group
+from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.coordination import Member
 from qdo.partitions import Partition
 from tests.qdo.unit.group.scene import (
@@ -26,7 +26,7 @@ from tests.qdo.unit.group.scene import (
 from tests.qdo.unit.group.scripted import Diary, Scripted, standing_time, until
 
 
-async def test_a_slow_revocation_holds_up_no_other(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_a_slow_revocation_holds_up_no_other(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """The other partition goes to its new owner meanwhile, and the slow one may still be committed."""
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
     service.say(OTHER)
@@ -42,7 +42,9 @@ async def test_a_slow_revocation_holds_up_no_other(group: Group, service: Script
     assert owner.times("lost") == []
 
 
-async def test_a_commit_in_a_revocation_comes_before_the_release(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_a_commit_in_a_revocation_comes_before_the_release(
+    group: GroupMember, service: Scripted, owner: Diary
+) -> None:
     """What the owner records while it gives up is recorded."""
     owner.on_revoke = lambda partitions: group.commit(dict.fromkeys(partitions, FIRST))
     service.say(OTHER)
@@ -51,7 +53,7 @@ async def test_a_commit_in_a_revocation_comes_before_the_release(group: Group, s
     assert owner.times("lost") == []
 
 
-async def test_whoever_takes_too_long_loses_a_partition(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_whoever_takes_too_long_loses_a_partition(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """It is released all the same, the revocation is cancelled, and the owner is told that it is lost."""
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
     with standing_time() as skip:
@@ -65,7 +67,7 @@ async def test_whoever_takes_too_long_loses_a_partition(group: Group, service: S
 
 
 async def test_an_owner_that_fails_gives_up_all_the_same(
-    group: Group, service: Scripted, owner: Diary, caplog: pytest.LogCaptureFixture
+    group: GroupMember, service: Scripted, owner: Diary, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What it raises is logged, and it is told that what it did not give up is lost."""
 
@@ -80,7 +82,7 @@ async def test_an_owner_that_fails_gives_up_all_the_same(
 
 
 async def test_a_partition_that_comes_back_while_it_is_revoked_is_taken_anew(
-    group: Group, service: Scripted, owner: Diary
+    group: GroupMember, service: Scripted, owner: Diary
 ) -> None:
     """The revocation is carried through first."""
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from qdo.consumer.group import Group
+from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.errors import SessionLost
 from tests.qdo.unit.group.scene import (
     PARTITIONS,
@@ -69,7 +69,7 @@ async def test_stopping_while_partitions_are_taken(make: Make, service: Scripted
     assert owner.wrong == []
 
 
-async def test_stopping_while_the_session_is_lost(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_stopping_while_the_session_is_lost(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """What could not be given back is lost, and nothing joins any more."""
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
     stopping = asyncio.create_task(group.stop())
@@ -81,7 +81,7 @@ async def test_stopping_while_the_session_is_lost(group: Group, service: Scripte
     assert service.calls.count("join") == 1
 
 
-async def test_stopping_while_joining_again(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_stopping_while_joining_again(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """It joins no more, or leaves at once."""
     service.held_up["join"] = asyncio.Event()
     service.expire(service.session)
@@ -108,7 +108,7 @@ async def test_stopping_takes_no_longer_than_allowed(make: Make, service: Script
     assert service.there == {}
 
 
-async def test_a_cancelled_stop_goes_on(group: Group, service: Scripted, owner: Diary) -> None:
+async def test_a_cancelled_stop_goes_on(group: GroupMember, service: Scripted, owner: Diary) -> None:
     """Whoever waits for it again finds it done."""
     owner.slow = {partition: asyncio.Event() for partition in PARTITIONS}
     stopping = asyncio.create_task(group.stop())

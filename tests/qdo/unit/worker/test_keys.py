@@ -8,7 +8,7 @@ import pytest
 
 from qdo.errors import InvalidArgument
 from qdo.worker.keys import key_by
-from tests.qdo.unit.worker.letters import message
+from tests.qdo.unit.worker.dead_letter_samples import message
 
 
 def test_a_header_is_a_key_whatever_its_case() -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from qdo.worker.failure import Ran
+from qdo.worker.failure import RunResult
 from qdo.worker.metrics import WorkerMetrics
-from tests.qdo.unit.worker.letters import FIRST
+from tests.qdo.unit.worker.dead_letter_samples import FIRST
 
 
 def test_counts_and_seconds_are_shown_by_queue() -> None:
     """A run's messages, its quick ones as one sum and its slow ones one by one, are all in the histogram."""
     registry = CollectorRegistry()
     metrics = WorkerMetrics(registry)
-    metrics.ran("orders", Ran(12, None, 10, 0.001, (0.02, 0.3)))
+    metrics.ran("orders", RunResult(12, None, 10, 0.001, (0.02, 0.3)))
     metrics.count("failed", "orders")
     metrics.note("commits")
     metrics.moved("assigned", 3)

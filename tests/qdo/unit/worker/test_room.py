@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from qdo.coordination import Note, Offset
+from qdo.coordination import CommittedOffset, HandlingNote
 from qdo.partitions import Partition, Queue
-from qdo.worker.failure import Delivery, Failure, Ran
-from qdo.worker.handling import Handling
-from qdo.worker.hooks import Hooks
-from qdo.worker.lanes import Run
-from qdo.worker.loops import Control
+from qdo.worker.dispatch.dispatcher import Dispatcher
+from qdo.worker.dispatch.partition_queue import MessageRun
+from qdo.worker.executors.processes import Crashed
+from qdo.worker.executors.run_handler import RunControl
+from qdo.worker.executors.tasks import TaskExecutor
+from qdo.worker.executors.threads import ThreadExecutor
+from qdo.worker.failure import Delivery, Failure, RunResult
 from qdo.worker.metrics import WorkerMetrics
-from qdo.worker.processes import Crashed
+from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
-from qdo.worker.tasks import Tasks
-from qdo.worker.threads import Threads
 from queuey.client import Message
 
 QUEUE = Queue("host", "app", "q")
@@ -51,17 +51,17 @@ class Owned:
 
     client: Any = None
 
-    def __init__(self, **offsets: Offset) -> None:
+    def __init__(self, **offsets: CommittedOffset) -> None:
         self.offsets = offsets
-        self.noted: list[tuple[int, Note | None]] = []
+        self.noted: list[tuple[int, HandlingNote | None]] = []
         self.connected = True
         self.rejoined = 0
 
-    def found(self, partition: Partition) -> Offset:
+    def found(self, partition: Partition) -> CommittedOffset:
         """See the protocol; ``p1`` is partition 1."""
-        return self.offsets.get(f"p{partition.number}", Offset())
+        return self.offsets.get(f"p{partition.number}", CommittedOffset())
 
-    async def note(self, partition: Partition, note: Note | None) -> None:
+    async def note(self, partition: Partition, note: HandlingNote | None) -> None:
         """See the protocol."""
         self.noted.append((partition.number, note))
 
@@ -75,12 +75,12 @@ async def handling(
     ended: list[object] | None = None,
     owned: Owned | None = None,
     **options: Any,  # noqa: ANN401 - settings of any type
-) -> Handling:
+) -> Dispatcher:
     """A worker's middle, with real threads."""
     settings, hooks = WorkerSettings(threads=2, **options), Hooks([], lambda _: None)
-    runner = Threads(handler, None, 2, 0.5, hooks)
+    runner = ThreadExecutor(handler, None, 2, 0.5, hooks)
     await runner.open()
-    return Handling(
+    return Dispatcher(
         runner,
         owned or Owned(),
         Unrecorded(),  # type: ignore[arg-type]
@@ -113,10 +113,10 @@ class Dying:
 
     slots = 1
 
-    def start(self, run: Run, place: Delivery, control: Control) -> asyncio.Future[Ran]:
+    def start(self, run: MessageRun, place: Delivery, control: RunControl) -> asyncio.Future[RunResult]:
         """See the protocol."""
-        ended: asyncio.Future[Ran] = asyncio.get_running_loop().create_future()
-        ended.set_result(Ran(len(run.messages), Failure.of(Crashed("was ended by SIGKILL"))))
+        ended: asyncio.Future[RunResult] = asyncio.get_running_loop().create_future()
+        ended.set_result(RunResult(len(run.messages), Failure.of(Crashed("was ended by SIGKILL"))))
         return ended
 
 
@@ -138,8 +138,8 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
     middle = await handling(lambda *_: gate.wait(30))
     middle.feed(Partition(QUEUE, 1), messages(3, 1))
     middle.dispatch()
-    (stay,) = middle._stays.values()
-    (control,) = stay.runs
+    (work,) = middle._works.values()
+    (control,) = work.runs
     control.since -= 50
     middle.glance()
     assert middle._metrics.oldest >= 50
@@ -147,7 +147,7 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
     control.since -= 50
     middle.glance()
     middle.glance()
-    assert caplog.text.count(f"message {0:032x} of {stay.partition} in hand for 100 s") == 1
+    assert caplog.text.count(f"message {0:032x} of {work.partition} in hand for 100 s") == 1
     control.handled = 1
     middle.glance()
     assert middle._metrics.oldest < 50
@@ -175,10 +175,10 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def aged(middle: Handling, seconds: float) -> None:
+def aged(middle: Dispatcher, seconds: float) -> None:
     """Makes all that is in hand so much older, and looks at it."""
-    for stay in (*middle._stays.values(), *middle._ghosts):
-        for control in stay.runs:
+    for work in (*middle._works.values(), *middle._lost_work):
+        for control in work.runs:
             control.since -= seconds
     middle.glance()
 
@@ -220,8 +220,8 @@ async def test_what_waited_for_a_suspect_goes_on_when_its_partition_is_gone() ->
             begun.set()
             gate.wait(30)
 
-    note = Note(messages(1, 1)[0].id, 1)
-    owned = Owned(p1=Offset(held=True, note=note), p2=Offset(held=True, note=note))
+    note = HandlingNote(messages(1, 1)[0].id, 1)
+    owned = Owned(p1=CommittedOffset(held=True, note=note), p2=CommittedOffset(held=True, note=note))
     middle = await handling(handle, owned=owned)
     for number in (1, 2):
         middle.feed(Partition(QUEUE, number), messages(1, number))
@@ -229,8 +229,8 @@ async def test_what_waited_for_a_suspect_goes_on_when_its_partition_is_gone() ->
     await _until(begun.is_set)
     assert len(middle._aside) == 1
     middle.void([Partition(QUEUE, 1)])
-    (stay,) = middle._stays.values()
-    await _until(lambda: not stay.lane.count)
+    (work,) = middle._works.values()
+    await _until(lambda: not work.partition_queue.count)
     gate.set()
     await middle.until_ended(asyncio.get_running_loop().time() + 30)
 
@@ -238,20 +238,22 @@ async def test_what_waited_for_a_suspect_goes_on_when_its_partition_is_gone() ->
 class Answerless(Owned):
     """Notes nothing until it is told to."""
 
-    def __init__(self, **offsets: Offset) -> None:
+    def __init__(self, **offsets: CommittedOffset) -> None:
         super().__init__(**offsets)
         self.answers = asyncio.Event()
 
-    async def note(self, partition: Partition, note: Note | None) -> None:
+    async def note(self, partition: Partition, note: HandlingNote | None) -> None:
         """See the protocol."""
         await self.answers.wait()
         await super().note(partition, note)
 
 
-@pytest.mark.parametrize("runner", [Threads, Tasks])
-async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(runner: type[Threads | Tasks]) -> None:
+@pytest.mark.parametrize("runner", [ThreadExecutor, TaskExecutor])
+async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(
+    runner: type[ThreadExecutor | TaskExecutor],
+) -> None:
     """It is coordination that does not answer: no attempt is counted for it, and nothing fails."""
-    owned = Answerless(p1=Offset(held=True))
+    owned = Answerless(p1=CommittedOffset(held=True))
     begun = []
 
     async def later(message: Message, _: object) -> None:
@@ -261,8 +263,8 @@ async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(run
         begun.append(message.id)
 
     middle = await handling(at_once, owned=owned, stalled_after=10.0)
-    if runner is Tasks:
-        middle._runner = Tasks(later, None, 2, 0.5, Hooks([], lambda _: None), limit=None)
+    if runner is TaskExecutor:
+        middle._runner = TaskExecutor(later, None, 2, 0.5, Hooks([], lambda _: None), limit=None)
         await middle._runner.open()
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()
@@ -270,8 +272,8 @@ async def test_what_waits_for_its_note_is_not_taken_for_a_handler_that_hangs(run
     aged(middle, 20)
     assert owned.rejoined == 0
     owned.answers.set()
-    (stay,) = middle._stays.values()
-    await _until(lambda: not stay.lane.count)
+    (work,) = middle._works.values()
+    await _until(lambda: not work.partition_queue.count)
     assert len(begun) == 1
     assert owned.rejoined == 0
 
@@ -289,7 +291,7 @@ async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() ->
             await ended.wait()
 
     middle = await handling(lambda *_: None, stalled_after=10.0)
-    middle._runner = Tasks(handle, None, 1, 0.0, Hooks([], lambda _: None), limit=None)
+    middle._runner = TaskExecutor(handle, None, 1, 0.0, Hooks([], lambda _: None), limit=None)
     await middle._runner.open()
     middle._hooks = Hooks([Failed(failed)], lambda _: None)
     some = messages(2, 1)
@@ -300,8 +302,8 @@ async def test_a_task_that_will_not_be_cancelled_costs_only_its_own_message() ->
     aged(middle, 11)
     await asyncio.sleep(0)
     ended.set()
-    (stay,) = middle._stays.values()
-    await _until(lambda: not stay.lane.count)
+    (work,) = middle._works.values()
+    await _until(lambda: not work.partition_queue.count)
     assert failed == []
 
 
@@ -317,7 +319,7 @@ async def test_a_task_that_never_ends_takes_no_room() -> None:
 
     owned = Owned()
     middle = await handling(lambda *_: None, owned=owned, stalled_after=10.0)
-    middle._runner = Tasks(handle, None, 1, 0.5, Hooks([], lambda _: None), limit=None)
+    middle._runner = TaskExecutor(handle, None, 1, 0.5, Hooks([], lambda _: None), limit=None)
     await middle._runner.open()
     middle.feed(Partition(QUEUE, 1), messages(1, 1))
     middle.dispatch()

@@ -15,28 +15,28 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from qdo.coordination import Coordinator, Listen, Member
-from qdo.coordination.zookeeper.changes import (
+from qdo.coordination.zookeeper.driver import State
+from qdo.coordination.zookeeper.paths import GroupPaths, parent
+from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.coordination.zookeeper.transactions import (
     ANY,
+    Applied,
     Change,
     Check,
     Create,
     Delete,
-    Done,
-    Node,
+    NodeData,
     Operation,
     Outcome,
-    Refusal,
-    Refused,
-    Set,
+    Rejection,
+    RejectionReason,
+    SetData,
 )
-from qdo.coordination.zookeeper.driver import State
-from qdo.coordination.zookeeper.session import ZooKeeperSession
-from qdo.coordination.zookeeper.tree import Tree, parent
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from tests.qdo.unit.group.scripted import Stub
 
 Wanted = TypeVar("Wanted")
-TREE = Tree("/qdo", "group")
+TREE = GroupPaths("/qdo", "group")
 
 
 class Servers:
@@ -49,7 +49,7 @@ class Servers:
     """
 
     def __init__(self) -> None:
-        self.nodes: dict[str, Node] = {"/": Node(b"", 0, 0, 0)}
+        self.nodes: dict[str, NodeData] = {"/": NodeData(b"", 0, 0, 0)}
         self.asked: Counter[str] = Counter()
         self.largest = 0
         self.transactions = 0
@@ -71,39 +71,39 @@ class Servers:
         for at, operation in enumerate(change):
             if (why := self._refuse(operation)) is not None:
                 self.nodes, self._below = before, defaultdict(set, below)
-                return Refusal(why, at)
+                return Rejection(why, at)
             versions.append(self._do(session, operation, changed))
-        self._tell(changed)
-        return Done(tuple(versions))
+        self._report(changed)
+        return Applied(tuple(versions))
 
     def end(self, session: int) -> None:
         """Removes what a session has made for itself."""
         for path in [path for path, node in self.nodes.items() if node.session == session]:
             self.apply(0, (Delete(path),))
 
-    def _refuse(self, operation: Operation) -> Refused | None:
+    def _refuse(self, operation: Operation) -> RejectionReason | None:
         node = self.nodes.get(operation.path)
         if isinstance(operation, Create):
             if node is not None:
-                return Refused.NODE_EXISTS
-            return None if parent(operation.path) in self.nodes else Refused.NO_NODE
+                return RejectionReason.NODE_EXISTS
+            return None if parent(operation.path) in self.nodes else RejectionReason.NO_NODE
         if node is None:
-            return Refused.NO_NODE
+            return RejectionReason.NO_NODE
         if isinstance(operation, Delete):
-            return Refused.NOT_EMPTY if self._below[operation.path] else None
-        return None if operation.version in {ANY, node.version} else Refused.BAD_VERSION
+            return RejectionReason.NOT_EMPTY if self._below[operation.path] else None
+        return None if operation.version in {ANY, node.version} else RejectionReason.BAD_VERSION
 
     def _do(self, session: int, operation: Operation, changed: list[tuple[str, bool]]) -> int:
         path = operation.path
         above, _, name = path.rpartition("/")
         match operation:
             case Create(_, data, ephemeral):
-                self.nodes[path] = Node(data, 0, self.transactions, session if ephemeral else 0)
+                self.nodes[path] = NodeData(data, 0, self.transactions, session if ephemeral else 0)
                 self._below[above or "/"].add(name)
                 changed.append((path, True))
-            case Set(_, data, _):
+            case SetData(_, data, _):
                 node = self.nodes[path]
-                self.nodes[path] = Node(data, node.version + 1, self.transactions, node.session)
+                self.nodes[path] = NodeData(data, node.version + 1, self.transactions, node.session)
                 changed.append((path, False))
             case Delete(_):
                 del self.nodes[path]
@@ -114,7 +114,7 @@ class Servers:
         self.largest = max(self.largest, len(operation.data))
         return self.nodes[path].version if path in self.nodes else 0
 
-    def _tell(self, changed: Iterable[tuple[str, bool]]) -> None:
+    def _report(self, changed: Iterable[tuple[str, bool]]) -> None:
         for path, listed in changed:
             told = self.watches.pop(path, set())
             above = parent(path)
@@ -141,11 +141,11 @@ class SimulatedLink:
         if self.state == "connected":
             self.on_watch([path])
 
-    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[Node | None]:
+    async def read(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """See the driver: only nodes that are there are watched."""
         return [self._one("read", path, watch=watch and path in self._servers.nodes) for path in await self._ask(paths)]
 
-    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[Node | None]:
+    async def look(self, paths: Iterable[str], *, watch: bool = False) -> list[NodeData | None]:
         """See the driver."""
         return [self._one("look", path, watch=watch) for path in await self._ask(paths)]
 
@@ -184,7 +184,7 @@ class SimulatedLink:
         self.state = "lost"
         self._servers.end(self.session)
 
-    def _one(self, kind: str, path: str, *, watch: bool) -> Node | None:
+    def _one(self, kind: str, path: str, *, watch: bool) -> NodeData | None:
         self._servers.asked[kind] += 1
         if watch:
             self._servers.watches[path].add(self)

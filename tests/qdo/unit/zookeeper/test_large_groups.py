@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from qdo.consumer.group import Group
-from qdo.consumer.partition_table import Row
-from qdo.consumer.terms import Terms
-from qdo.coordination import Coordinator, Member, Target
-from qdo.coordination.zookeeper.changes import NODE_LIMIT
+from qdo.consumer.rebalance.group_member import GroupMember
+from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.consumer.rebalance.session_options import SessionOptions
+from qdo.coordination import Coordinator, Member, TargetAssignment
 from qdo.coordination.zookeeper.session import ZooKeeperSession
+from qdo.coordination.zookeeper.transactions import NODE_LIMIT
 from qdo.errors import CoordinationLost, CoordinationRefused
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription
@@ -33,21 +33,21 @@ class Found:
         self.found: Mapping[Queue, int] = {QUEUE: partitions}
         self.own = WANTS
         self.coordinator = coordinator
-        self.group = Group(coordinator, name, self, queues=self, terms=Terms(settle=0.0))
+        self.group = GroupMember(coordinator, name, self, queues=self, options=SessionOptions(settle=0.0))
 
     def look_up(self, wanted: Collection[Subscription]) -> None:
         """See the protocol."""
 
-    async def assigned(self, rows: Collection[Row]) -> None:
+    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol."""
 
-    def stop(self, rows: Collection[Row]) -> None:
+    def stop(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol."""
 
-    async def revoke(self, row: Row) -> None:
+    async def revoke(self, row: OwnedPartition) -> None:
         """See the protocol."""
 
-    async def lost(self, rows: Collection[Row]) -> None:
+    async def lost(self, rows: Collection[OwnedPartition]) -> None:
         """See the protocol."""
 
     def refused(self, error: CoordinationRefused) -> None:
@@ -111,7 +111,7 @@ def test_no_node_grows_with_the_group() -> None:
         target = None
         for number in (1, count):
             owners = {partition: members[at % number] for at, partition in enumerate(partitions)}
-            target = Target(owners, dict.fromkeys(members[:number], 1.7e9), frozenset(members[:number]))
+            target = TargetAssignment(owners, dict.fromkeys(members[:number], 1.7e9), frozenset(members[:number]))
             assert await session.set_target(target, (await session.target()).version)
         assert (await session.target()).target == target
         return servers.largest
@@ -119,14 +119,14 @@ def test_no_node_grows_with_the_group() -> None:
     assert asyncio.run(largest(1000)) < NODE_LIMIT
 
 
-def dealt(by: int) -> Target:
+def dealt(by: int) -> TargetAssignment:
     """Deals the partitions out to 150 members: more than one transaction takes."""
-    return Target({each: f"m{(each.number + by) % 150:03}" for each in ALL})
+    return TargetAssignment({each: f"m{(each.number + by) % 150:03}" for each in ALL})
 
 
-async def assignments(sessions: Mapping[str, ZooKeeperSession]) -> Target:
+async def assignments(sessions: Mapping[str, ZooKeeperSession]) -> TargetAssignment:
     """Puts together what members are told to own."""
-    return Target({each: name for name, session in sessions.items() for each in await session.assignment()})
+    return TargetAssignment({each: name for name, session in sessions.items() for each in await session.assignment()})
 
 
 @pytest.mark.parametrize("transactions", range(5))

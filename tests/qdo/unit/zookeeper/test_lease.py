@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qdo.coordination.zookeeper.lease import Lease
+from qdo.coordination.zookeeper.lease import SessionLease
 from qdo.keepalive.vitals import Vitals
 
 INSTANTS = st.lists(st.floats(0.0, 30.0), min_size=1, max_size=20)
@@ -22,10 +22,10 @@ class Hand:
         return self.now
 
 
-def begun(timeout: float = 10.0) -> tuple[Lease, Hand]:
+def begun(timeout: float = 10.0) -> tuple[SessionLease, Hand]:
     """Returns a lease that was granted now."""
     hand = Hand()
-    lease = Lease(1.0, hand)
+    lease = SessionLease(1.0, hand)
     lease.grant(timeout)
     return lease, hand
 
@@ -33,7 +33,7 @@ def begun(timeout: float = 10.0) -> tuple[Lease, Hand]:
 def test_nothing_lapses_before_it_began() -> None:
     """Connecting may take as long as it takes."""
     hand = Hand()
-    lease = Lease(1.0, hand)
+    lease = SessionLease(1.0, hand)
     hand.now += 100
     lease.hear()
     assert not lease.lapsed
@@ -75,7 +75,7 @@ def test_an_answer_that_is_read_too_late_renews_nothing() -> None:
 def test_what_was_found_lapsed_stays_so() -> None:
     """Whoever looked has gone by it: that another process heard the servers in the same instant changes nothing."""
     hand, vitals = Hand(), Vitals.begin(60.0)
-    lease = Lease(10.0, hand, vitals)
+    lease = SessionLease(10.0, hand, vitals)
     vitals.heard(hand.now)
     hand.now += 11
     assert lease.lapsed

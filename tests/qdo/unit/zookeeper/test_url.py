@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qdo.coordination.opening import open_coordinator
-from qdo.coordination.zookeeper.access import Access, Digest, Sasl, Tls
+from qdo.coordination.zookeeper.connection_options import ConnectionOptions, DigestLogin, SaslLogin, TlsOptions
 from qdo.coordination.zookeeper.url import parse
 from qdo.errors import InvalidArgument
 
@@ -16,7 +16,7 @@ from qdo.errors import InvalidArgument
 def test_hosts_and_chroot() -> None:
     """Several servers, with and without a port, and where everything lies."""
     access = parse("zookeeper://one:2181,two,[::1]:2182/some/where/")
-    assert access == Access("one:2181,two,[::1]:2182", "/some/where")
+    assert access == ConnectionOptions("one:2181,two,[::1]:2182", "/some/where")
     assert access.servers == ("one:2181", "two", "[::1]:2182")
     assert parse("zookeeper://one").chroot == ""
     assert parse("zookeeper://one/").chroot == ""
@@ -31,11 +31,11 @@ def test_timeouts_and_order() -> None:
 
 def test_logins(tmp_path: Path) -> None:
     """A login stands in the URL or in a file, for ZooKeeper's own scheme or for SASL; nodes are private with one."""
-    assert parse("zookeeper://me:p%40ss%3A@h").login == Digest("me", "p@ss:")
-    assert type(parse("zookeeper://me:pw@h?login=sasl").login) is Sasl
+    assert parse("zookeeper://me:p%40ss%3A@h").login == DigestLogin("me", "p@ss:")
+    assert type(parse("zookeeper://me:pw@h?login=sasl").login) is SaslLogin
     file = tmp_path / "login"
     file.write_text("me:from:file\n")
-    assert parse(f"zookeeper://h?login_file={file}").login == Digest("me", "from:file")
+    assert parse(f"zookeeper://h?login_file={file}").login == DigestLogin("me", "from:file")
     assert parse("zookeeper://h").login is None
     assert [parse(f"zookeeper://{rest}").closed for rest in ("h", "u:p@h", "h?private=yes", "u:p@h?private=no")] == [
         False,
@@ -48,8 +48,8 @@ def test_logins(tmp_path: Path) -> None:
 def test_tls() -> None:
     """It is on when asked for, or when it has something to be set up with."""
     assert parse("zookeeper://h").tls is None
-    assert parse("zookeeper://h?tls=yes").tls == Tls()
-    assert parse("zookeeper://h?ca=/c&cert=/d&key=/e&key_password=p&check_hostname=no").tls == Tls(
+    assert parse("zookeeper://h?tls=yes").tls == TlsOptions()
+    assert parse("zookeeper://h?ca=/c&cert=/d&key=/e&key_password=p&check_hostname=no").tls == TlsOptions(
         Path("/c"), Path("/d"), Path("/e"), "p", check_hostname=False
     )
 

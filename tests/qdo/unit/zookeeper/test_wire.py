@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from qdo.coordination.zookeeper.driver.handler import CLOSING, Handler
 from qdo.coordination.zookeeper.driver.wire import PIECE, Wire
-from qdo.coordination.zookeeper.lease import Lease
+from qdo.coordination.zookeeper.lease import SessionLease
 from tests.qdo.unit.zookeeper.test_lease import Hand
 
 GREETING = struct.pack(">iiiq", 36, 0, 6000, 99)
@@ -31,10 +31,10 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def make(ours: socket.socket, closing: float = CLOSING) -> tuple[Wire, Handler, Lease, Hand]:
+def make(ours: socket.socket, closing: float = CLOSING) -> tuple[Wire, Handler, SessionLease, Hand]:
     """A wire with what belongs to it, on a clock that stands still."""
     hand = Hand()
-    lease = Lease(3.0, hand)
+    lease = SessionLease(3.0, hand)
     return Wire(ours, lease), Handler(lease, None, closing), lease, hand
 
 
@@ -141,8 +141,8 @@ def test_a_server_has_little_time_for_its_first_answer(ends: tuple[socket.socket
     """Whatever kazoo allows: others have to be tried while there is time."""
     ours, _ = ends
     hand = Hand()
-    handler = Handler(Lease(0.05, hand), None)
-    assert handler.select([Wire(ours, Lease(0.05, hand))], [], [], 3600.0) == ([], [], [])
+    handler = Handler(SessionLease(0.05, hand), None)
+    assert handler.select([Wire(ours, SessionLease(0.05, hand))], [], [], 3600.0) == ([], [], [])
 
 
 def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -161,7 +161,7 @@ def test_closing_takes_little_time(ends: tuple[socket.socket, socket.socket]) ->
 def test_a_session_that_has_ended_connects_no_more() -> None:
     """Or kazoo would begin another one."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        handler = Handler(Lease(5.0), None)
+        handler = Handler(SessionLease(5.0), None)
         handler.create_connection(server.getsockname()).close()
         handler.over = True
         with pytest.raises(ConnectionRefusedError):
@@ -172,7 +172,7 @@ def test_it_is_known_why_a_connection_failed() -> None:
     """So that who waits for it can be told."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
-    handler = Handler(Lease(5.0), None)
+    handler = Handler(SessionLease(5.0), None)
     with pytest.raises(OSError, match="refused"):
         handler.create_connection(address)
     assert handler.trouble is not None
@@ -181,7 +181,7 @@ def test_it_is_known_why_a_connection_failed() -> None:
 
 def test_callbacks_are_called_where_the_answer_is_put_in() -> None:
     """Before and after it is there, each once."""
-    answer = Handler(Lease(5.0), None).async_result()
+    answer = Handler(SessionLease(5.0), None).async_result()
     called: list[tuple[str, int]] = []
 
     def note(name: str) -> Callable[[object], None]:
@@ -199,7 +199,7 @@ def test_callbacks_are_called_where_the_answer_is_put_in() -> None:
 
 def test_only_the_first_answer_counts() -> None:
     """Kazoo gives two to what is asked for while it is being closed."""
-    answer = Handler(Lease(5.0), None).async_result()
+    answer = Handler(SessionLease(5.0), None).async_result()
     answer.set_exception(ValueError("first"))
     answer.set(2)
     with pytest.raises(ValueError, match="first"):
@@ -212,7 +212,7 @@ def test_no_callback_is_lost_or_doubled_in_a_race() -> None:
     until = time.monotonic() + 0.5
     tried = 0
     while time.monotonic() < until:
-        answer = Handler(Lease(5.0), None).async_result()
+        answer = Handler(SessionLease(5.0), None).async_result()
         thread = threading.Thread(target=answer.set)
         thread.start()
         answer.rawlink(called.append)

@@ -1,0 +1,179 @@
+"""What an assignment is computed on: partitions that the same members may have are one pool.
+
+Partitions of one pool can stand for each other, so the search for a balance counts them instead of looking at each.
+When everybody subscribes to the same queues there is a single pool, however many queues there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
+
+from qdo.partitions import Partition, Queue
+
+_NOBODY, _RESERVED = -1, -2
+
+
+@dataclass(slots=True)
+class Pool:
+    """Partitions that the same members may have. Members are numbers: places in the sorted list of their ids.
+
+    Attributes:
+        members: Who may have them, in order.
+        kept: What each of them had before, in order.
+        free: Those that none of them had, in order.
+        before: How many each of them had before; who had none is left out.
+        now: How many each is to have.
+    """
+
+    members: list[int]
+    kept: dict[int, list[Partition]] = field(default_factory=dict)
+    free: list[Partition] = field(default_factory=list)
+    before: dict[int, int] = field(default_factory=dict)
+    now: dict[int, int] = field(default_factory=dict)
+
+    def gained(self, member: int) -> bool:
+        """Tells whether a member is to have more than it had."""
+        return self.now.get(member, 0) > self.before.get(member, 0)
+
+    def lost(self, member: int) -> bool:
+        """Tells whether a member is to have less than it had."""
+        return self.now.get(member, 0) < self.before.get(member, 0)
+
+
+@dataclass(slots=True)
+class PoolShares:
+    """The pools of a group and how many partitions each member has of them all together.
+
+    Attributes:
+        pools: In the order of their first queues.
+        loads: For each member the number of its partitions.
+        pools_of: For each member the numbers of the pools that it may have partitions of.
+    """
+
+    pools: list[Pool]
+    loads: list[int]
+    pools_of: list[list[int]]
+
+    def move(self, number: int, giver: int, taker: int) -> None:
+        """Moves one partition of a pool from one member to another."""
+        now = self.pools[number].now
+        now[giver] -= 1
+        now[taker] = now.get(taker, 0) + 1
+        self.loads[giver] -= 1
+        self.loads[taker] += 1
+
+
+def gather(
+    names: list[str],
+    members: Mapping[str, Mapping[Queue, int]],
+    previous: Mapping[Partition, str],
+    reserved: Container[str],
+) -> PoolShares:
+    """Sorts partitions into pools, each as it was owned before.
+
+    Args:
+        names: The members' ids, sorted.
+        members: Their subscriptions.
+        previous: Who owned what.
+        reserved: Owners whose partitions are left out: they are not to be had.
+    """
+    counts, followers = _subscriptions(names, members)
+    queues = sorted(counts)
+    owners = _owners(names, counts, previous, reserved)
+    pools: dict[tuple[int, ...], Pool] = {}
+    for queue in queues:
+        pool = pools.get(followers[queue].key)
+        if pool is None:
+            pool = pools[followers[queue].key] = Pool(sorted(followers[queue].members))
+        _put(pool, queue, owners[queue])
+    pools_of: list[list[int]] = [[] for _ in names]
+    loads = [0] * len(names)
+    for number, pool in enumerate(pools.values()):
+        pool.before = {member: len(kept) for member, kept in pool.kept.items()}
+        pool.now = dict(pool.before)
+        for member in pool.members:
+            pools_of[member].append(number)
+        for member, count in pool.now.items():
+            loads[member] += count
+    return PoolShares(list(pools.values()), loads, pools_of)
+
+
+@dataclass(slots=True)
+class _Followers:
+    """Who subscribes to a queue.
+
+    Attributes:
+        key: The numbers of the sets of members with equal subscriptions; the same for queues with the same followers.
+        members: The members, set by set.
+    """
+
+    key: tuple[int, ...] = ()
+    members: list[int] = field(default_factory=list)
+
+
+def _subscriptions(
+    names: list[str], members: Mapping[str, Mapping[Queue, int]]
+) -> tuple[dict[Queue, int], dict[Queue, _Followers]]:
+    """Returns how many partitions each queue has, and who subscribes to it.
+
+    Members that subscribe alike are looked at once, those that share one mapping without comparing it.
+    """
+    alike: dict[frozenset[Queue], list[int]] = {}
+    known: dict[int, list[int]] = {}
+    counts: dict[Queue, int] = {}
+    for number, name in enumerate(names):
+        subscription = members[name]
+        if (peers := known.get(id(subscription))) is None:
+            peers = known[id(subscription)] = alike.setdefault(frozenset(subscription), [])
+            for queue, count in subscription.items():
+                if counts.get(queue, -1) < count:
+                    counts[queue] = count
+        peers.append(number)
+    sets_of: dict[Queue, list[int]] = {}
+    for number, subscribed in enumerate(alike):
+        for queue in subscribed:
+            sets_of.setdefault(queue, []).append(number)
+    return counts, _followers(sets_of, list(alike.values()))
+
+
+def _followers(sets_of: dict[Queue, list[int]], alike: list[list[int]]) -> dict[Queue, _Followers]:
+    made: dict[tuple[int, ...], _Followers] = {}
+    result = {}
+    for queue, numbers in sets_of.items():
+        key = tuple(numbers)
+        if key not in made:
+            made[key] = _Followers(key, [member for number in numbers for member in alike[number]])
+        result[queue] = made[key]
+    return result
+
+
+def _owners(
+    names: list[str], counts: Mapping[Queue, int], previous: Mapping[Partition, str], reserved: Container[str]
+) -> dict[Queue, list[tuple[int, Partition | None]]]:
+    """Returns for each queue and partition who owned it, with the very partition to save making it anew."""
+    numbers = {name: number for number, name in enumerate(names)}
+    owners: dict[Queue, list[tuple[int, Partition | None]]]
+    owners = {queue: [(_NOBODY, None)] * count for queue, count in counts.items()}
+    for partition, name in previous.items():
+        of_queue = owners.get(partition.queue)
+        if of_queue is None or partition.number > len(of_queue):
+            continue
+        owner = numbers.get(name, _NOBODY)
+        if owner == _NOBODY and name in reserved:
+            owner = _RESERVED
+        of_queue[partition.number - 1] = (owner, partition)
+    return owners
+
+
+def _put(pool: Pool, queue: Queue, owners: list[tuple[int, Partition | None]]) -> None:
+    """Adds a queue's partitions to its pool."""
+    allowed = set(pool.members)
+    for number, (owner, known) in enumerate(owners, 1):
+        if owner == _RESERVED:
+            continue
+        partition = known or Partition(queue, number)
+        if owner in allowed:
+            pool.kept.setdefault(owner, []).append(partition)
+        else:
+            pool.free.append(partition)

@@ -1,0 +1,186 @@
+"""What the group tells a consumer: which partitions are its own from now on, and which no longer.
+
+Per partition ``on_assign`` comes first and is over before anything is read, then either ``on_revoke``, which may still
+commit, or ``on_lost``, or both when the session ends, or the time is over, in the middle of a revocation. Callbacks for
+different partitions may run side by side. An exception in one of them is logged; the partitions go where the group says
+all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from qdo.consumer.fetch.fetch_buffer import FetchBuffer
+from qdo.consumer.fetch.fetch_state import FetchState
+from qdo.consumer.fetch.fetcher import Fetcher
+from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.errors import CoordinationRefused
+from qdo.partitions import Partition
+
+log = logging.getLogger("qdo.consumer")
+
+Callback = Callable[[frozenset[Partition]], Awaitable[None] | None]
+
+
+class Callbacks(NamedTuple):
+    """What the user of a consumer wants to be told; each may be a coroutine function or a plain one.
+
+    The last two are plain functions: nothing is handed out from ``on_suspend`` on, since nobody can tell whether the
+    partitions are still this member's, until ``on_resume``.
+    """
+
+    on_assign: Callback | None = None
+    on_revoke: Callback | None = None
+    on_lost: Callback | None = None
+    on_suspend: Callable[[], None] | None = None
+    on_resume: Callable[[], None] | None = None
+
+
+class PartitionListener:
+    """Has partitions read that are this member's, and tells the user what becomes of them.
+
+    Args:
+        buffer: Where messages are held.
+        fetcher: Reads ahead.
+        callbacks: Of the user.
+        begin: Finds out where to begin for partitions of which nothing is recorded, and calls :meth:`begin_at`; None:
+            they begin at the beginning.
+        leaving: Awaited when a revocation has been told, before the partitions are released.
+        changed: Called when partitions can be handed out that could not.
+        failed: Called with an error that will not pass by itself.
+
+    Attributes:
+        stopped: Nothing may be handed out now.
+    """
+
+    def __init__(
+        self,
+        buffer: FetchBuffer,
+        fetcher: Fetcher,
+        callbacks: Callbacks,
+        *,
+        begin: Callable[[list[FetchState]], Awaitable[None]] | None,
+        leaving: Callable[[frozenset[Partition]], Awaitable[None]],
+        changed: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self.stopped = False
+        self._buffer = buffer
+        self._fetcher = fetcher
+        self._callbacks = [callbacks]
+        self._begin = begin
+        self._leaving = leaving
+        self._changed = changed
+        self._failed = failed
+        self._beginning: set[asyncio.Future[None]] = set()
+
+    def attach(self, callbacks: Callbacks) -> None:
+        """Has somebody else told too, before those who are told already."""
+        self._callbacks.insert(0, callbacks)
+
+    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+        """Takes partitions over: tells the user, then begins to read them."""
+        fetch_states = [FetchState(row) for row in rows]
+        for row, fetch_state in zip(rows, fetch_states, strict=True):
+            row.fetch_state = fetch_state
+            if row.recorded is not None or self._begin is None:
+                fetch_state.place(row.recorded)
+        for each in self._callbacks:
+            await _notify(each.on_assign, rows)
+        for fetch_state in fetch_states:
+            fetch_state.announced = True
+        self._open(fetch_state for fetch_state in fetch_states if not fetch_state.closed)
+
+    def stop(self, rows: Collection[OwnedPartition]) -> None:
+        """Reads and hands out nothing more of some partitions."""
+        for row in rows:
+            if row.fetch_state is not None:
+                if row.fetch_state.opened:
+                    self._fetcher.drop(row.fetch_state)
+                self._buffer.clear(row.fetch_state)
+
+    async def revoke(self, row: OwnedPartition) -> None:
+        """Tells the user that a partition goes; afterwards it may be released."""
+        for each in self._callbacks:
+            await _notify(each.on_revoke, [row])
+        await self._leaving(frozenset([row.partition]))
+
+    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+        """Tells the user of partitions that are somebody else's by now."""
+        for each in self._callbacks:
+            await _notify(each.on_lost, rows)
+
+    def refused(self, error: CoordinationRefused) -> None:
+        """Lets whoever polls hear of it."""
+        self._failed(error)
+
+    def suspended(self) -> None:
+        """Hands out nothing until it is resumed: nobody can tell whether the partitions are still this member's."""
+        self.stopped = True
+        for each in self._callbacks:
+            if each.on_suspend is not None:
+                each.on_suspend()
+
+    def resumed(self) -> None:
+        """Goes on."""
+        self.stopped = False
+        self._changed()
+        for each in self._callbacks:
+            if each.on_resume is not None:
+                each.on_resume()
+
+    def begin_at(self, fetch_state: FetchState, position: str) -> None:
+        """Begins to read a partition at a point, unless the user has chosen another one meanwhile."""
+        if fetch_state.closed or fetch_state.since is not None:
+            return
+        fetch_state.place(position)
+        self._open([fetch_state])
+
+    def moved(self, fetch_state: FetchState) -> None:
+        """Reads a partition from where it was placed by the user, unless he is still being told of it."""
+        if fetch_state.announced:
+            self._open([fetch_state])
+
+    async def close(self) -> None:
+        """Stops looking for where to begin."""
+        for task in self._beginning:
+            task.cancel()
+        await asyncio.gather(*self._beginning, return_exceptions=True)
+
+    def _open(self, fetch_states: Iterable[FetchState]) -> None:
+        unplaced = []
+        for fetch_state in fetch_states:
+            if fetch_state.since is None:
+                unplaced.append(fetch_state)
+            elif not fetch_state.opened:
+                fetch_state.opened = True
+                self._fetcher.add(fetch_state)
+        if unplaced and self._begin is not None:
+            task = asyncio.ensure_future(self._begin(unplaced))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+        self._changed()
+
+
+async def _notify(callback: Callback | None, rows: Collection[OwnedPartition]) -> None:
+    if callback is None or not rows:
+        return
+    partitions = frozenset(row.partition for row in rows)
+    with logged(callback, partitions):
+        result = callback(partitions)
+        if inspect.isawaitable(result):
+            await result
+
+
+@contextmanager
+def logged(callback: Callable[..., object], partitions: frozenset[Partition]) -> Iterator[None]:
+    """Logs what a callback raises: it has no say in who owns the partitions."""
+    try:
+        yield
+    except Exception:
+        log.exception("%s failed, of %s partitions", getattr(callback, "__name__", callback), len(partitions))

@@ -1,0 +1,1 @@
+"""Membership in a group: sessions, the partitions of each, and how partitions change owners."""

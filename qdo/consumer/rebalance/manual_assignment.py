@@ -1,0 +1,99 @@
+"""Partitions that a consumer was assigned by its user, in the place of a share of what a group owns."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+from qdo.consumer.rebalance.member_states import State
+from qdo.consumer.rebalance.partition_table import OwnedPartition, Owner
+from qdo.coordination import CommittedOffset, Coordinator, HandlingNote, OwnedOffset
+from qdo.partitions import Partition
+
+
+class ManualAssignment:
+    """The partitions of a consumer that belongs to no group; the counterpart of a group's member.
+
+    Nobody else knows of it, so nothing is ever lost. Others may work on the same partitions.
+
+    Args:
+        coordinator: Of the group whose offsets are used; None: none are, and nothing is recorded.
+        owner: Who works on the partitions; told of each that comes or goes, as by a group.
+        revoke_timeout: Seconds that it has to give partitions up.
+
+    Attributes:
+        rows: The partitions.
+        state: Of a member that nothing happens to.
+        connected: As nothing is ever lost, it always is.
+    """
+
+    connected = True
+
+    def __init__(self, coordinator: Coordinator | None, owner: Owner, revoke_timeout: float) -> None:
+        self.rows: Mapping[Partition, OwnedPartition] = {}
+        self.state: State = "active"
+        self._coordinator = coordinator
+        self._owner = owner
+        self._revoke_timeout = revoke_timeout
+
+    async def start(self) -> None:
+        """There is nothing to join."""
+
+    def recheck(self) -> None:
+        """There is nothing to share out."""
+
+    def row(self, partition: Partition) -> OwnedPartition | None:
+        """Returns the row of a partition that is assigned."""
+        return self.rows.get(partition)
+
+    async def assign(self, partitions: Collection[Partition]) -> None:
+        """Works on these partitions from now on and on no others; those that it works on already go on where they are.
+
+        Raises:
+            CoordinationError: The offsets cannot be read; everything stays as it is.
+        """
+        new = [each for each in partitions if each not in self.rows]
+        recorded = {} if self._coordinator is None else await self._coordinator.offsets(new)
+        await self._give_up([row for partition, row in self.rows.items() if partition not in partitions])
+        rows = [OwnedPartition(each, OwnedOffset(each, recorded.get(each, CommittedOffset()), 0)) for each in new]
+        self.rows = {row.partition: row for row in (*self.rows.values(), *rows) if row.partition in partitions}
+        await self._owner.assigned(rows)
+
+    async def commit(self, offsets: Mapping[Partition, str]) -> frozenset[Partition]:
+        """Records ids as the group's, the last that comes; returns none, as there are none that are not ours.
+
+        Raises:
+            GroupActive: A member of the group owns one of the partitions.
+            CoordinationError
+        """
+        if self._coordinator is not None:
+            await self._coordinator.set_offsets(offsets)
+            for partition, identifier in offsets.items():
+                if (row := self.rows.get(partition)) is not None:
+                    row.held = OwnedOffset(partition, CommittedOffset(identifier, time.time()), 0)
+        return frozenset()
+
+    async def note(self, _partition: Partition, _note: HandlingNote | None) -> bool:
+        """Notes nothing, as nothing is owned; returns False."""
+        return False
+
+    def rejoin(self) -> None:
+        """There is nothing to join again."""
+
+    async def stop(self, within: float | None = None) -> None:
+        """Works on nothing any more; see :meth:`qdo.consumer.rebalance.group_member.GroupMember.stop`."""
+        await self._give_up(list(self.rows.values()), within)
+        self.rows = {}
+
+    async def _give_up(self, rows: list[OwnedPartition], within: float | None = None) -> None:
+        """Has the owner stop, and commit what it still wants to."""
+        for row in rows:
+            row.state = "revoking"
+        self._owner.stop(rows)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._revoke_timeout if within is None else within):
+                await asyncio.gather(*map(self._owner.revoke, rows))
+        for row in rows:
+            row.state = "lost"

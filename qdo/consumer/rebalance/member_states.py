@@ -1,0 +1,159 @@
+"""What a member of a group does next. Pure: ``qdo.consumer.rebalance.group_member`` looks, asks here, and acts.
+
+**A member**::
+
+    new ──start──► joining ──joined──► active ──suspended──► suspended
+                      ▲                  │ ◄────connected────    │
+                      └──────lost────────┴──────────lost─────────┘
+
+    every one of them ──stop──► leaving ──left──► left
+
+joining     has no session: it owns nothing, and tries until it has one, always under the same id.
+active      reads what it is to own, takes what is given to it, and gives up what is not any more. One member leads:
+            it reads who is there and which queues there are, and sets the target. Two that both believe to lead do no
+            harm: the target is set at the version that was read, and who owns a partition is decided where it is taken.
+suspended   nobody answers. It still owns what it owned, hands out nothing new, and does nothing else until it is
+            connected again or lost.
+leaving     revokes all that it holds, releases it and leaves. What is lost meanwhile is only told.
+left        final.
+
+**Its partitions** have states of their own, in :mod:`qdo.consumer.rebalance.partition_table`. What is given to it and
+has no row there is taken; while somebody else still owns it, again at every change. What is owned and is not given to
+it any more is given up. Once begun that is carried through, even if the target gives the partition back: then it is
+taken anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final, Literal, NamedTuple
+
+from qdo.assignment import plan
+from qdo.consumer.rebalance.partition_table import State as PartitionState
+from qdo.coordination import Member, TargetAssignment
+from qdo.partitions import Partition, Queue
+
+State = Literal["new", "joining", "active", "suspended", "leaving", "left"]
+Cause = Literal["start", "joined", "suspended", "connected", "lost", "stop", "left"]
+
+TRANSITIONS: Final[Mapping[tuple[State, Cause], State]] = {
+    ("new", "start"): "joining",
+    ("new", "stop"): "leaving",
+    ("joining", "joined"): "active",
+    ("joining", "stop"): "leaving",
+    ("active", "suspended"): "suspended",
+    ("active", "lost"): "joining",
+    ("active", "stop"): "leaving",
+    ("suspended", "connected"): "active",
+    ("suspended", "lost"): "joining",
+    ("suspended", "stop"): "leaving",
+    ("leaving", "left"): "left",
+}
+"""Every cause that leads to another state."""
+
+
+def after(state: State, cause: Cause) -> State:
+    """Returns the state that a cause leads to: the same one where nothing else is written down."""
+    return TRANSITIONS.get((state, cause), state)
+
+
+class ComputedPlan(NamedTuple):
+    """What a leader has computed, so that it need not do so again until something changes.
+
+    Attributes:
+        members: Who was there.
+        queues: Which queues there were.
+        target: What the target is to be.
+        recheck: When it is to be computed again even so, seconds since 1970; None: never.
+    """
+
+    members: Mapping[str, Member]
+    queues: Mapping[Queue, int]
+    target: TargetAssignment
+    recheck: float | None
+
+    def covers(self, view: LeaderView) -> bool:
+        """Tells whether computing it again would change nothing."""
+        due = self.recheck is not None and view.now >= self.recheck
+        same_target = view.target is self.target or view.target == self.target
+        return not due and same_target and view.members == self.members and view.queues == self.queues
+
+
+class LeaderView(NamedTuple):
+    """What a leader knows.
+
+    Attributes:
+        members: Who is there.
+        queues: Which queues there are, with their partitions.
+        target: The target, read before the members: so it is never set on account of older members.
+        planned: What it computed last.
+        now: Seconds since 1970.
+        age: Seconds for which members and queues have been changing.
+        settle: Seconds for which it lets changes gather.
+        grace: Seconds for which absent static members keep what they have.
+    """
+
+    members: Mapping[str, Member]
+    queues: Mapping[Queue, int]
+    target: TargetAssignment | None
+    planned: ComputedPlan | None
+    now: float
+    age: float
+    settle: float
+    grace: float
+
+
+class PartitionChanges(NamedTuple):
+    """What a member does about its partitions; everything may be done side by side.
+
+    Attributes:
+        give_up: What it owns, or may own, and is not to have.
+        claim: What to take.
+    """
+
+    give_up: frozenset[Partition] = frozenset()
+    claim: frozenset[Partition] = frozenset()
+
+
+class LeaderDecision(NamedTuple):
+    """What a leader does.
+
+    Attributes:
+        target: What to set the target to, at the version that was read; None: leave it.
+        wait: Seconds after which to look again even if nothing changes; None: there is no need.
+        planned: To be handed in with the next view.
+    """
+
+    target: TargetAssignment | None = None
+    wait: float | None = None
+    planned: ComputedPlan | None = None
+
+
+def partition_changes(given: AbstractSet[Partition], states: Mapping[Partition, PartitionState]) -> PartitionChanges:
+    """Returns what a connected member does about its partitions.
+
+    Args:
+        given: What it is to own.
+        states: Of those that it owns or may own.
+    """
+    return PartitionChanges(
+        frozenset(each for each, state in states.items() if state in {"owned", "unsure"} and each not in given),
+        frozenset(each for each in given if states.get(each, "unsure") == "unsure"),
+    )
+
+
+def decide_as_leader(view: LeaderView) -> LeaderDecision:
+    """Returns what a leader does."""
+    if view.planned is not None and view.planned.covers(view):
+        return LeaderDecision(None, _until(view.planned.recheck, view.now), view.planned)
+    if view.age < view.settle:
+        return LeaderDecision(None, view.settle - view.age, view.planned)
+    computed = plan(view.members, view.queues, view.target, view.now, view.grace)
+    planned = ComputedPlan(view.members, view.queues, computed.target, computed.recheck)
+    target = None if computed.target == view.target else computed.target
+    return LeaderDecision(target, _until(computed.recheck, view.now), planned)
+
+
+def _until(instant: float | None, now: float) -> float | None:
+    return None if instant is None else max(0.0, instant - now)

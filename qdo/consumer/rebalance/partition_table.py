@@ -1,0 +1,594 @@
+"""The partitions of one session: one row for each, which holds everything that is known of it.
+
+::
+
+    none ──taken──► owned ──taken away, left──► revoking ──done, out of time──► releasing ──released, told──► none
+     │                │ ▲                          │                              ▲  ▲
+     │ end of the     │ │                          └──found to be another's────────┤  │
+     │ taking         └─┼──found to be another's, or at another version────────────┘  │
+     ▼ unknown          │                                                             │
+    unsure ──taken again, or none                                                     │
+       └───────────────────────────given to somebody else─────────────────────────────┘
+
+    every state ──the session is lost──► lost (final)
+
+owned       its owner (the consumer) is told and works on it. Commits are recorded.
+revoking    its owner is told to stop. Commits are recorded still.
+releasing   no commit is accepted any more; one that was asked for before goes first. It is released, however often that
+            has to be tried. An owner that was not done is told that the partition is lost.
+unsure      may be owned or not; its owner does not know of it. Taken again if it is given to us still, else released.
+lost        the session is over: nothing is recorded, and the owner is told of every partition that it was told to have.
+
+What is under way is about a row, never about whatever partition has that name by now. A row goes when its partition is
+released *and* its owner has heard the end, and only then the partition can be taken anew: so the owner is told of one
+partition in order, and a late end never meets a new beginning. Only an owner that does not return for a whole
+``revoke_timeout`` from being told that the partition is lost is not waited for.
+
+**Commits.** A row has one offset that is to be recorded: the one that was asked for last, whichever is larger. An
+older one is not sent again once a newer one was asked for. When the end of a commit is not known, the partition is
+taken again first, which tells its version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import msgspec
+
+from qdo.consumer.rebalance.session_options import SessionEvents, SessionOptions
+from qdo.coordination import CommittedOffset, HandlingNote, OwnedOffset, Session
+from qdo.errors import CoordinationError, CoordinationLost, CoordinationRefused, SessionLost
+from qdo.partitions import Partition
+
+if TYPE_CHECKING:
+    from qdo.consumer.fetch.fetch_state import FetchState
+
+log = logging.getLogger(__name__)
+
+State = Literal["owned", "revoking", "releasing", "unsure", "lost"]
+LAST_WORD = 1.0
+"""Seconds for which a call that was cancelled may clear up before the next one is made."""
+
+
+class OwnedPartition:
+    """One partition of a session.
+
+    Args:
+        partition: The partition.
+        held: As it was taken; None: it is unsure.
+
+    Attributes:
+        state: See the module.
+        claimed: What was recorded when it was taken.
+        held: With the version that the next commit needs.
+        wish: The offset that is to be recorded; None: there is none.
+        note: What is to be noted beside it.
+        fetch_state: Where its owner stands, if it keeps that.
+    """
+
+    def __init__(self, partition: Partition, held: OwnedOffset | None) -> None:
+        self.partition = partition
+        self.state: State = "unsure" if held is None else "owned"
+        self.held = held
+        self.claimed = CommittedOffset() if held is None else held.offset
+        self.wish: str | None = None
+        self.note = self.claimed.note
+        self.fetch_state: FetchState | None = None
+        self.certain = True
+        """The version is known."""
+        self.notified = False
+        """The owner has heard that it has it, and not that this is over."""
+        self.telling: asyncio.Task[bool] | None = None
+        """By which it hears that it has it."""
+        self.released = False
+        self._over = held is None
+        self._asked: list[PendingCommit] = []
+
+    @property
+    def recorded(self) -> str | None:
+        """The offset that is recorded, as far as that is known."""
+        return None if self.held is None else self.held.offset.id
+
+    @property
+    def commits(self) -> bool:
+        """Whether commits are accepted."""
+        return self.state in {"owned", "revoking"}
+
+    @property
+    def finished(self) -> bool:
+        """Whether it is released and its owner has heard everything."""
+        return self.released and self._over
+
+    def conclude(self) -> None:
+        """Its owner has heard everything."""
+        self._over = True
+
+    def ask(self, offset: str | None, asked: PendingCommit) -> None:
+        """Wants an offset recorded, in the place of the one that was wanted before; None: only what is noted."""
+        self.wish = offset or self.wish
+        self._asked.append(asked)
+
+    def request(self) -> tuple[OwnedOffset, str | None]:
+        """Returns what is to be sent."""
+        assert self.held is not None  # noqa: S101 - it is owned
+        offset = msgspec.structs.replace(self.held.offset, note=self.note)
+        return self.held._replace(offset=offset), self.recorded if self.wish is None else self.wish
+
+    def waiting(self) -> int:
+        """Returns how many wait for an offset to be recorded."""
+        return len(self._asked)
+
+    def answer(self, waiting: int | None = None, *, recorded: bool) -> None:
+        """Tells those who wait, or the first of them; when it tells all of them nothing is wanted any more."""
+        notified = self._asked[:waiting]
+        del self._asked[:waiting]
+        if waiting is None:
+            self.wish = None
+        for asked in notified:
+            asked.answer(self.partition, recorded=recorded)
+
+    def fail(self, error: Exception, *, due: float | None = None) -> None:
+        """Tells those who wait of an error: all of them, or those whose time is over."""
+        late = [asked for asked in self._asked if due is None or asked.deadline < due]
+        self._asked = [asked for asked in self._asked if asked not in late]
+        for asked in late:
+            asked.fail(error)
+
+
+class PendingCommit:
+    """A commit of some partitions, until each of them has its answer.
+
+    Args:
+        count: How many.
+        deadline: Until when it is tried again while the service does not answer, by the loop's clock.
+    """
+
+    def __init__(self, count: int, deadline: float) -> None:
+        self.deadline = deadline
+        self.end: asyncio.Future[frozenset[Partition]] = asyncio.get_running_loop().create_future()
+        self.end.add_done_callback(_looked_at)
+        self._left = count
+        self._lost: set[Partition] = set()
+
+    def answer(self, partition: Partition, *, recorded: bool) -> None:
+        """Takes the answer for one partition."""
+        self._left -= 1
+        if not recorded:
+            self._lost.add(partition)
+        if not self._left and not self.end.done():
+            self.end.set_result(frozenset(self._lost))
+
+    def fail(self, error: Exception) -> None:
+        """Ends it without an answer."""
+        if not self.end.done():
+            self.end.set_exception(error)
+
+
+def _looked_at(end: asyncio.Future[frozenset[Partition]]) -> None:
+    """Spares a warning when a commit failed for which nobody waits any more."""
+    if not end.cancelled():
+        end.exception()
+
+
+class Owner(Protocol):
+    """Who works on partitions. Everything is called in the loop of the group.
+
+    Of a row it is told ``assigned``, then ``revoke``, or ``lost``, or both when it was not done in time; each is over,
+    or was cancelled, before the next one begins. What a call raises is logged; an owner that fails to give a partition
+    up is told that it is lost.
+    """
+
+    async def assigned(self, rows: Collection[OwnedPartition]) -> None:
+        """These are ours now; commits for them are accepted already while this runs."""
+
+    def stop(self, rows: Collection[OwnedPartition]) -> None:
+        """Nothing more of these is to be handed out; called as soon as they are not ``owned`` any more."""
+
+    async def revoke(self, row: OwnedPartition) -> None:
+        """Returns when this may be released.
+
+        Called for each partition by itself, so that one that takes long keeps no other from moving on; all that move
+        together are called side by side. It is cancelled after ``revoke_timeout``.
+        """
+
+    async def lost(self, rows: Collection[OwnedPartition]) -> None:
+        """These are somebody else's: whatever is under way is to be abandoned, and nothing can be committed."""
+
+    def refused(self, error: CoordinationRefused) -> None:
+        """The service does not allow something that there is no going on without; it is tried again all the same."""
+
+    def suspended(self) -> None:
+        """The service does not answer: hand out nothing new."""
+
+    def resumed(self) -> None:
+        """The service answers again: go on with what is still held."""
+
+
+class PartitionTable:
+    """The rows of one session; see the module.
+
+    Args:
+        session: Whose they are.
+        owner: Who works on them.
+        options: How to behave.
+        events: Told when something is to be looked at, and when the session turns out to be over.
+    """
+
+    def __init__(self, session: Session, owner: Owner, options: SessionOptions, events: SessionEvents) -> None:
+        self._session = session
+        self._owner = owner
+        self._options = options
+        self._events = events
+        self._revoke_timeout = options.revoke_timeout
+        self._rows: dict[Partition, OwnedPartition] = {}
+        self._closed = False
+        self._claiming: frozenset[Partition] = frozenset()
+        self._due: dict[Partition, OwnedPartition] = {}
+        self._leaving: dict[Partition, OwnedPartition] = {}
+        self._recording: asyncio.Task[None] | None = None
+        self._releasing: asyncio.Task[None] | None = None
+        self._endings: set[asyncio.Task[None]] = set()
+        self._calls: set[asyncio.Task[bool]] = set()
+        self._last_words: set[asyncio.Task[bool]] = set()
+
+    @property
+    def states(self) -> Mapping[Partition, State]:
+        """The state of every row; none when the session is over."""
+        return {} if self._closed else {partition: row.state for partition, row in self._rows.items()}
+
+    @property
+    def held(self) -> Mapping[Partition, OwnedPartition]:
+        """The rows for which commits are accepted."""
+        return {} if self._closed else {each: row for each, row in self._rows.items() if row.commits}
+
+    def held_row(self, partition: Partition) -> OwnedPartition | None:
+        """Returns a row for which commits are accepted."""
+        row = None if self._closed else self._rows.get(partition)
+        return row if row is not None and row.commits else None
+
+    # What is begun.
+
+    async def claim(self, partitions: Iterable[Partition]) -> None:
+        """Takes what is free of partitions that have no row or are unsure. One such call at a time.
+
+        Raises:
+            CoordinationLost: They are unsure now.
+            SessionLost
+        """
+        wanted = self._claiming = frozenset(partitions)
+        if not wanted:
+            return
+        try:
+            got = await self._session.claim(wanted)
+        except BaseException:
+            self._rows |= {each: OwnedPartition(each, None) for each in wanted if each not in self._rows}
+            raise
+        finally:
+            self._claiming = frozenset()
+        if self._closed:
+            return
+        for partition in wanted:
+            self._rows.pop(partition, None)
+        new = {partition: OwnedPartition(partition, held) for partition, held in got.items()}
+        self._rows |= new
+        if new:
+            self._assign(list(new.values()))
+            self._events.changed.set()
+
+    def give_up(self, partitions: Iterable[Partition]) -> None:
+        """Begins to give up what is owned of some partitions, each by itself, and to release what is unsure.
+
+        What is being taken just now is to be given up when that has ended: nobody knows which of both came first.
+        """
+        for partition in partitions:
+            row = self._rows[partition]
+            if row.state == "owned":
+                row.state = "revoking"
+                self._owner.stop([row])
+                self._start(self._revoke_row(row))
+            elif row.state == "unsure" and partition not in self._claiming:
+                self._let_go(row)
+
+    async def note(self, partition: Partition, note: HandlingNote | None) -> bool:
+        """Notes something beside a partition's offset, as commit does; returns whether it is ours.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
+        if (row := self.held_row(partition)) is not None:
+            row.note = note
+        return not await self.commit({partition: None})
+
+    async def commit(self, offsets: Mapping[Partition, str | None]) -> frozenset[Partition]:
+        """Records ids, trying again while the service does not answer; returns the partitions that are not ours.
+
+        It is carried out even if nobody waits for it any more.
+
+        Raises:
+            CoordinationLost: The service did not answer for ``patience``: each was recorded or not.
+            SessionLost
+        """
+        if self._closed:
+            raise SessionLost("the session is over")
+        rows = [row for partition in offsets if (row := self.held_row(partition)) is not None]
+        lost = frozenset(offsets) - {row.partition for row in rows}
+        if not rows:
+            return lost
+        asked = PendingCommit(len(rows), asyncio.get_running_loop().time() + self._options.patience)
+        for row in rows:
+            row.ask(offsets[row.partition], asked)
+            self._due[row.partition] = row
+        if self._recording is None:
+            self._recording = self._start(self._record_all())
+        return lost | await asyncio.shield(asked.end)
+
+    # The ends.
+
+    def give_up_all(self, seconds: float) -> None:
+        """Begins to give everything up, each within so many seconds."""
+        self._revoke_timeout = seconds
+        self.give_up(self.states)
+
+    async def until_given_up(self, seconds: float) -> bool:
+        """Waits until nothing is being given up or released any more, for a time, no longer than the session lasts.
+
+        Returns whether that is so.
+        """
+        lost = asyncio.create_task(self._events.lost.wait())
+        try:
+            async with asyncio.timeout(seconds):
+                while self._endings and not lost.done():
+                    await asyncio.wait({lost, *self._endings}, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            pass
+        finally:
+            lost.cancel()
+        return not self._endings
+
+    def close(self) -> None:
+        """Ends everything at once, because the session is over: from now on nothing is held. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        for row in self._rows.values():
+            row.state = "lost"
+            row.fail(SessionLost("the session ended meanwhile"))
+        self._owner.stop([row for row in self._rows.values() if row.notified])
+
+    async def abandon(self) -> None:
+        """Ends everything, tells the owner that what it has is lost, and waits for it, but not for ever."""
+        self.close()
+        # A commit that is under way is left to itself: what the service does is not undone by looking away.
+        await cancel(*(task for task in self._endings if task is not self._recording))
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        self._lose([row for row in self._rows.values() if row.notified], *calls)
+        if self._last_words:
+            await asyncio.wait(self._last_words, timeout=max(self._options.revoke_timeout, LAST_WORD))
+
+    # The work.
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts work whose failure ends the session."""
+        task = asyncio.create_task(work)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        task.add_done_callback(self._events.ended)
+        return task
+
+    async def _record_all(self) -> None:
+        """Records what is wanted, all that has come together in one call, until nothing is.
+
+        Raises:
+            SessionLost
+        """
+        failures = 0
+        while self._due and not self._closed:
+            rows = list(self._due.values())
+            try:
+                await self._record(rows)
+                failures = 0
+            except SessionLost:
+                raise
+            except Exception as error:  # noqa: BLE001 - it belongs to whoever asked for the commit
+                failures += 1
+                await self._events.sleep(self._put_off(rows, error, failures))
+            self._let_leave()
+        self._recording = None
+
+    async def _record(self, rows: list[OwnedPartition]) -> None:
+        """Records what is wanted of some rows once.
+
+        Raises:
+            CoordinationLost, SessionLost
+        """
+        if doubtful := [row for row in rows if not row.certain]:
+            again = await self._session.claim([row.partition for row in doubtful])
+            for row in doubtful:
+                self._note(row, again.get(row.partition))
+        sent = [
+            (row, row.wish, row.note, row.waiting(), row.request())
+            for row in rows
+            if row.certain and row.partition in self._due
+        ]
+        if not sent:
+            return
+        try:
+            results = await self._session.commit([request for *_, request in sent])
+        except BaseException:
+            for row, *_ in sent:
+                row.certain = False
+            raise
+        for row, wish, note, waiting, _ in sent:
+            self._note(row, results.get(row.partition))
+            if not row.certain:
+                continue
+            if row.wish == wish and row.note == note:
+                del self._due[row.partition]
+                row.answer(recorded=True)
+            else:
+                row.answer(waiting, recorded=True)
+
+    def _note(self, row: OwnedPartition, held: OwnedOffset | None) -> None:
+        """Notes what is held of a row now; None: another has it, or only the version is not what we thought."""
+        row.certain = held is not None
+        if held is not None:
+            row.held = held
+        elif not self._closed:
+            log.warning("%s is no longer ours", row.partition)
+            self._drop(row)
+            owned = row.state == "owned"
+            self._let_go(row)
+            if owned:
+                self._owner.stop([row])
+                self._start(self._notify_lost(row))
+
+    def _put_off(self, rows: Iterable[OwnedPartition], error: Exception, failures: int) -> float:
+        """Returns after how long a failed commit is tried again; tells those for whom that is too late."""
+        if isinstance(error, CoordinationRefused):
+            self._owner.refused(error)
+        pause = self._options.pause(failures)
+        now = asyncio.get_running_loop().time()
+        for row in rows:
+            if isinstance(error, CoordinationLost) and row.commits:
+                row.fail(error, due=now + pause)
+            elif row.partition in self._due:
+                row.fail(error)
+                self._drop(row)
+        return pause if self._due else 0.0
+
+    def _drop(self, row: OwnedPartition) -> None:
+        """Wants nothing recorded for a row any more."""
+        self._due.pop(row.partition, None)
+        row.answer(recorded=False)
+
+    async def _revoke_row(self, row: OwnedPartition) -> None:
+        """Has the owner stop and lets the partition go; tells it that it is lost if it does not stop in time."""
+
+        async def tell() -> None:
+            if row.telling is not None:
+                await asyncio.wait({row.telling})
+            await self._owner.revoke(row)
+            row.notified = False
+
+        call = self._call("revoke", tell, self._calls)
+        await asyncio.wait({call}, timeout=self._revoke_timeout)
+        if not call.done():
+            log.warning("%s is released although its owner is not done with it", row.partition)
+            call.cancel()
+        self._let_go(row)
+        await self._notify_lost(row, call)
+
+    async def _notify_lost(self, row: OwnedPartition, *calls: asyncio.Task[bool]) -> None:
+        """Tells the owner, when some calls have ended, that what it still believes to have is lost."""
+        if row.telling is not None:
+            await asyncio.wait({row.telling}, timeout=max(self._options.revoke_timeout, LAST_WORD))
+        if row.notified and (telling := self._lose([row], *calls)):
+            await asyncio.wait({telling}, timeout=max(self._options.revoke_timeout, LAST_WORD))
+        row.conclude()
+        self._forget(row)
+
+    def _let_go(self, row: OwnedPartition) -> None:
+        """Accepts no more commits for a partition, and begins to release it."""
+        if self._closed:
+            return
+        row.state = "releasing"
+        if not row.released:
+            self._leaving[row.partition] = row
+            self._let_leave()
+
+    def _let_leave(self) -> None:
+        if self._releasing is None and self._leaving.keys() - self._due.keys():
+            self._releasing = self._start(self._release_all())
+
+    async def _release_all(self) -> None:
+        """Releases what is to be, all that has come together in one call, until nothing is.
+
+        Raises:
+            SessionLost
+        """
+        # Whoever is ready to run gets to add its own first.
+        await asyncio.sleep(0)
+        failures = 0
+        while rows := [row for partition, row in self._leaving.items() if partition not in self._due]:
+            try:
+                await self._session.release([row.partition for row in rows])
+            except SessionLost:
+                raise
+            except CoordinationError as error:
+                if isinstance(error, CoordinationRefused):
+                    self._owner.refused(error)
+                failures += 1
+                await self._events.sleep(self._options.pause(failures))
+                continue
+            for row in rows:
+                del self._leaving[row.partition]
+                row.released = True
+                self._forget(row)
+        self._releasing = None
+
+    def _forget(self, row: OwnedPartition) -> None:
+        """Removes a row of which there is nothing left to say."""
+        if row.finished and self._rows.get(row.partition) is row and not self._closed:
+            del self._rows[row.partition]
+            self._events.changed.set()
+
+    # What the owner is told.
+
+    def _assign(self, rows: list[OwnedPartition]) -> None:
+        async def tell() -> None:
+            # Not before: if it is over by then, the owner need not hear that anything is lost.
+            if self._closed:
+                return
+            for row in rows:
+                row.notified = True
+            await self._owner.assigned(rows)
+
+        telling = self._call("assigned", tell, self._calls)
+        for row in rows:
+            row.telling = telling
+
+    def _lose(self, rows: list[OwnedPartition], *before: asyncio.Task[bool]) -> asyncio.Task[bool] | None:
+        """Begins to tell the owner that rows are lost, when some calls have ended or had time to."""
+        if not rows:
+            return None
+        for row in rows:
+            row.notified = False
+
+        async def tell() -> None:
+            if before:
+                await asyncio.wait(before, timeout=LAST_WORD)
+            await self._owner.lost(rows)
+
+        return self._call("lost", tell, self._last_words)
+
+    @staticmethod
+    def _call(what: str, call: Callable[[], Awaitable[None]], running: set[asyncio.Task[bool]]) -> asyncio.Task[bool]:
+        """Starts a call to the owner; its failure is its own."""
+
+        async def guarded() -> bool:
+            try:
+                await call()
+            except SessionLost as error:
+                log.debug("the owner did not come to an end in %s: %s", what, error)
+            except Exception:
+                log.exception("the owner failed in %s", what)
+            else:
+                return True
+            return False
+
+        task = asyncio.create_task(guarded())
+        running.add(task)
+        task.add_done_callback(running.discard)
+        return task
+
+
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels tasks and waits for their end; what they raise is of no interest any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,435 @@
+"""The thread that does a coordinator's waiting: it runs the transactions, gives signs of life, and tells members.
+
+It sleeps until there is something to do, somebody rings, or a sign of life is due: a third of a session after the last
+one, or when another member's session ends.
+
+When the file cannot be used, the sessions are suspended and the next sign of life is tried soon. One that is made in
+time finds them alive. Otherwise they are lost when their time is over, by the clock by which the others count it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from qdo.coordination import Listen, Member
+from qdo.coordination.local import groups, sessions
+from qdo.coordination.local.database import CoordinationFile, FileTransaction
+from qdo.coordination.local.options import LocalOptions
+from qdo.coordination.local.session_state import SessionState
+from qdo.coordination.local.wakeup_socket import WakeupSocket
+from qdo.errors import CoordinationError, CoordinationLost, SessionLost
+from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BEATS = 3
+"""Signs of life in the time of a session."""
+RETRY = 0.1
+"""Seconds between two tries while the file cannot be used."""
+SOONEST = 0.02
+"""Seconds between two signs of life at least, whenever others' sessions end."""
+LOOK_EVERY = 0.05
+"""Seconds between two looks at the file where nobody can ring."""
+HEARTBEAT_MODULE = "qdo.coordination.local.heartbeat"
+"""The program that gives the signs of life while this one cannot."""
+PROBES = 8
+"""Other processes that a process looks after; each has as many that look after it."""
+
+
+class SessionThread(threading.Thread):
+    """The thread of one coordinator.
+
+    Args:
+        options: The settings.
+        group: The group's name.
+
+    Attributes:
+        ended: Done when the thread has ended.
+    """
+
+    def __init__(self, options: LocalOptions, group: str) -> None:
+        super().__init__(name=f"qdo-coordination-{group}", daemon=True)
+        self.group = group
+        self.ended: Future[None] = Future()
+        self._timeout = options.session_timeout
+        self._interval = options.session_timeout / BEATS
+        self._database = CoordinationFile(options.path, patience=self._interval, sync=options.sync)
+        self._wakeup_socket = WakeupSocket(options.path)
+        self._member_sessions: dict[int, SessionState] = {}
+        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._lock = threading.Lock()
+        self._closing = False
+        self._stirred = False
+        self._due = 0.0
+        self._pages = 0
+        self._vitals: Vitals | None = None
+        self._line: socket.socket | None = None
+        """To the process that keeps the sessions alive while this one cannot."""
+        self._waker, self._woken = socket.socketpair()
+        self._waker.settimeout(0.0)
+        self._woken.settimeout(0.0)
+
+    # Called from the loop.
+
+    def submit(self, job: Callable[[], T]) -> Future[T]:
+        """Has the thread run something; jobs run in the order in which they came.
+
+        Raises:
+            CoordinationLost: The coordinator is closed.
+        """
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closing:
+                raise CoordinationLost("coordination is closed")
+            self._jobs.append((future, job))
+            self._wake()
+        return future
+
+    async def ask(
+        self, work: Callable[[FileTransaction], T], *, member_session: SessionState | None = None, write: bool = True
+    ) -> T:
+        """Runs a transaction in the thread; see :meth:`run_in`.
+
+        Raises:
+            SessionLost, CoordinationLost, CoordinationIncompatible, and what the work raises.
+        """
+        return await asyncio.wrap_future(
+            self.submit(lambda: self.run_in(work, member_session=member_session, write=write))
+        )
+
+    def shut(self) -> None:
+        """Has the thread end after what was asked of it before. Idempotent."""
+        with self._lock:
+            if not self._closing:
+                self._closing = True
+                self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):  # enough is waiting to be read
+            self._waker.send(b"\0")
+
+    # Run by the thread, as jobs.
+
+    def begin(self) -> None:
+        """Opens the file and the wakeup socket.
+
+        Raises:
+            CoordinationLost, CoordinationIncompatible
+        """
+        with self._database.transaction(write=False, create=True):
+            pass
+        self._wakeup_socket.open()
+        if self._wakeup_socket.socket is not None:
+            self._selector.register(self._wakeup_socket.socket, selectors.EVENT_READ)
+
+    def join_group(
+        self,
+        member: Member,
+        loop: asyncio.AbstractEventLoop,
+        listen: Listen,
+        *,
+        replace: bool = False,
+        outlast: float = 0.0,
+    ) -> SessionState:
+        """Adds a session. A file that is gone is made anew, if nobody's session was in it.
+
+        Args:
+            member: Who joins.
+            loop: Where it is told of events.
+            listen: Whom to tell.
+            replace: See the contract.
+            outlast: Seconds for which a process of its own keeps all sessions while this one is held up.
+
+        Raises:
+            MemberExists, CoordinationLost, CoordinationIncompatible
+        """
+        if outlast and self._vitals is None:
+            self._vitals, self._line = self._begin_keeping(Vitals.begin(outlast))
+        if self._vitals is not None:
+            self._vitals.ran()  # who joins does it from there
+        session, where, until = self.run_in(self._added(member, replace=replace), create=not self._member_sessions)
+        member_session = SessionState(session, where, member, loop, listen, until)
+        self._member_sessions[session] = member_session
+        self._due = min(self._due, now() + self._interval)
+        return member_session
+
+    def _begin_keeping(self, vitals: Vitals) -> tuple[Vitals, socket.socket]:
+        """Starts the process that gives the signs of life while this one cannot, and waits until it can.
+
+        Raises:
+            CoordinationLost: It does not begin.
+        """
+        try:
+            line = self._start_pulse(vitals)
+            line.settimeout(BEGINNING)
+            if line.recv(1) != READY:
+                line.close()
+                raise ConnectionResetError("it ended at once")
+        except OSError as error:
+            vitals.close()
+            raise CoordinationLost(f"a process that keeps the session alive cannot be started: {error}") from error
+        return vitals, line
+
+    def _start_pulse(self, vitals: Vitals) -> socket.socket:
+        """Starts that process; returns the socket that is closed when it ends.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                path = str(self._database.path.absolute())
+                vitals.start(HEARTBEAT_MODULE, theirs, path, self._wakeup_socket.name, str(self._timeout))
+        except OSError:
+            ours.close()
+            raise
+        return ours
+
+    def _look_after_keeping(self, vitals: Vitals) -> None:
+        """Starts that process again if it is gone; does not wait for it."""
+        try:
+            if self._line is not None:
+                self._line.settimeout(0.0)
+                if self._line.recv(len(READY)):
+                    return
+                self._line.close()
+                self._line = None
+                log.warning("the process that keeps the session in group %s alive is gone: another one", self.group)
+            self._line = self._start_pulse(vitals)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.warning("a process that keeps the session in group %s alive cannot be started: %s", self.group, error)
+
+    def _added(self, member: Member, *, replace: bool) -> Callable[[FileTransaction], tuple[int, int, float]]:
+        def work(tx: FileTransaction) -> tuple[int, int, float]:
+            joined = sessions.join(tx, self.group, member, self._wakeup_socket.name, self._timeout, replace=replace)
+            return *joined, tx.now + self._timeout
+
+        return work
+
+    def run_in(
+        self,
+        work: Callable[[FileTransaction], T],
+        *,
+        member_session: SessionState | None = None,
+        write: bool = True,
+        create: bool = False,
+    ) -> T:
+        """Runs a transaction and wakes whom it concerns.
+
+        Args:
+            work: What to do.
+            member_session: The session that does it.
+            write: It writes.
+            create: Make the file if it is gone.
+
+        Raises:
+            SessionLost: The session has ended.
+            CoordinationLost, CoordinationIncompatible, and what the work raises.
+        """
+        if member_session is not None and member_session.state == "lost":
+            raise SessionLost("the session has ended")
+        others: list[str] = []
+        try:
+            with self._database.transaction(write=write, create=create) as tx:
+                done = work(tx)
+                if tx.told is not None:
+                    others = sessions.others(tx, tx.told, self._wakeup_socket.name)
+        except SessionLost:
+            if member_session is not None:
+                self._lose(member_session)
+            raise
+        except CoordinationLost as error:
+            self._suspend(error)
+            raise
+        self._database.patience = self._interval
+        if tx.told is not None:
+            self._wakeup_socket.ring(others)
+            self._stirred = True
+        return done
+
+    def leave(self, member_session: SessionState) -> None:
+        """Ends a session; if the file cannot be used it ends by itself."""
+        if self._member_sessions.pop(member_session.session, None) is not None:
+            member_session.state = "lost"
+            with contextlib.suppress(CoordinationError):
+                self.run_in(lambda tx: sessions.remove(tx, member_session.where, [member_session.session]))
+
+    # The thread.
+
+    def run(self) -> None:
+        """Works until :meth:`shut`."""
+        try:
+            with selectors.DefaultSelector() as self._selector:
+                self._selector.register(self._woken, selectors.EVENT_READ)
+                while not self._closing or self._jobs:
+                    self._run_once()
+        finally:
+            self._end()
+
+    def _run_once(self) -> None:
+        self._selector.select(self._patience())
+        with contextlib.suppress(BlockingIOError):
+            self._woken.recv(4096)
+        self._stirred |= self._wakeup_socket.hush()
+        for _ in range(len(self._jobs)):  # those that come meanwhile have their turn after the events
+            future, job = self._jobs.popleft()
+            if future.set_running_or_notify_cancel():
+                _settle(future, job)
+            self._beat_if_due()
+        self._beat_if_due()
+        if self._member_sessions and (self._stirred or self._others_wrote()):
+            self._look()
+
+    def _patience(self) -> float | None:
+        """Returns for how long there is nothing to do; None: until somebody wakes the thread."""
+        if self._jobs or self._closing:
+            return 0.0
+        if not self._member_sessions:
+            return None
+        due = max(0.0, self._due - now())
+        return due if self._wakeup_socket.socket is not None else min(due, LOOK_EVERY)
+
+    def _others_wrote(self) -> bool:
+        if self._wakeup_socket.socket is not None:
+            return False
+        with contextlib.suppress(CoordinationError):
+            before, self._pages = self._pages, self._database.pages_changed()
+            return before != self._pages
+        return False
+
+    def _beat_if_due(self) -> None:
+        if self._member_sessions and now() >= self._due:
+            self._beat()
+
+    def _beat(self) -> None:
+        if self._vitals is not None:
+            self._look_after_keeping(self._vitals)
+            if self._vitals.still > max(self._vitals.limit, self._timeout):
+                log.error("the event loop stands still, so the session in group %s is given up", self.group)
+                self._end_sessions()
+                return
+        where = next(iter(self._member_sessions.values())).where
+        try:
+            beat = self.run_in(lambda tx: sessions.beat(tx, where, self._wakeup_socket.name))
+            self._bury(where, self._wakeup_socket.silent(self._watched(beat.others)))
+        except CoordinationError as error:
+            self._suspend(error)
+            self._due = now() + RETRY
+            for member_session in [
+                member_session for member_session in self._member_sessions.values() if now() >= member_session.until
+            ]:
+                self._lose(member_session)
+            return
+        self._due = now() + self._interval
+        if beat.earliest is not None:
+            self._due = min(self._due, max(beat.earliest + 0.001, now() + SOONEST))
+        if self._vitals is not None:
+            self._vitals.heard(now())
+        for member_session in list(self._member_sessions.values()):
+            if self._vitals is not None:
+                member_session.call(self._vitals.ran)
+            self._renew(member_session, beat.until.get(member_session.session))
+        self._report_outdated(beat.seen)
+
+    def _bury(self, where: int, dead: list[str]) -> None:
+        for process in dead:
+            self.run_in(functools.partial(sessions.bury, where=where, process=process))
+            self._wakeup_socket.remove(process)
+
+    def _watched(self, others: list[str]) -> list[str]:
+        """Returns the processes that this one looks after: those that follow its name, in a ring of all."""
+        own = self._wakeup_socket.name
+        return sorted(others, key=lambda other: (other < own, other))[:PROBES]
+
+    def _renew(self, member_session: SessionState, until: float | None) -> None:
+        if until is None:
+            self._lose(member_session)
+            return
+        before, member_session.until = member_session.until, until
+        if member_session.state == "connected" and now() >= before:
+            # Kept alive by another process while this one was held up: whoever looked meanwhile found it in doubt.
+            member_session.report("suspended")
+            member_session.report("connected")
+        elif member_session.state == "suspended":
+            member_session.state = "connected"
+            member_session.report("connected")
+
+    def _look(self) -> None:
+        """Tells the members whose knowledge is outdated."""
+        self._stirred = False
+        member_sessions = [member_session for member_session in self._member_sessions.values() if member_session.seen]
+        if member_sessions:
+            with contextlib.suppress(CoordinationError):
+                self._report_outdated(self.run_in(lambda tx: groups.look(tx, member_sessions[0].where), write=False))
+
+    def _report_outdated(self, counters: groups.GroupCounters) -> None:
+        for member_session in self._member_sessions.values():
+            if member_session.outdated(counters):
+                member_session.report("changed")
+
+    def _suspend(self, error: CoordinationError) -> None:
+        if any(member_session.state == "connected" for member_session in self._member_sessions.values()):
+            log.warning("Group %s is suspended: %s", self.group, error)
+        self._database.patience = RETRY
+        self._due = min(self._due, now() + RETRY)
+        for member_session in self._member_sessions.values():
+            if member_session.state == "connected":
+                member_session.state = "suspended"
+                member_session.report("suspended")
+
+    def _lose(self, member_session: SessionState) -> None:
+        if self._member_sessions.pop(member_session.session, None) is not None:
+            member_session.state = "lost"
+            member_session.report("lost")
+
+    def _end_sessions(self) -> None:
+        member_sessions = list(self._member_sessions.values())
+        if member_sessions:
+            with contextlib.suppress(CoordinationError):
+                keys = [member_session.session for member_session in member_sessions]
+                self.run_in(lambda tx: sessions.remove(tx, member_sessions[0].where, keys))
+        for member_session in member_sessions:
+            self._lose(member_session)
+
+    def _end(self) -> None:
+        """Ends the sessions, then gives back everything."""
+        with self._lock:
+            self._closing = True
+            left, self._jobs = self._jobs, deque()
+        self._end_sessions()
+        for future, _ in left:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(CoordinationLost("coordination is closed"))
+        for each in (self._vitals, self._line):
+            if each is not None:
+                each.close()
+        self._database.close()
+        self._wakeup_socket.close()
+        self._waker.close()
+        self._woken.close()
+        self.ended.set_result(None)
+
+
+def _settle(future: Future[Any], job: Callable[[], Any]) -> None:
+    """Runs a job for whoever waits for it."""
+    try:
+        done = job()
+    except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+        future.set_exception(error)
+    else:
+        future.set_result(done)

@@ -1,0 +1,144 @@
+"""How ZooKeeper is reached: servers, patience, encryption and credentials. Values that are in order, or an error."""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from qdo.errors import InvalidArgument
+from qdo.keepalive.relay import Encryption
+
+SESSION_TIMEOUT = 10.0
+CONNECT_TIMEOUT = 15.0
+
+
+@dataclass(frozen=True)
+class DigestLogin:
+    """A user and a password for ZooKeeper's own ``digest`` scheme; without TLS the password is readable on the wire.
+
+    Any user with any password is let in: what they make is closed to everybody else, see :class:`ConnectionOptions`.
+    """
+
+    user: str
+    password: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for a user that cannot be one."""
+        if not self.user or ":" in self.user:
+            raise InvalidArgument(f"a user of ZooKeeper is a name without a colon, not {self.user!r}")
+
+
+@dataclass(frozen=True)
+class SaslLogin(DigestLogin):
+    """A user and a password that the servers know, by SASL's DIGEST-MD5. Needs the package ``pure-sasl``."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument also when the package is missing, which would show only once connected."""
+        super().__post_init__()
+        try:
+            import puresasl  # noqa: F401, PLC0415 - asked for only if it is needed
+        except ModuleNotFoundError as error:
+            message = "SASL needs a package that is not installed: pip install 'queuey[zookeeper-sasl]'"
+            raise InvalidArgument(message) from error
+
+
+@dataclass(frozen=True)
+class TlsOptions:
+    """Encryption.
+
+    Attributes:
+        ca: Certificates of who may vouch for the servers; None: those that the machine trusts. Only these count.
+        cert: The member's own certificate, if the servers ask for one.
+        key: Its key; None: it lies in the same file.
+        password: Of the key.
+        check_hostname: The servers' certificates must name the host that was asked for.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
+
+    def context(self) -> ssl.SSLContext:
+        """Returns what connections are made with.
+
+        Raises:
+            InvalidArgument: A file is not there or not what it should be.
+        """
+        try:
+            return self.encryption.context()
+        except (OSError, ValueError) as error:
+            names = ", ".join(str(name) for name in (self.ca, self.cert, self.key) if name)
+            raise InvalidArgument(f"TLS cannot be set up with {names}: {error}") from error
+
+    @property
+    def encryption(self) -> Encryption:
+        """The same, as another process is told."""
+        ca, cert, key = (None if path is None else str(path.absolute()) for path in (self.ca, self.cert, self.key))
+        return Encryption(ca, cert, key, self.password, self.check_hostname)
+
+
+@dataclass(frozen=True)
+class ConnectionOptions:
+    """How a service is reached.
+
+    Attributes:
+        hosts: Its servers, with commas between them: ``host``, ``host:port`` or ``[address]:port``.
+        chroot: A path that everything is kept under, made when it is missing: empty, or ``/a/b``.
+        session_timeout: Seconds without a sign of life after which a session ends. The servers allow no less than 2
+            and no more than 20 of their ticks and say what they granted.
+        connect_timeout: Seconds that a first connection may take.
+        login: Who the members are.
+        tls: How connections are encrypted; None: they are not.
+        private: Nodes are open only to whoever has the same credentials; None: if there is a login.
+        shuffle: Members try the servers in an order of their own.
+    """
+
+    hosts: str
+    chroot: str = ""
+    session_timeout: float = SESSION_TIMEOUT
+    connect_timeout: float = CONNECT_TIMEOUT
+    login: DigestLogin | None = None
+    tls: TlsOptions | None = None
+    private: bool | None = None
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises InvalidArgument for what cannot be."""
+        if not self.hosts:
+            raise InvalidArgument("no server of ZooKeeper is named")
+        for host in self.servers:
+            _check_host(host)
+        if self.chroot and (not self.chroot.startswith("/") or _has_bad_name(self.chroot)):
+            raise InvalidArgument(f"a chroot is a path such as /apps/qdo, not {self.chroot!r}")
+        for name in ("session_timeout", "connect_timeout"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise InvalidArgument(f"{name} is a number of seconds above 0")
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The hosts, each for itself."""
+        return tuple(host.strip() for host in self.hosts.split(","))
+
+    @property
+    def closed(self) -> bool:
+        """Nodes are open only to whoever made them."""
+        return self.login is not None if self.private is None else self.private
+
+
+def _has_bad_name(path: str) -> bool:
+    names = path[1:].split("/")
+    return names[0] == "zookeeper" or any(name in {"", ".", ".."} or not name.isprintable() for name in names)
+
+
+def _check_host(host: str) -> None:
+    parts = urlsplit(f"//{host}")
+    try:
+        usable = bool(parts.hostname) and "@" not in host and not parts.path and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise InvalidArgument(f"a server of ZooKeeper is host or host:port, not {host!r}")

@@ -1,0 +1,151 @@
+"""Where everything lies in ZooKeeper. Pure.
+
+::
+
+    <chroot>/groups/<group>/members/<id>                                         ephemeral: the member
+                           /leader                                               ephemeral: the leader's id
+                           /target                                               which generation of it counts
+                           /assignments/<id>                                     what a member is to own
+                           /owners/<service>/<application>/<queue>/<partition>   ephemeral: its owner's id
+                           /offsets/<service>/<application>/<queue>/<partition>  how far it was processed
+
+A node's name may hold neither a slash nor most control characters, may not be ``.`` or ``..`` or empty, and
+``zookeeper`` is reserved. Names are therefore percent-encoded, and these few more than usual, so that every name has a
+node of its own.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+from qdo.errors import CoordinationIncompatible
+from qdo.partitions import Partition, Queue
+
+EMPTY = "%"
+"""For the empty name: no other is encoded as a percent sign alone."""
+RESERVED = frozenset({".", "..", "zookeeper"})
+QUEUES_REMEMBERED = 20_000
+
+
+def encode(name: str) -> str:
+    """Returns the name of a node for any name."""
+    if not name:
+        return EMPTY
+    if name in RESERVED:
+        return f"%{ord(name[0]):02X}{name[1:]}"
+    return quote(name, safe="")
+
+
+def decode(node: str) -> str:
+    """Returns the name that :func:`encode` was given.
+
+    Raises:
+        CoordinationIncompatible: No name is encoded like this, so somebody else made the node.
+    """
+    try:
+        name = "" if node == EMPTY else unquote(node, errors="strict")
+    except UnicodeDecodeError:
+        name = EMPTY
+    if encode(name) != node:
+        raise CoordinationIncompatible(f"there is a node of somebody else: {node!r}")
+    return name
+
+
+def parent(path: str) -> str:
+    """Returns the path of the node that a node lies in; the root lies in itself."""
+    return path.rpartition("/")[0] or "/"
+
+
+@lru_cache(maxsize=QUEUES_REMEMBERED)
+def _queue(queue: Queue) -> str:
+    return "/".join(map(encode, queue))
+
+
+class GroupPaths(NamedTuple):
+    """The paths of one group.
+
+    Attributes:
+        root: Above everything: empty, or a path that begins with a slash and ends without one.
+        group: Its name.
+    """
+
+    root: str
+    group: str
+
+    @property
+    def groups(self) -> str:
+        """Holds all groups."""
+        return f"{self.root}/groups"
+
+    @property
+    def top(self) -> str:
+        """Holds the group."""
+        return f"{self.groups}/{encode(self.group)}"
+
+    @property
+    def members(self) -> str:
+        """Holds the members."""
+        return f"{self.top}/members"
+
+    @property
+    def leader(self) -> str:
+        """The leader."""
+        return f"{self.top}/leader"
+
+    @property
+    def target(self) -> str:
+        """Which generation of the target counts."""
+        return f"{self.top}/target"
+
+    @property
+    def assignments(self) -> str:
+        """Holds what each member is to own."""
+        return f"{self.top}/assignments"
+
+    @property
+    def owners(self) -> str:
+        """Holds the owners."""
+        return f"{self.top}/owners"
+
+    @property
+    def offsets(self) -> str:
+        """Holds the offsets."""
+        return f"{self.top}/offsets"
+
+    def member(self, member: str) -> str:
+        """Returns the node of a member."""
+        return f"{self.members}/{encode(member)}"
+
+    def assignment(self, member: str) -> str:
+        """Returns the node of what a member is to own."""
+        return f"{self.assignments}/{encode(member)}"
+
+    def owners_of(self, queue: Queue) -> str:
+        """Returns the node that holds the owners of a queue's partitions."""
+        return f"{self.owners}/{_queue(queue)}"
+
+    def offsets_of(self, queue: Queue) -> str:
+        """Returns the node that holds the offsets of a queue's partitions."""
+        return f"{self.offsets}/{_queue(queue)}"
+
+    def owner(self, partition: Partition) -> str:
+        """Returns the node that is there while the partition has an owner."""
+        return f"{self.owners_of(partition.queue)}/{partition.number}"
+
+    def offset(self, partition: Partition) -> str:
+        """Returns the node of the partition's offset."""
+        return f"{self.offsets_of(partition.queue)}/{partition.number}"
+
+
+def partition_of(parts: tuple[str, ...]) -> Partition:
+    """Returns the partition that the last four parts of a path name.
+
+    Raises:
+        CoordinationIncompatible: They name none, so somebody else made the node.
+    """
+    service, application, name, number = parts
+    if not number.isascii() or not number.isdigit() or str(int(number)) != number or not int(number):
+        raise CoordinationIncompatible(f"there is a node of somebody else: {number!r}")
+    return Partition(Queue(decode(service), decode(application), decode(name)), int(number))

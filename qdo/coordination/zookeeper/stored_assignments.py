@@ -1,0 +1,332 @@
+"""The target as it lies in ZooKeeper: a node for each member, and one that says which generation of it counts.
+
+A member's node holds what it is to own by now, and what it is to own next. The target's node names the generation that
+was set last. What is next counts as soon as its generation is named there; until then what is now does. So however
+many transactions the members' nodes take, the one that sets the target's node, which goes last, is the instant in which
+all of it counts; a leader that dies before has changed nothing. No node grows with the whole group.
+
+What keeps leaders apart that do not know of each other: every transaction demands the version of the target's node that
+its leader read, and for each member's node the version that it read. A generation is a number and a mark that no other
+has: what a leader wrote that came to no end has a number that is too high, or another mark. Whoever sets the next one
+writes these nodes over, so what has a lower number than the one that is named always counts.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from qdo.coordination import TargetAssignment, Versioned
+from qdo.coordination.encoding import QueuePartitions, by_member, pack, shares, unpack, unshare
+from qdo.coordination.zookeeper.batching import lacks_parent, make
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.paths import GroupPaths, decode
+from qdo.coordination.zookeeper.transactions import (
+    MOST_OPERATIONS,
+    NODE_LIMIT,
+    Applied,
+    Change,
+    Check,
+    Create,
+    Delete,
+    NodeData,
+    Rounds,
+    SetData,
+    bundle,
+    join,
+)
+from qdo.coordination.zookeeper.watched import WatchedNodes
+from qdo.errors import InvalidArgument
+from qdo.partitions import Partition
+
+FORMAT = b"2"
+"""1 was the whole target in one node."""
+UNSET = -1
+"""The version of a target that nobody has set."""
+
+
+class TargetGeneration(msgspec.Struct, frozen=True):
+    """What the target's node holds.
+
+    Attributes:
+        number: Rises with each that is set; 0: there is none yet.
+        mark: Like that of no other generation.
+        absent: See :class:`qdo.coordination.Target`.
+        static: See there.
+    """
+
+    number: int = 0
+    mark: str = ""
+    absent: dict[str, float] = {}
+    static: list[str] = []
+
+
+class MemberAssignment(msgspec.Struct, frozen=True):
+    """What a member's node holds.
+
+    Attributes:
+        number: Of the generation that ``next`` belongs to.
+        mark: The same.
+        now: What the member is to own until that counts.
+        next: What it is to own then.
+    """
+
+    number: int
+    mark: str
+    now: list[QueuePartitions]
+    next: list[QueuePartitions]
+
+    def pending(self, generation: TargetGeneration) -> bool:
+        """Tells whether what is next does not count by a generation."""
+        return self.number > generation.number or (self.number == generation.number and self.mark != generation.mark)
+
+    def counted(self, generation: TargetGeneration) -> frozenset[Partition]:
+        """Returns what the member is to own by a generation."""
+        return frozenset(unshare(self.now if self.pending(generation) else self.next))
+
+
+class StoredAssignment(NamedTuple):
+    """A member's node."""
+
+    assigned: MemberAssignment
+    version: int
+
+
+class StoredTarget(NamedTuple):
+    """The target as it was read.
+
+    Attributes:
+        version: Of its node; None: there is no node.
+        generation: Which counts.
+        nodes: Of the members.
+    """
+
+    version: int | None
+    generation: TargetGeneration
+    nodes: Mapping[str, StoredAssignment]
+
+    @property
+    def target(self) -> Versioned:
+        """As the contract has it."""
+        if not self.generation.number or self.version is None:
+            return Versioned(None, UNSET)
+        owners = {
+            partition: member
+            for member, stored in self.nodes.items()
+            for partition in stored.assigned.counted(self.generation)
+        }
+        generation = self.generation
+        return Versioned(TargetAssignment(owners, generation.absent, frozenset(generation.static)), self.version)
+
+
+def decode_generation(node: NodeData | None) -> TargetGeneration:
+    """Returns what the target's node holds.
+
+    Raises:
+        CoordinationIncompatible
+    """
+    return TargetGeneration() if node is None else unpack("target", node.data, TargetGeneration, FORMAT)
+
+
+def decode_assigned(node: NodeData) -> MemberAssignment:
+    """Returns what a member's node holds.
+
+    Raises:
+        CoordinationIncompatible
+    """
+    assigned = unpack("assignment", node.data, MemberAssignment, FORMAT)
+    for each in (assigned.now, assigned.next):
+        for _ in unshare(each):
+            """What contradicts itself is found here."""
+    return assigned
+
+
+async def read(link: Link, group_paths: GroupPaths, node: NodeData | None) -> StoredTarget:
+    """Reads the members' nodes.
+
+    Args:
+        link: To read with.
+        group_paths: The group's paths.
+        node: The target's.
+
+    Raises:
+        CoordinationLost, SessionLost, CoordinationRefused, CoordinationIncompatible
+    """
+    generation = decode_generation(node)
+    (names,) = await link.children([group_paths.assignments])
+    members = [decode(name) for name in sorted(names or ())]
+    nodes = await link.read(map(group_paths.assignment, members))
+    stored = {
+        member: StoredAssignment(decode_assigned(each), each.version)
+        for member, each in zip(members, nodes, strict=True)
+        if each is not None
+    }
+    return StoredTarget(None if node is None else node.version, generation, stored)
+
+
+class OwnAssignment:
+    """What one member is to own, as its session sees it.
+
+    Args:
+        link: The session.
+        group_paths: The group's paths.
+        member: Its id.
+        watching: What the session hears of.
+    """
+
+    def __init__(self, link: Link, group_paths: GroupPaths, member: str, watching: WatchedNodes) -> None:
+        self._link = link
+        self._group_paths = group_paths
+        self._watching = watching
+        self._path = group_paths.assignment(member)
+        self._known = TargetGeneration()
+
+    async def read(self) -> frozenset[Partition]:
+        """Returns what the member is to own.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused, CoordinationIncompatible
+        """
+        node = await self._watching.node(self._path)
+        if node is None:
+            return frozenset()
+        assigned = decode_assigned(node)
+        if assigned.pending(self._known):
+            # Mostly it counts by now: then there is no need to hear of what becomes of others.
+            (target,) = await self._link.read([self._group_paths.target])
+            self._known = decode_generation(target)
+        if assigned.pending(self._known):
+            self._known = decode_generation(await self._watching.node(self._group_paths.target))
+        return assigned.counted(self._known)
+
+
+class TargetWriter:
+    """The target, as the session of who leads sees and sets it.
+
+    Args:
+        link: The session.
+        group_paths: The group's paths.
+        watching: What the session hears of.
+    """
+
+    def __init__(self, link: Link, group_paths: GroupPaths, watching: WatchedNodes) -> None:
+        self._link = link
+        self._group_paths = group_paths
+        self._watching = watching
+        self._present: StoredTarget | None = None
+
+    async def read(self) -> Versioned:
+        """Returns the target, and has the next change told.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused, CoordinationIncompatible
+        """
+        return (await self._read()).target
+
+    async def set(self, target: TargetAssignment, version: int) -> bool:
+        """Sets the target if it has a version; returns whether it did.
+
+        Raises:
+            CoordinationLost: It did or not, the whole of it.
+            SessionLost, CoordinationRefused, CoordinationIncompatible
+        """
+        present = await self._read()
+        if present.target.version != version:
+            return False
+        if present.version is None:
+            await make(self._link, [self._group_paths.assignments])
+            await self._link.apply([(Create(self._group_paths.target, pack(TargetGeneration(), FORMAT)),)])
+            self._watching.hear([self._group_paths.target])
+            present = await self._read()
+        if present.version is None or present.target.version != version:
+            return False
+        generation = TargetGeneration(
+            present.generation.number + 1, uuid.uuid4().hex, dict(sorted(target.absent.items())), sorted(target.static)
+        )
+        nodes = _planned(present, target, generation)
+        *earlier, last = self._transactions(present, nodes, generation)
+        # Whatever comes of it, what was read is not what there is.
+        self._present = None
+        done = await self._apply(earlier) and await self._apply([last])
+        self._watching.hear([self._group_paths.target])
+        if not done:
+            return False
+        written = {
+            member: StoredAssignment(assigned, present.nodes[member].version + 1 if member in present.nodes else 0)
+            for member, assigned in nodes.items()
+            if assigned is not None
+        } | {member: stored for member, stored in present.nodes.items() if member not in nodes}
+        self._present = StoredTarget(present.version + 1, generation, written)
+        return True
+
+    async def _read(self) -> StoredTarget:
+        rounds = Rounds("the target")
+        while rounds:
+            node = await self._watching.node(self._group_paths.target)
+            version = None if node is None else node.version
+            if self._present is not None and self._present.version == version:
+                return self._present
+            present = await read(self._link, self._group_paths, node)
+            if await self._watching.node(self._group_paths.target) == node:
+                self._present = present
+        raise AssertionError  # rounds end by an error
+
+    async def _apply(self, transactions: Iterable[Change]) -> bool:
+        wanted = list(transactions)
+        outcomes = await self._link.apply(wanted)
+        if any(lacks_parent(outcome) for outcome in outcomes):
+            await make(self._link, [self._group_paths.assignments])
+        return all(isinstance(outcome, Applied) for outcome in outcomes)
+
+    def _transactions(
+        self, present: StoredTarget, nodes: Mapping[str, MemberAssignment | None], generation: TargetGeneration
+    ) -> Iterator[Change]:
+        """Yields what is to be done; only the last makes it count.
+
+        Raises:
+            InvalidArgument: A member's share is too large for one node.
+        """
+        assert present.version is not None  # noqa: S101 - it was made
+        wanted = [self._writing(present, member, assigned) for member, assigned in sorted(nodes.items())]
+        check: Change = (Check(self._group_paths.target, present.version),)
+        parts = [wanted[part] for part in bundle(wanted, MOST_OPERATIONS - 1)]
+        for part in parts[:-1]:
+            yield join([check, *part])
+        data = _fitting(pack(generation, FORMAT), "the group has too many static members")
+        yield join([*(parts[-1] if parts else ()), (SetData(self._group_paths.target, data, present.version),)])
+
+    def _writing(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
+        path, before = self._group_paths.assignment(member), present.nodes.get(member)
+        if assigned is None:
+            assert before is not None  # noqa: S101 - only what is there is removed
+            return Check(path, before.version), Delete(path)
+        data = _fitting(pack(assigned, FORMAT), f"{member} is to own too many partitions")
+        return (Create(path, data) if before is None else SetData(path, data, before.version),)
+
+
+def _fitting(data: bytes, otherwise: str) -> bytes:
+    if len(data) > NODE_LIMIT:
+        raise InvalidArgument(f"{otherwise}: {len(data)} bytes do not fit into one node")
+    return data
+
+
+def _planned(
+    present: StoredTarget, target: TargetAssignment, generation: TargetGeneration
+) -> dict[str, MemberAssignment | None]:
+    """Returns the nodes that are another, None for those that are to go."""
+    wanted = by_member(target.owners)
+    nodes: dict[str, MemberAssignment | None] = {}
+    for member in present.nodes.keys() | wanted.keys():
+        stored = present.nodes.get(member)
+        following = wanted.get(member, frozenset())
+        now = frozenset[Partition]() if stored is None else stored.assigned.counted(present.generation)
+        if not now and not following:
+            nodes[member] = None
+        elif now != following or (stored is not None and stored.assigned.pending(present.generation)):
+            nodes[member] = MemberAssignment(
+                generation.number, generation.mark, list(shares(now)), list(shares(following))
+            )
+    return nodes

@@ -1,0 +1,92 @@
+"""Nodes as one session sees them: read again only where something is another.
+
+The servers tell once of the next change of what was read, before they answer anything that is asked later on the same
+connection. So nothing is asked for until that is heard: of a thousand members those are read that came or said
+something new. When the connection was broken everything is forgotten, as changes may have been missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from qdo.coordination.zookeeper.driver import Link
+from qdo.coordination.zookeeper.transactions import NodeData
+
+
+class WatchedNodes:
+    """What one session has read and hears of.
+
+    Args:
+        link: The session.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._nodes: dict[str, NodeData | None] = {}
+        self._children: dict[str, list[str]] = {}
+        self._asked: list[set[str]] = []
+
+    def hear(self, paths: Iterable[str]) -> None:
+        """Forgets nodes that changed, and what is asked of them just now."""
+        for path in paths:
+            self._nodes.pop(path, None)
+            self._children.pop(path, None)
+            for asked in self._asked:
+                asked.discard(path)
+
+    def forget(self) -> None:
+        """Forgets everything: nobody told of changes for a while."""
+        self._nodes.clear()
+        self._children.clear()
+        for asked in self._asked:
+            asked.clear()
+
+    async def node(self, path: str) -> NodeData | None:
+        """Returns one node; see :meth:`nodes`."""
+        return (await self.nodes([path]))[path]
+
+    async def nodes(self, paths: Iterable[str]) -> dict[str, NodeData | None]:
+        """Returns nodes, None for those that are not there, and has the next change of each told.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused
+        """
+        wanted = list(paths)
+        known = self._nodes if self._link.state == "connected" else {}
+        found = {path: known[path] for path in wanted if path in known}
+        missing = [path for path in wanted if path not in found]
+        while missing:
+            with self._asking(missing) as unchanged:
+                read = dict(zip(missing, await self._link.read(missing, watch=True), strict=True))
+                # Only what is there is watched by a read.
+                absent = [path for path, node in read.items() if node is None]
+                there = await self._link.look(absent, watch=True) if absent else []
+                missing = [path for path, node in zip(absent, there, strict=True) if node is not None]
+                found |= read
+                self._nodes |= {path: read[path] for path in unchanged if path not in missing}
+        return found
+
+    async def children(self, path: str) -> list[str]:
+        """Returns the names of the nodes in a node, none if it is not there, and has the next change told.
+
+        Raises:
+            CoordinationLost, SessionLost, CoordinationRefused
+        """
+        if path in self._children and self._link.state == "connected":
+            return self._children[path]
+        with self._asking([path]) as unchanged:
+            (names,) = await self._link.children([path], watch=True)
+            if unchanged and names is not None:
+                self._children[path] = names
+        return names or []
+
+    @contextmanager
+    def _asking(self, paths: Iterable[str]) -> Iterator[set[str]]:
+        """Gives the paths of which no change was heard since they were asked for."""
+        asked = set(paths)
+        self._asked.append(asked)
+        try:
+            yield asked
+        finally:
+            self._asked = [each for each in self._asked if each is not asked]

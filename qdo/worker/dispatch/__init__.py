@@ -1,0 +1,1 @@
+"""Which messages are handled next, and how far each partition is handled."""

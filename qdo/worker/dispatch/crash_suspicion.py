@@ -1,0 +1,100 @@
+"""What to make of a partition whose owner before was lost: which of its messages may have brought that about.
+
+A message that crashes its worker, or holds it up until its session ends, leaves no word. So that not every worker in
+turn begins it again, for ever, the offset's record says whether the owner before released the partition, and from the
+first loss on what was begun. Nothing of this costs anything while no session is lost.
+
+::
+
+    ordinary ──the owner is lost──► watched ──lost with a run in hand──► narrowed ──lost with it──► charged
+        ▲                             │  ▲                                  │                          │
+        └──enough was handled─────────┘  └──everything of the run is handled┴──handled, or given up────┘
+
+ordinary    Nothing is noted.
+watched     Each run is noted before it begins (which message is its last, how many sessions were lost). Runs are as
+            long as ever and go on side by side. After so many messages that whatever was in hand is passed, it ends.
+narrowed    The messages of the noted run are handled one by one, each noted as being alone, and of all that is narrowed
+            or charged in one worker one message at a time. What is not suspected goes on beside it.
+charged     One message was in hand alone when the session was lost: each such loss is an attempt of it, together with
+            those before. For its last attempt the worker has nothing else in hand at all. If that is lost, too, the
+            message is not begun any more.
+
+So a neighbour of the culprit is not given up for it. What was noted alone is taken back as soon as the message has come
+to an end, and when a partition is handed back the note is again as it was found: being handed over costs no attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from qdo.coordination import CommittedOffset, HandlingNote
+from queuey.client import Message, order_of
+
+
+class CrashSuspicion:
+    """Of one partition, in the hands of one owner. Pure: it decides and does nothing.
+
+    Args:
+        found: What was recorded when the partition was taken.
+        watch: So many messages are watched.
+        attempts: So many a message may have; 0: without end.
+
+    Attributes:
+        noted: What was noted last.
+    """
+
+    def __init__(self, found: CommittedOffset, watch: int, attempts: int) -> None:
+        known = found.note
+        if known is not None and found.id is not None and order_of(known.until) <= order_of(found.id):
+            known = None
+        self._known = known
+        self._left = watch if known is not None or found.held else 0
+        self._attempts = attempts
+        self.noted: HandlingNote | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing need be noted any more."""
+        return self._known is None and self._left <= 0
+
+    def narrowed(self, message: Message) -> bool:
+        """Tells whether a message is to be the only suspect in hand; those behind the last one never are again."""
+        if self._known is not None and order_of(message.id) > order_of(self._known.until):
+            self._known = None
+        return self._known is not None
+
+    def lost(self, message: Message) -> int:
+        """Returns how many attempts of a message have ended with the session, as far as that is known."""
+        known = self._known
+        return known.lost + 1 if known is not None and known.alone and known.until == message.id else 0
+
+    def guilty(self, message: Message) -> bool:
+        """Tells whether a message is not to be begun any more, after so many attempts that were lost."""
+        return self._known is not None and self._known.last and self.lost(message) >= self._attempts > 0
+
+    def last(self, message: Message) -> bool:
+        """Tells whether nothing else at all is to be in hand beside a message."""
+        return self.narrowed(message) and self._lost_before(message) + 1 >= self._attempts > 0
+
+    def note(self, messages: Sequence[Message]) -> HandlingNote:
+        """Returns what is to be noted before some messages begin."""
+        first = messages[0]
+        self.noted = HandlingNote(messages[-1].id, self._lost_before(first), self.narrowed(first), self.last(first))
+        return self.noted
+
+    def _lost_before(self, message: Message) -> int:
+        known = self._known if self.narrowed(message) else None
+        return self.lost(message) or (1 if known is None or known.alone else known.lost + 1)
+
+    def handled(self, messages: int) -> None:
+        """So many more are done."""
+        self._left -= messages
+
+    def stale(self, end: str | None) -> bool:
+        """Tells whether the note speaks of messages that are not all done, so that it is to be taken back."""
+        return self.noted is not None and (end is None or order_of(end) < order_of(self.noted.until))
+
+    def restored(self, end: str | None) -> HandlingNote | None:
+        """Returns the note that takes its place when the partition is handed back: the one that was found."""
+        known = self._known
+        return known if known is None or end is None or order_of(end) < order_of(known.until) else None

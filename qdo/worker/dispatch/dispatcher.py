@@ -1,0 +1,572 @@
+"""The messages in hand: gives them to handlers, and sees to what comes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from random import random
+from time import time
+from typing import Protocol
+
+from qdo import deadletters
+from qdo.coordination import CommittedOffset, HandlingNote
+from qdo.deadletters import Cause
+from qdo.errors import QdoError, TimeLimit
+from qdo.partitions import Partition
+from qdo.worker.dispatch.batch_size import BatchSize
+from qdo.worker.dispatch.crash_suspicion import CrashSuspicion
+from qdo.worker.dispatch.offset_committer import OffsetCommitter
+from qdo.worker.dispatch.partition_queue import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionQueue
+from qdo.worker.dispatch.partition_work import PartitionWork
+from qdo.worker.executors.executor import Executor
+from qdo.worker.executors.run_handler import RunControl
+from qdo.worker.failure import Delivery, Failure, RunResult, WorkerLost
+from qdo.worker.failure_log import report
+from qdo.worker.failure_policy import DeadLetterIt, RetryLater, SkipMessage, StopTheWorker, decide
+from qdo.worker.keys import key_by
+from qdo.worker.metrics import WorkerMetrics
+from qdo.worker.middleware import Hooks
+from qdo.worker.settings import WorkerSettings
+from queuey.client import AsyncClient, Message
+
+logger = logging.getLogger("qdo.worker")
+
+_HELD_RUNS = 5
+"""So many times a batch may be held altogether; beyond that only single messages are fetched, for those who hold
+none."""
+_LONG = 60.0
+"""Seconds for which a handler has had a message when the log says so first."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0
+_STOPPING_SECONDS = 5.0
+"""For a handler that was cancelled to end."""
+_NOTING_SECONDS = 2.0
+"""To record that nothing is in hand, before a partition is handed back."""
+
+
+class OwnedPartitions(Protocol):
+    """What is known of the partitions that are handled; see :class:`qdo.consumer.AsyncConsumer`."""
+
+    client: AsyncClient
+
+    @property
+    def connected(self) -> bool:
+        """Whether they are surely owned."""
+
+    def found(self, partition: Partition) -> CommittedOffset:
+        """Returns what was recorded when it was taken."""
+
+    async def note(self, partition: Partition, note: HandlingNote | None) -> None:
+        """Notes what was begun of it."""
+
+    def rejoin(self) -> None:
+        """Hands everything back and joins again."""
+
+
+class Dispatcher:
+    """Runs what is fed to it, as far as there are places, in turn between partitions.
+
+    Args:
+        runner: Where handlers run.
+        owned: Knows of the partitions, and has the client that stores dead letters.
+        progress: Told how far partitions are handled.
+        settings: What to do with failures, and how much to take at once.
+        hooks: Called when something fails.
+        metrics: Counts.
+        changed: Called when there may be room again.
+        end: Called when the worker is to end, with the reason.
+    """
+
+    def __init__(
+        self,
+        runner: Executor,
+        owned: OwnedPartitions,
+        progress: OffsetCommitter,
+        settings: WorkerSettings,
+        hooks: Hooks,
+        metrics: WorkerMetrics,
+        *,
+        changed: Callable[[], None],
+        end: Callable[[StopTheWorker, Failure], None],
+    ) -> None:
+        self.busy: set[Partition] = set()
+        """Partitions that are to get no more messages now."""
+        self._runner = runner
+        self._progress = progress
+        self._settings = settings
+        self._hooks = hooks
+        self._metrics = metrics
+        self._owned = owned
+        self._changed = changed
+        self._end = end
+        self._key = key_by(settings.by) if settings.by is not None else None
+        self._batch_size = BatchSize(settings.slice, settings.batch)
+        self._works: dict[Partition, PartitionWork] = {}
+        self._lost_work: dict[PartitionWork, None] = {}
+        self._line: deque[PartitionWork] = deque()
+        self._suspect: PartitionWork | None = None
+        """Of its messages one is in hand that nothing else that is suspected may be in hand beside."""
+        self._only = False
+        """Nothing else at all may be in hand beside it."""
+        self._given: dict[Partition, asyncio.Task[None]] = {}
+        """Partitions that go to others because a message of them is in hand for too long."""
+        self._aside: list[PartitionWork] = []
+        """Those that wait for that to end."""
+        self._running = 0
+        self._held = 0
+        self._halted = False
+
+    @property
+    def room(self) -> int:
+        """How many messages are worth fetching now; 0: everybody has enough to do."""
+        free = self._runner.slots - self._running
+        if free <= 0 or self._halted or self._line:
+            return 0
+        return max(free, min(self._batch_size.messages * free, _HELD_RUNS * self._settings.batch - self._held))
+
+    def feed(self, partition: Partition, messages: Sequence[Message]) -> None:
+        """Takes messages that come after those taken before."""
+        work = self._works.get(partition)
+        if work is None:
+            found, settings = self._owned.found(partition), self._settings
+            suspicion = CrashSuspicion(found, settings.commit_messages, settings.retry.attempts)
+            ordered = OrderedQueue() if not suspicion.over else self._new_queue()
+            work = PartitionWork(partition, ordered, self._lost_work_ended, None if suspicion.over else suspicion)
+            self._works[partition] = work
+        elif work.suspicion is not None and work.suspicion.over and not work.partition_queue.count:
+            work.suspicion, work.partition_queue = None, self._new_queue()
+        work.partition_queue.add(messages)
+        self._held += len(messages)
+        self._queue(work)
+
+    def dispatch(self) -> None:
+        """Begins as many runs as there are places for, as long as the partitions are surely ours."""
+        while self._line and self._running < self._runner.slots and not self._halted and self._owned.connected:
+            if self._only:
+                return
+            work = self._line.popleft()
+            suspect = work.suspect if work.open else None
+            if suspect is not None:
+                if self._suspect is not None:
+                    self._aside.append(work)
+                    continue
+                last = work.suspicion is not None and work.suspicion.last(suspect)
+                if last and any(each.runs for each in self._works.values()):
+                    self._line.appendleft(work)  # nothing else begins before it can be the only one
+                    return
+                self._suspect, self._only = work, last
+                work.charge(suspect)
+            work.queued = False
+            run = (
+                work.partition_queue.take(1 if suspect is not None else self._batch_size.messages)
+                if work.open
+                else None
+            )
+            if run is not None:
+                self._begin(work, run)
+                self._queue(work)
+
+    def halt(self) -> None:
+        """Begins nothing more; what runs ends after its message in hand."""
+        self._halted = True
+        for work in self._works.values():
+            work.halt()
+
+    def resume(self) -> None:
+        """Goes on."""
+        self._halted = False
+        self.dispatch()
+        self._changed()
+
+    def glance(self) -> None:
+        """Notes how far runs have come that go on, so that what they have handled need not wait for their ends.
+
+        Of messages that are told apart by keys that cannot be said while their run goes on. Handlers that do not come
+        to an end are named in the log after a minute, and again each time that this has doubled.
+        """
+        now = asyncio.get_running_loop().time()
+        runs = [
+            (work, control, run)
+            for work in (*self._works.values(), *self._lost_work)
+            for control, run in work.runs.items()
+        ]
+        ages = [self._age(*each, now) for each in runs]
+        self._metrics.oldest = max(ages, default=0.0)
+        for (work, control, run), age in zip(runs, ages, strict=True):
+            if age >= self._settings.stalled_after and not control.stray and control.handled < len(run.messages):
+                self._stalled(work, control, run, age)
+        if self._key is not None:
+            return
+        for work in self._works.values():
+            for control, run in work.runs.items():
+                if control.handled:
+                    self._note(work, run.messages[control.handled - 1].id, 0)
+
+    def stop(self) -> None:
+        """Begins nothing new of what it has, but for what fills gaps; :meth:`close` follows for each partition."""
+        self._shut(self._works.values())
+
+    @staticmethod
+    def _age(work: PartitionWork, control: RunControl, run: MessageRun, now: float) -> float:
+        """Returns for how long a run has had its message in hand, as far as one can see; logs it if that is long."""
+        if control.handled != control.seen or not control.begun:
+            control.seen, control.since, control.told = control.handled, now, 0.0
+        age = now - control.since
+        if age >= max(_LONG, 2 * control.told) and control.seen < len(run.messages):
+            control.told = age
+            message = run.messages[control.seen]
+            logger.warning(
+                "a handler has had message %s of %s in hand for %.0f s",
+                message.id,
+                work.partition,
+                age,
+                extra={
+                    "queue": work.partition.queue.name,
+                    "partition": work.partition.number,
+                    "message_id": message.id,
+                },
+            )
+        return age
+
+    def _stalled(self, work: PartitionWork, control: RunControl, run: MessageRun, age: float) -> None:
+        """A message is in hand for too long: has its handler stopped, or gives its partition to somebody else.
+
+        Of a partition that is being handed back, or is somebody else's by now, it only makes room for other messages.
+        """
+        again = control.abandoned == control.handled
+        if again and age < self._settings.stalled_after + _STOPPING_SECONDS:
+            return
+        control.abandoned = control.handled
+        if self._runner.abandon(control) and not again:
+            return
+        control.stray = True
+        if work.closed:
+            self.dispatch()
+            self._changed()
+            return
+        work.close()
+        task = asyncio.get_running_loop().create_task(self._give_away(work, control, run))
+        self._given[work.partition] = task
+
+    async def _give_away(self, work: PartitionWork, control: RunControl, run: MessageRun) -> None:
+        """Notes that a message was in hand for too long, and leaves the group to join again."""
+        message, place = run.messages[control.handled], Delivery(work.partition, run.attempt)
+        failure = self._too_long()
+        report(logging.ERROR, place, message, failure, "cannot be stopped, so its partition goes to others: %s")
+        self._metrics.count("failed", work.partition.queue.name)
+        self._hooks.call("failed", message, place, failure)
+        self._settle_begun(work)
+        try:
+            await self._owned.note(work.partition, HandlingNote(message.id, run.attempt - 1, alone=True, last=True))
+        except QdoError as error:
+            logger.warning("what was in hand of %s could not be noted: %s", work.partition, error)
+        if not work.void:  # else it went to others meanwhile, and this is another session perhaps
+            self._remove([work])
+            self._owned.rejoin()
+
+    def _too_long(self) -> Failure:
+        return Failure.of(TimeLimit(f"the handler did not come to an end in {self._settings.stalled_after:g} s"))
+
+    async def close(self, partitions: Collection[Partition] | None, deadline: float) -> bool:
+        """Finishes what is in hand of some partitions, or of all; they count as handled as far as they came.
+
+        Args:
+            partitions: Which; None: all.
+            deadline: Of the loop's clock. What is not finished then counts for nothing.
+
+        Returns:
+            Whether all of it was finished.
+        """
+        works = [work for work in self._works.values() if partitions is None or work.partition in partitions]
+        self._shut(works)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.gather(*(self._finish(work) for work in works))
+        except TimeoutError:
+            if late := [str(work.partition) for work in works if not work.quiet]:
+                text = "messages in hand were not finished in time: %s"
+                logger.warning(text, ", ".join(late), extra={"partitions": late})
+        unfinished = [work for work in works if not work.quiet and not work.void]
+        for work in unfinished:
+            self._settle_begun(work)
+        await self._take_notes_back(works)
+        self._remove(works)
+        self._readmit(partitions)
+        return not unfinished
+
+    async def until_ended(self, deadline: float) -> None:
+        """Waits for what is still running though it counts for nothing, until a deadline of the loop's clock."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                for work in list(self._lost_work):
+                    await work.until_quiet()
+
+    def void(self, partitions: Collection[Partition]) -> bool:
+        """Lets nothing count any more that is in hand of some partitions; returns whether there was anything."""
+        works = [work for work in self._works.values() if work.partition in partitions]
+        in_hand = not all(work.quiet for work in works)
+        self._remove(works)
+        self._readmit(partitions)
+        return in_hand
+
+    def _readmit(self, partitions: Collection[Partition] | None) -> None:
+        """Takes messages again, once they are ours again, of partitions that were given away."""
+        for partition in list(self._given):
+            if partitions is None or partition in partitions:
+                del self._given[partition]
+                self.busy.discard(partition)
+                self._changed()
+
+    def _shut(self, works: Iterable[PartitionWork]) -> None:
+        for work in works:
+            work.close()
+            self.busy.add(work.partition)
+
+    async def _finish(self, work: PartitionWork) -> None:
+        """Waits for what is in hand, then has the gaps filled that it has left."""
+        await work.until_quiet()
+        before = work.partition_queue.count
+        more = not self._halted and work.fill()
+        self._held -= before - work.partition_queue.count  # what was dropped is held no more
+        if more:
+            self._queue(work)
+            self.dispatch()
+            await work.until_quiet()
+
+    def _settle_begun(self, work: PartitionWork) -> None:
+        """Counts what runs have handled that did not end in time."""
+        for control, run in work.runs.items():
+            before = work.partition_queue.count
+            work.partition_queue.settle(run, control.handled)
+            self._grown(work, before)
+
+    def _remove(self, works: Collection[PartitionWork]) -> None:
+        """Forgets partitions; those of which something is in hand stay busy until that has ended."""
+        for work in works:
+            if self._works.get(work.partition) is not work:
+                continue
+            del self._works[work.partition]
+            self._held -= work.partition_queue.count
+            work.cancel()
+            self._cleared(work)
+            if work.quiet:
+                self.busy.discard(work.partition)
+            else:
+                self._lost_work[work] = None
+                self.busy.add(work.partition)
+        if works:
+            # Others may have waited for what was in hand of these.
+            self.dispatch()
+            self._changed()
+
+    def _lost_work_ended(self, work: PartitionWork) -> None:
+        """Its partition may get messages again, if it is ours again."""
+        if work in self._lost_work:
+            del self._lost_work[work]
+            self.busy.discard(work.partition)
+            self._changed()
+
+    def _new_queue(self) -> PartitionQueue:
+        if self._key is None:
+            return OrderedQueue()
+        return KeyedQueue(self._key, self._settings.parallel, self._settings.window)
+
+    def _queue(self, work: PartitionWork) -> None:
+        """Puts a partition in the line, and says whether it wants more messages."""
+        if work.open and not work.queued:
+            work.queued = True
+            self._line.append(work)
+        if work.closed or work.partition_queue.full:
+            self.busy.add(work.partition)
+        else:
+            self.busy.discard(work.partition)
+
+    def _begin(self, work: PartitionWork, run: MessageRun) -> None:
+        control = RunControl()
+        control.since = asyncio.get_running_loop().time()
+        work.begin(control, run)
+        self._running += 1
+        self._metrics.in_flight = self._running
+        future: asyncio.Future[RunResult]
+        if work.suspicion is None:
+            future = self._runner.start(run, Delivery(work.partition, run.attempt), control)
+        else:
+            future = asyncio.get_running_loop().create_task(self._run_noted(work, work.suspicion, run, control))
+        future.add_done_callback(partial(self._ended, work, run, control))
+
+    async def _run_noted(
+        self, work: PartitionWork, suspicion: CrashSuspicion, run: MessageRun, control: RunControl
+    ) -> RunResult:
+        """Runs messages of a partition that was lost before, with a note of them for whoever has it next."""
+        if run.attempt <= (lost := suspicion.lost(run.messages[0])):  # a guilty one; see Stay.charge
+            return RunResult(0, Failure.of(WorkerLost(f"{lost} times a worker was lost that had it in hand")))
+        note, ran = suspicion.note(run.messages), RunResult(0)
+        try:
+            await self._owned.note(work.partition, note)
+            if not (work.void or control.halt):
+                ran = await self._runner.start(run, Delivery(work.partition, run.attempt), control)
+                control.begun = False
+                suspicion.handled(ran.handled)
+            if note.alone and not work.void:
+                end = note.until if ran.handled else None
+                await self._owned.note(work.partition, suspicion.restored(end))
+        except QdoError as error:
+            logger.warning("what is in hand of %s cannot be noted: %s", work.partition, error)
+        return ran
+
+    def _ended(
+        self, work: PartitionWork, run: MessageRun, control: RunControl, future: asyncio.Future[RunResult]
+    ) -> None:
+        """A run has ended; nobody but the worker's log would hear of an error here."""
+        try:
+            self._take_back(work, run, control, _outcome(future))
+        except Exception as error:
+            logger.critical("ends by an error of its own", exc_info=error)
+            self._end(StopTheWorker("error"), Failure.of(error))
+
+    def _take_back(self, work: PartitionWork, run: MessageRun, control: RunControl, ran: RunResult) -> None:
+        self._running -= 1
+        self._metrics.in_flight = self._running
+        self._cleared(work)
+        self._metrics.ran(work.partition.queue.name, ran)
+        self._batch_size.ran(ran.handled, ran.seconds + sum(ran.slow))
+        if control.abandoned == ran.handled and ran.failure is None:
+            ran = ran._replace(failure=self._too_long())
+        if not work.void:
+            self._settle(work, run, ran)
+        work.ended(control)
+        self.dispatch()
+        self._changed()
+
+    def _cleared(self, work: PartitionWork) -> None:
+        """Of a partition nothing is in hand any more that no other suspect may be in hand beside."""
+        if self._suspect is work:
+            self._suspect, self._only = None, False
+            self._line.extend(self._aside)
+            self._aside.clear()
+
+    async def _take_notes_back(self, works: Iterable[PartitionWork]) -> None:
+        """Restores what was noted of partitions that are handed back: being handed over is no fault of a message."""
+        left = [
+            self._owned.note(work.partition, work.suspicion.restored(work.partition_queue.end))
+            for work in works
+            if work.suspicion is not None and not work.void and work.suspicion.stale(work.partition_queue.end)
+        ]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_NOTING_SECONDS):
+                for failed in await asyncio.gather(*left, return_exceptions=True):
+                    if isinstance(failed, Exception):
+                        logger.warning("what was in hand could not be noted: %s", failed)
+
+    def _settle(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
+        failure = ran.failure
+        failed = failure is not None and ran.handled < len(run.messages)
+        before = work.partition_queue.count
+        held = work.partition_queue.settle(run, ran.handled, failed=failed)
+        self._grown(work, before)
+        if failure is not None and held is not None:
+            self._failed(work, held, failure)
+        elif failure is not None and failure.effect == "exit":
+            # Of no message: when all of them were handled and their process died then, they count, and another follows.
+            self._end(StopTheWorker("error"), failure)
+        self._queue(work)
+
+    def _grown(self, work: PartitionWork, before: int) -> None:
+        """Notes how far a partition is handled, if that is further than it was."""
+        done = before - work.partition_queue.count
+        self._held -= done
+        if work.partition_queue.end is not None:
+            self._note(work, work.partition_queue.end, done)
+
+    def _note(self, work: PartitionWork, end: str, done: int) -> None:
+        if end != work.recorded:
+            work.recorded = end
+            self._progress.note(work.partition, end, done)
+
+    def _failed(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
+        """An attempt has failed: decides what becomes of the message."""
+        place = Delivery(work.partition, held.attempt)
+        queue = work.partition.queue.name
+        decision = decide(self._settings, queue, failure, held.attempt, random())  # noqa: S311 - spreads load
+        if not isinstance(decision, StopTheWorker) or decision.why == "message":
+            self._metrics.count("failed", queue)
+            self._hooks.call("failed", held.message, place, failure)
+        match decision:
+            case StopTheWorker(why):
+                if why != "asked":
+                    report(logging.CRITICAL, place, held.message, failure, "ends the worker: %s")
+                self._end(decision, failure)
+            case RetryLater(seconds):
+                self._metrics.count("retried", queue)
+                self._hooks.call("retrying", held.message, place, failure, seconds)
+                text = "attempt %d failed, the next in %.1f s: %s"
+                report(logging.WARNING, place, held.message, failure, text, held.attempt, seconds)
+                if not work.closed:
+                    self._retry_later(work, held, seconds)
+            case SkipMessage(reason):
+                text = "given up after %d attempts and passed over, as %s: %s"
+                report(logging.ERROR, place, held.message, failure, text, held.attempt, reason)
+                self._gone(work, held, failure, "skipped")
+            case DeadLetterIt():
+                work.dead_letter(asyncio.get_running_loop().create_task(self._publish_dead_letter(work, held, failure)))
+
+    def _retry_later(self, work: PartitionWork, held: FailedMessage, seconds: float) -> None:
+        def again() -> None:
+            work.came(timer)
+            work.partition_queue.again(held)
+            self._queue(work)
+            self.dispatch()
+            self._changed()
+
+        timer = asyncio.get_running_loop().call_later(seconds, again)
+        work.later(timer)
+
+    async def _publish_dead_letter(self, work: PartitionWork, held: FailedMessage, failure: Failure) -> None:
+        """Publishes a dead letter, until that succeeds or the partition is to be handed back."""
+        queue, place = work.partition.queue.name, Delivery(work.partition, held.attempt)
+        cause = Cause(attempts=held.attempt, error=failure.kind, text=failure.text, at=time())
+        dead_queue, ttl = self._settings.dead_queue, self._settings.dead_ttl
+        for doublings in count():
+            try:
+                target = await deadletters.bury(
+                    self._owned.client, queue, held.message, cause, dead_queue=dead_queue, ttl=ttl
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, the message must not be lost for it
+                self._metrics.note("dead_letter_failures")
+                pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(doublings, 10))
+                text = "its dead letter could not be stored (%s), next attempt in %g s: %s"
+                report(logging.ERROR, place, held.message, failure, text, error, pause)
+                if not await work.pause(pause):
+                    return
+            else:
+                break
+        text = "given up after %d attempts, now in %s: %s"
+        report(logging.ERROR, place, held.message, failure, text, held.attempt, target)
+        self._gone(work, held, failure, "dead")
+        self._queue(work)
+        self.dispatch()
+        self._changed()
+
+    def _gone(self, work: PartitionWork, held: FailedMessage, failure: Failure, how: str) -> None:
+        """A message was given up: goes on behind it."""
+        self._metrics.count(how, work.partition.queue.name)
+        self._hooks.call("dead", held.message, Delivery(work.partition, held.attempt), failure)
+        before = work.partition_queue.count
+        work.partition_queue.finish(held)
+        self._grown(work, before)
+
+
+def _outcome(future: asyncio.Future[RunResult]) -> RunResult:
+    """Returns how a run ended, also if that went wrong: then nothing of it counts."""
+    if future.cancelled():
+        return RunResult(0)
+    error = future.exception()
+    if error is None:
+        return future.result()
+    logger.critical("a run ended by an error of the worker's own", exc_info=error)
+    failure = Failure.of(error)
+    return RunResult(0, Failure(failure.kind, failure.text, failure.trace, failure.kinds, "exit"))

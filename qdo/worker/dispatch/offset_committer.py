@@ -1,0 +1,132 @@
+"""Recording how far partitions are handled: every so many messages, every so many seconds, and when told to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from qdo.errors import CoordinationLost, NotOwner, QdoError
+from qdo.partitions import Partition
+from qdo.worker.metrics import WorkerMetrics
+from qdo.worker.settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from qdo.consumer import AsyncConsumer
+
+logger = logging.getLogger("qdo.worker")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class OffsetCommitter:
+    """Collects the ends of what is handled, and commits them, one commit at a time.
+
+    Args:
+        consumer: Commits.
+        settings: How often.
+        metrics: Counts commits.
+    """
+
+    def __init__(self, consumer: AsyncConsumer, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
+        self._consumer = consumer
+        self._settings = settings
+        self._metrics = metrics
+        self._ends: dict[Partition, str] = {}
+        self._messages = 0
+        self._due = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._one = asyncio.Lock()
+        self.dropped = 0
+        """Ends that could not be recorded."""
+
+    def note(self, partition: Partition, end: str, messages: int) -> None:
+        """Notes that a partition is handled up to an id.
+
+        Args:
+            partition: The partition.
+            end: Everything up to it is done.
+            messages: How many were handled since the last note.
+        """
+        self._ends[partition] = end
+        self._messages += messages
+        if self._messages >= self._settings.commit_messages:
+            self._due.set()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._settings.commit_seconds, self._due.set)
+
+    def forget(self, partitions: Collection[Partition]) -> None:
+        """Records nothing more for partitions until they are noted again."""
+        for partition in partitions:
+            self.dropped += self._ends.pop(partition, None) is not None
+
+    async def run(self) -> None:
+        """Commits whenever it is time; never ends."""
+        pause = _FIRST_PAUSE
+        while True:
+            await self._due.wait()
+            if await self._try():
+                pause = _FIRST_PAUSE
+                continue
+            await asyncio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+            self._due.set()
+
+    async def flush(self, partitions: Collection[Partition] | None, deadline: float) -> None:
+        """Commits what is noted, again and again until it is recorded, or never can be, or a deadline is there.
+
+        Args:
+            partitions: Of which; None: all.
+            deadline: Of the loop's clock.
+        """
+        pause = _FIRST_PAUSE
+        try:
+            async with asyncio.timeout_at(deadline):
+                while not await self._try(partitions):
+                    await asyncio.sleep(pause)
+                    pause = min(_LONGEST_PAUSE, pause * 2)
+        except TimeoutError:
+            logger.error("progress could not be recorded in time; messages will be handled again")  # noqa: TRY400 - no news
+
+    def close(self) -> None:
+        """Stops the clock."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _try(self, partitions: Collection[Partition] | None = None) -> bool:
+        """Commits once; returns whether it need not be tried again."""
+        async with self._one:
+            if partitions is None:
+                self._wind()
+                offsets = dict(self._ends)
+            else:
+                offsets = {partition: self._ends[partition] for partition in partitions if partition in self._ends}
+            if not offsets:
+                return True
+            try:
+                await self._consumer.commit(offsets)
+            except NotOwner as error:
+                self.forget(error.partitions or offsets)
+                logger.warning("no longer the owner, so progress was not recorded: %s", error)
+            except CoordinationLost as error:
+                self._metrics.note("commit_failures")
+                logger.warning("progress was not recorded, another attempt follows: %s", error)
+                return False
+            except QdoError as error:
+                self._metrics.note("commit_failures")
+                self.forget(offsets)
+                logger.error("progress was not recorded: %s", error)  # noqa: TRY400 - says it all
+                return True
+            self._metrics.note("commits")
+            for partition, end in offsets.items():
+                if self._ends.get(partition) == end:
+                    del self._ends[partition]
+            return True
+
+    def _wind(self) -> None:
+        """Begins to count and to wait anew."""
+        self._due.clear()
+        self._messages = 0
+        self.close()
+        self._timer = None

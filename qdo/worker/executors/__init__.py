@@ -1,0 +1,1 @@
+"""Where handlers run: threads, tasks of an event loop, or child processes."""

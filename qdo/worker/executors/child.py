@@ -1,0 +1,125 @@
+"""The child process: ``python -m qdo.worker.executors.child <descriptor>`` handles the runs that it is sent.
+
+The main thread calls the handler. Another one listens to the parent, so that the child notices at once when the
+parent is gone, even with a message in hand: then it ends without a word, for nobody could record what it did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import AsyncExitStack
+from queue import SimpleQueue
+from typing import Any
+
+from qdo.errors import HandlerError
+from qdo.worker.executors import child_protocol
+from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
+from qdo.worker.executors.handler_context import enter
+from qdo.worker.executors.run_handler import RunControl, run_async, run_plain
+from qdo.worker.failure import RunResult
+from qdo.worker.handlers import Handler, is_async, load_context, load_handler
+
+
+class ProgressReporter:
+    """Tells the parent of each message that was handled."""
+
+    around = True
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def call(self, name: str, *_arguments: object) -> None:
+        """Tells when a handler has returned."""
+        if name == "after":
+            self._line.sendall(child_protocol.HANDLED)
+
+
+class ParentListener:
+    """Listens to the parent in a thread of its own."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._control = RunControl()
+        self.tasks: SimpleQueue[tuple[ChildTask, RunControl] | None] = SimpleQueue()
+        self.busy = False
+
+    def receive(self, count: int) -> bytes:
+        """Returns so many bytes; raises EOFError when the parent is gone."""
+        parts = []
+        while count:
+            part = self._line.recv(min(count, 1 << 20))
+            if not part:
+                raise EOFError
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def listen(self) -> None:
+        """Until the parent is gone."""
+        try:
+            while True:
+                task = child_protocol.receive(self.receive)
+                if task is None:
+                    self._control.halt = True
+                else:
+                    self._control = RunControl()
+                    self.busy = True
+                    self.tasks.put((task, self._control))
+        except (EOFError, OSError):
+            if self.busy:
+                os._exit(1)
+            self.tasks.put(None)
+
+
+def main(descriptor: int) -> None:
+    """Serves the parent until it closes the socket."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # the parent decides when to end; programs that we start get the default
+    with socket.socket(fileno=descriptor) as line, asyncio.Runner() as runner:
+        ears = ParentListener(line)
+        hello: ChildSetup = child_protocol.receive(ears.receive)
+        entered = AsyncExitStack()
+        try:
+            handler, context = runner.run(_prepare(hello, entered))
+        except HandlerError as error:
+            line.sendall(child_protocol.UNFIT + child_protocol.frame(str(error)))
+            return
+        line.sendall(child_protocol.READY)
+        threading.Thread(target=ears.listen, daemon=True).start()
+        while (job := ears.tasks.get()) is not None:
+            ran = _run(runner, handler, context, hello.seconds, *job, ProgressReporter(line))
+            ears.busy = False
+            line.sendall(child_protocol.ENDED + child_protocol.frame(ran))
+        runner.run(entered.aclose())
+
+
+async def _prepare(hello: ChildSetup, entered: AsyncExitStack) -> tuple[Handler, Any]:
+    sys.path[:] = hello.path
+    if hello.setup is not None:
+        hello.setup()
+    handler = load_handler(hello.handler)
+    context = await enter(load_context(hello.context) if hello.context else None, entered)
+    return handler, context
+
+
+def _run(
+    runner: asyncio.Runner,
+    handler: Any,  # noqa: ANN401 - of either kind
+    context: object,
+    seconds: float,
+    task: ChildTask,
+    control: RunControl,
+    dots: ProgressReporter,
+) -> RunResult:
+    if is_async(handler):
+        return runner.run(run_async(handler, context, task.messages, task.place, control, seconds, dots, None))
+    return run_plain(handler, context, task.messages, task.place, control, seconds, dots)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,74 @@
+"""What a worker and its child processes say to each other, over a socket that only they have.
+
+The parent sends frames: a ``ChildSetup`` first, then a ``ChildTask`` for each run, and ``b""``, which asks to end the
+run after the message in hand. The child answers ``READY``, or ``UNFIT`` and a frame with the reason; then for each run
+one ``HANDLED`` a message, and ``ENDED`` with a frame that holds a ``Ran``. So the parent knows at any moment which
+message is in hand, also when the child dies without a word.
+
+Frames hold pickles: both ends are one program of one user, and nobody else has the socket.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from qdo.worker.failure import Delivery
+from queuey.client import Message
+
+READY = b"r"
+UNFIT = b"x"
+HANDLED = b"."
+ENDED = b"="
+LENGTH = struct.Struct("!I")
+
+
+class ChildSetup(NamedTuple):
+    """Who is to be what.
+
+    Attributes:
+        path: Where modules are found.
+        setup: Called before anything is imported for the handler.
+        handler: ``module:function``.
+        context: ``module:factory``.
+        seconds: After which a run ends before its last message.
+    """
+
+    path: list[str]
+    setup: Callable[[], object] | None
+    handler: str
+    context: str | None
+    seconds: float
+
+
+class ChildTask(NamedTuple):
+    """A run."""
+
+    messages: tuple[Message, ...]
+    place: Delivery
+
+
+def frame(value: object) -> bytes:
+    """Returns the frame of a value."""
+    data = pickle.dumps(value, pickle.HIGHEST_PROTOCOL) if value is not None else b""
+    return LENGTH.pack(len(data)) + data
+
+
+def value(data: bytes) -> Any:  # noqa: ANN401 - whatever the other end put in
+    """Returns what a frame without its length holds; None if it holds nothing."""
+    return pickle.loads(data) if data else None  # noqa: S301 - see the module
+
+
+def receive(read: Callable[[int], bytes]) -> Any:  # noqa: ANN401 - whatever the other end sent
+    """Reads a frame.
+
+    Args:
+        read: Returns exactly so many bytes, or raises EOFError; blocks.
+
+    Raises:
+        EOFError: The other end is gone.
+    """
+    (length,) = LENGTH.unpack(read(LENGTH.size))
+    return value(read(length) if length else b"")

@@ -1,0 +1,330 @@
+"""Handlers in processes of their own: they compute side by side, and one that takes too long can be stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Sequence
+from itertools import count
+from time import perf_counter
+from typing import Any, TypeVar
+
+from qdo.errors import HandlerError, TimeLimit
+from qdo.worker.dispatch.partition_queue import MessageRun
+from qdo.worker.executors import child_protocol
+from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
+from qdo.worker.executors.run_handler import RunControl
+from qdo.worker.failure import Delivery, Failure, RunResult
+from qdo.worker.middleware import Hooks
+from queuey.client import Message
+
+T = TypeVar("T")
+
+logger = logging.getLogger("qdo.worker")
+
+_LEAVE_SECONDS = 5.0
+"""For a child to leave its context, before it is killed."""
+_LONGEST_PAUSE = 30.0
+
+
+class Crashed(Exception):
+    """A child process died with a message in hand."""
+
+
+class ChildProcess:
+    """One child process, as its parent sees it. It is the head of a process group, which ends with it.
+
+    Args:
+        hello: What it is told first.
+        limit: Seconds that one message may take; None: any.
+
+    Attributes:
+        dead: It cannot be used any more.
+    """
+
+    def __init__(self, hello: ChildSetup, limit: float | None) -> None:
+        self.dead = False
+        self._hello = hello
+        self._limit = limit
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader = asyncio.StreamReader()
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def start(self) -> None:
+        """Starts it and waits until it has imported the handler and made its context.
+
+        Raises:
+            HandlerError: It cannot use them, or ended while it tried.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            await self._greet(ours, theirs)
+        except BaseException:
+            self._drop_line(ours)
+            await self.kill()
+            raise
+
+    async def _greet(self, ours: socket.socket, theirs: socket.socket) -> None:
+        """Starts it and hears whether it is ready."""
+        try:
+            with theirs:
+                self._process = await _spawn(theirs)
+            self._reader, self._writer = await asyncio.open_connection(sock=ours)
+            self._writer.write(child_protocol.frame(self._hello))
+            if await self._reader.readexactly(1) == child_protocol.READY:
+                return
+            reason = str(await self._rest(b""))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            reason = f"a process for the handler {self._hello.handler} {await self._ending()} while it started"
+        raise HandlerError(reason)
+
+    async def run(self, messages: Sequence[Message], place: Delivery, control: RunControl) -> RunResult:
+        """Has it handle messages. If it dies over one, or has to be killed, that message failed."""
+        assert self._writer is not None  # noqa: S101 - it was started
+        writer = self._writer
+        control.tell = lambda: writer.write(child_protocol.frame(None))
+        before, rest = control.handled, b""
+        try:
+            task = child_protocol.frame(ChildTask(tuple(messages), place))
+        except Exception as error:  # noqa: BLE001 - such as a body nested too deeply: it fails like any other message
+            control.tell = None
+            if len(messages) > 1:
+                return await self.run(messages[:1], place, control)
+            return RunResult(0, Failure.of(error))
+        try:
+            writer.write(task)
+            if control.halt:
+                control.tell()
+            while not rest:
+                async with asyncio.timeout(self._limit):
+                    said = await self._reader.read(4096)
+                if not said:
+                    raise ConnectionResetError
+                dots, _, _ = said.partition(child_protocol.ENDED)
+                control.handled += len(dots)
+                rest = said[len(dots) :]
+            async with asyncio.timeout(self._limit):
+                ran: RunResult = await self._rest(rest[1:])
+        except TimeoutError:
+            await self.kill()
+            failure = Failure.of(TimeLimit(f"the handler took longer than {self._limit:g} s and was killed"))
+            return RunResult(control.handled - before, failure)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            failure = Failure.of(Crashed(f"the handler's process {await self._ending()}"))
+            return RunResult(control.handled - before, failure)
+        finally:
+            control.tell = None
+        return ran
+
+    @property
+    def gone(self) -> bool:
+        """Whether it cannot be given anything: it was killed, or has ended by itself."""
+        return self.dead or self._process is None or self._process.returncode is not None
+
+    def strike(self) -> None:
+        """Has it and whatever it has started killed."""
+        self.dead = True
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def kill(self) -> None:
+        """Ends it and whatever it has started, at once."""
+        self.strike()
+        if self._process is not None:
+            await self._process.wait()
+        await self._hang_up()
+
+    async def close(self) -> None:
+        """Lets it leave its context and end."""
+        await self._hang_up()
+        process = self._process
+        if process is None:
+            return
+        try:
+            async with asyncio.timeout(_LEAVE_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            logger.warning("a handler's process did not leave its context in %g s and is killed", _LEAVE_SECONDS)
+        await self.kill()
+
+    async def _rest(self, begun: bytes) -> Any:  # noqa: ANN401 - what the frame holds
+        """Reads a frame, of which a part has come."""
+        if len(begun) < child_protocol.LENGTH.size:
+            begun += await self._reader.readexactly(child_protocol.LENGTH.size - len(begun))
+        (length,) = child_protocol.LENGTH.unpack(begun[: child_protocol.LENGTH.size])
+        begun = begun[child_protocol.LENGTH.size :]
+        return child_protocol.value(begun + await self._reader.readexactly(length - len(begun)))
+
+    async def _ending(self) -> str:
+        """Says how it ended; ends what it left behind."""
+        process = self._process
+        assert process is not None  # noqa: S101 - it was started
+        self.dead = True
+        code = await process.wait()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await self._hang_up()
+        return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
+
+    def _drop_line(self, ours: socket.socket) -> None:
+        """Closes its socket without waiting, so that nothing stays open if the wait for its end is cancelled."""
+        if self._writer is None:
+            ours.close()
+        else:
+            self._writer.close()
+
+    async def _hang_up(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(ConnectionError):
+                await self._writer.wait_closed()
+
+
+class ProcessExecutor:
+    """A fixed number of children, each replaced when it dies.
+
+    Args:
+        hello: What each is told.
+        number: How many.
+        limit: Seconds that one message may take; None: any.
+        hooks: Called here around each message, which then travels alone.
+    """
+
+    def __init__(self, hello: ChildSetup, number: int, limit: float | None, hooks: Hooks) -> None:
+        self.slots = number
+        self._hello = hello
+        self._limit = limit
+        self._hooks = hooks
+        self._children: set[ChildProcess] = set()
+        self._idle: asyncio.Queue[ChildProcess] = asyncio.Queue()
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._given_up = False
+
+    async def open(self) -> None:
+        """Starts all children.
+
+        Raises:
+            HandlerError: One of them cannot use the handler or its context.
+        """
+        begun = [asyncio.ensure_future(self._add()) for _ in range(self.slots)]
+        try:
+            await asyncio.gather(*begun)
+        except BaseException:
+            for each in begun:
+                each.cancel()
+            await asyncio.gather(*begun, return_exceptions=True)
+            await self.close()
+            raise
+
+    def start(self, run: MessageRun, place: Delivery, control: RunControl) -> asyncio.Future[RunResult]:
+        """Begins a run in the next idle child."""
+        return self._begin(self._run(run, place, control))
+
+    def abandon(self, control: RunControl) -> bool:  # noqa: ARG002 - the limit is the same for all
+        """Does nothing: the child is killed when its message takes too long."""
+        return True
+
+    def give_up(self) -> bool:
+        """Kills all children; does not wait for their ends."""
+        self._given_up = True
+        for child in self._children:
+            child.strike()
+        return True
+
+    async def close(self) -> None:
+        """Lets the children end."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(child.close() for child in self._children))
+        self._children.clear()
+
+    async def _run(self, run: MessageRun, place: Delivery, control: RunControl) -> RunResult:
+        while (child := await self._idle.get()).gone:
+            await child.kill()
+            self._drop(child, "a handler's process ended while it had nothing to do")
+        control.begun = True
+        if self._hooks.around:
+            ran = await self._one_by_one(child, run, place, control)
+        else:
+            ran = await child.run(run.messages, place, control)
+        if not child.dead:
+            self._idle.put_nowait(child)
+            return ran
+        self._drop(child, ran.failure.text if ran.failure else "a handler's process is gone")
+        return ran._replace(failure=None) if self._given_up else ran
+
+    def _drop(self, child: ChildProcess, why: str) -> None:
+        """Has another child take the place of one that is gone."""
+        self._children.discard(child)
+        if not self._given_up:
+            logger.warning("%s; another is started", why)
+            self._begin(self._replace())
+
+    async def _one_by_one(
+        self, child: ChildProcess, run: MessageRun, place: Delivery, control: RunControl
+    ) -> RunResult:
+        """Calls the hooks around each message."""
+        total = RunResult(0)
+        until = perf_counter() + self._hello.seconds
+        for message in run.messages:
+            if control.halt or child.dead or perf_counter() > until:
+                break
+            self._hooks.call("before", message, place)
+            ran = await child.run((message,), place, control)
+            if ran.handled:
+                self._hooks.call("after", message, place)
+            total = RunResult(
+                total.handled + ran.handled,
+                ran.failure,
+                total.quick + ran.quick,
+                total.seconds + ran.seconds,
+                total.slow + ran.slow,
+            )
+            if ran.failure is not None:
+                break
+        return total
+
+    async def _replace(self) -> None:
+        """Starts another child, however often that fails."""
+        for doublings in count():
+            try:
+                await self._add()
+            except (HandlerError, OSError) as error:
+                pause = min(_LONGEST_PAUSE, 0.5 * 2.0 ** min(doublings, 10))
+                logger.error("a handler's process could not be replaced, next attempt in %g s: %s", pause, error)  # noqa: TRY400 - says it all
+                await asyncio.sleep(pause)
+            else:
+                return
+
+    async def _add(self) -> None:
+        child = ChildProcess(self._hello, self._limit)
+        await child.start()
+        self._children.add(child)
+        self._idle.put_nowait(child)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _spawn(theirs: socket.socket) -> asyncio.subprocess.Process:
+    """Starts a child that has one end of a pair of sockets."""
+    descriptor = theirs.fileno()
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "qdo.worker.executors.child",
+        str(descriptor),
+        stdin=asyncio.subprocess.DEVNULL,
+        pass_fds=(descriptor,),
+        start_new_session=True,
+    )

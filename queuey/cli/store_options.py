@@ -1,0 +1,217 @@
+"""Commands that take settings as options: those that serve, and those that open the store themselves."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import output
+
+if TYPE_CHECKING:
+    from queuey.settings import Loaded, Setting, Settings
+    from queuey.storage import Store
+
+BAD_SETTINGS = 2
+READY_WITHIN = 5.0
+"""Seconds for which a command goes on asking a store that was opened without being reached."""
+
+Config = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG")
+]
+
+_PANEL = "Which store"
+_SHOWN = frozenset({"store", "data"})
+_STORE = frozenset({*_SHOWN, "sync", "deadline", "readers", "profile", "default_ttl"})
+_ONLY_IN_FILES = frozenset({"default_ttl"})
+"""Part of a store, but nothing that the commands that open one would be given."""
+
+
+class ConfiguredStore:
+    """Where the store of a command is.
+
+    Args:
+        loaded: The settings in force and where each came from.
+    """
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.settings: Settings = loaded.settings
+        self._sources = loaded.sources
+
+    def given(self) -> dict[str, str]:
+        """Returns the settings of the store that somebody gave, by name, as texts that mean the same in any process.
+
+        Secrets stay names of secrets. The directory of an embedded store is there in any case: where it is by default
+        depends on who asks.
+        """
+        from queuey.settings import DEFAULT_SOURCE, attribute_of
+        from queuey.storage import opening
+
+        kept = (name for name, source in self._sources.items() if source != DEFAULT_SOURCE)
+        names = [name for name in kept if _is_of_store(name) and name != "profile"]
+        if not opening.is_cassandra(self.settings):
+            names.append("data")
+        return {name: _portable(getattr(self.settings, attribute_of(name))) for name in dict.fromkeys(names)}
+
+    def require(self) -> None:
+        """Makes sure that an embedded store is there: a typing error must not make a new one.
+
+        Raises:
+            typer.Exit: It is not, which has been said.
+        """
+        from queuey.storage import opening
+
+        if not opening.is_cassandra(self.settings) and not self.settings.data.is_dir():
+            output.note(f"queuey: there is no store at {self.settings.data}; queuey serve makes one")
+            raise typer.Exit(1)
+
+    @contextmanager
+    def open(self) -> Iterator[Store]:
+        """Opens the store, which must be there.
+
+        Raises:
+            StoreUnavailable: It cannot be used or, on another machine, does not answer.
+            typer.Exit: There is none.
+        """
+        from queuey.storage import opening
+
+        settings = self.settings
+        remote = opening.is_cassandra(settings)
+        self.require()
+        be_quiet()
+        store = opening.open_store(settings, jobs=False)
+        try:
+            if remote:
+                opening.patiently(store.applications, READY_WITHIN)
+            yield store
+        finally:
+            store.close()
+
+
+def load(options: dict[str, str | None], config: Path | None, *, check: bool = True) -> Loaded:
+    """Reads the settings.
+
+    Args:
+        options: Values of the command line by the name of their parameter.
+        config: The settings file that it names.
+        check: Also have the store look at them, which reads the secrets that they name.
+
+    Raises:
+        typer.Exit: They cannot be used; the reason has been printed.
+    """
+    from queuey import settings as table
+    from queuey.errors import SettingsError
+    from queuey.storage import opening
+
+    names = {line.attribute: line.name for line in table.table()}
+    try:
+        loaded = table.load({names.get(key, key): text for key, text in options.items()}, os.environ, config=config)
+        if check:
+            opening.check(loaded)
+    except SettingsError as error:
+        output.note(f"queuey: {error}")
+        raise typer.Exit(BAD_SETTINGS) from error
+    return loaded
+
+
+def be_quiet() -> None:
+    """Keeps log records off the terminal of a command that reports what went wrong by itself."""
+    logging.getLogger().addHandler(logging.NullHandler())
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command an option for each setting; values stay texts, for the settings to check."""
+    from queuey import settings as table
+
+    signature = inspect.signature(command, eval_str=True)
+    config, *own = (
+        parameter.replace(kind=parameter.KEYWORD_ONLY)
+        for parameter in signature.parameters.values()
+        if parameter.kind is not parameter.VAR_KEYWORD
+    )
+    options = [*(_option(line, panel=line.group) for line in table.table()), *_removed()]
+
+    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+        command(**values)
+
+    run.__doc__ = command.__doc__
+    run.__signature__ = signature.replace(parameters=[config, *options, *own])  # type: ignore[attr-defined]
+    return run
+
+
+def on_store(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command, whose first parameter is a :class:`ConfiguredStore`, the options that say where that is.
+
+    Every setting of a store is an option; ``--help`` shows those that are commonly given so.
+    """
+    from queuey import settings as table
+
+    signature = inspect.signature(command, eval_str=True)
+    store_at, *own = signature.parameters.values()
+    lines = [line for line in table.table() if _is_of_store(line.name) and line.name not in _ONLY_IN_FILES]
+    annotation = Annotated[
+        Path | None,
+        typer.Option(
+            "--config", help="TOML file with settings.", show_default="$QUEUEY_CONFIG", rich_help_panel=_PANEL
+        ),
+    ]
+    config = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    options = [*(_option(line, panel=_PANEL, hidden=line.name not in _SHOWN) for line in lines), *_removed()]
+
+    def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+        chosen = {option.name: values.pop(option.name) for option in options}
+        loaded = load(chosen, values.pop("config"))
+        command(**{store_at.name: ConfiguredStore(loaded)}, **values)
+
+    run.__doc__ = command.__doc__
+    keyword = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    run.__signature__ = signature.replace(parameters=[*keyword, *options, config])  # type: ignore[attr-defined]
+    return run
+
+
+def _is_of_store(name: str) -> bool:
+    from queuey.settings import is_of_cassandra
+
+    return name in _STORE or is_of_cassandra(name)
+
+
+def _portable(value: object) -> str:
+    """Returns the value of a setting as a text that another process reads as the same."""
+    from queuey.settings import SecretName, as_text
+
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, SecretName) and value.kind == "file":
+        return f"file:{Path(value.name).absolute()}"
+    return as_text(value)
+
+
+def _option(line: Setting, *, panel: str, hidden: bool = False) -> inspect.Parameter:
+    shown = line.default.replace("`", "") or "none"
+    option = typer.Option(
+        line.option,
+        help=line.help.replace("`", ""),
+        metavar=line.attribute.upper(),
+        show_default=shown,
+        rich_help_panel=panel,
+        hidden=hidden,
+    )
+    return _parameter(line.attribute, option)
+
+
+def _removed() -> list[inspect.Parameter]:
+    """Returns hidden options for the settings that were removed: loading the settings says what took their place."""
+    from queuey.settings import REMOVED, option_of
+
+    return [_parameter(name, typer.Option(option_of(name), hidden=True)) for name in REMOVED]
+
+
+def _parameter(name: str, option: Any) -> inspect.Parameter:  # noqa: ANN401 - typer's
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=None, annotation=Annotated[str | None, option])

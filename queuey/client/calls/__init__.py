@@ -1,0 +1,1 @@
+"""What each call sends and how its answer is read, without input and output."""

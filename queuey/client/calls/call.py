@@ -1,0 +1,235 @@
+"""A call and an answer as plain values, and the pieces that every call is put together from.
+
+Nothing here does I/O. Names and ids are checked before they become part of a path, because a slip there would name
+another resource: an empty list of ids in a DELETE would name the queue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from queuey import ids
+from queuey.client.errors import InvalidAnswer, InvalidArgument
+from queuey.client.results import Message, Receipt
+
+T = TypeVar("T")
+
+ANSWER_BYTES = 64 << 20
+"""The largest answer that is taken unless told otherwise: a page of the service's default size fits in, also where
+every character of its bodies is escaped."""
+
+Point = str | int | float | datetime | Message | Receipt | Mapping[int, str | None]
+"""A position in time: an id, seconds since 1970, an aware datetime, a message, or one id per partition."""
+
+MessageLocation = str | tuple[int, str] | Message | Receipt
+"""A message: its id (in partition 1, or written ``partition:id``), a pair of both, or what a call returned."""
+
+_TOO_LARGE = 1e15
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_GROUP = re.compile(r"[A-Za-z0-9._:@-]{1,100}")
+
+
+class HttpAnswer(msgspec.Struct, frozen=True):
+    """An HTTP answer. Header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class Call(msgspec.Struct, Generic[T], frozen=True):
+    """A request to any server, and how its answer is to be read.
+
+    Attributes:
+        method: HTTP method.
+        path: Below the application's address; below the server's when it begins with ``/``.
+        parse: Reads an answer below 400.
+        params: Query parameters in order.
+        headers: Without the credential.
+        content: The body; None: none.
+        repeatable: Doing it twice is the same as doing it once, so it may be sent again after any failure.
+        wait: Seconds for which the server was asked to hold the answer back.
+        alone: It is a batch of one message, so a refusal need not say which message it is about.
+    """
+
+    method: str
+    path: str
+    parse: Callable[[HttpAnswer], T]
+    params: tuple[tuple[str, str], ...] = ()
+    headers: Mapping[str, str] = {}
+    content: bytes | None = None
+    repeatable: bool = False
+    wait: float = 0.0
+    alone: bool = False
+
+
+class Times(msgspec.Struct, frozen=True):
+    """How long an attempt at a call may take, in seconds.
+
+    Attributes:
+        step: Until something happens: a connection, bytes sent, bytes received.
+        whole: Until the end of the answer.
+    """
+
+    step: float
+    whole: float
+
+
+def decode(answer: HttpAnswer, shape: type[T]) -> T:
+    """Reads a JSON answer of a known shape.
+
+    Raises:
+        InvalidAnswer: It has another shape, or is no JSON.
+    """
+    try:
+        return msgspec.json.decode(answer.content, type=shape, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidAnswer(f"the answer is not one of Queuey's: {error}. Is this the service's address?") from error
+
+
+def nothing(_answer: HttpAnswer) -> None:
+    """Reads an answer of which only the success matters."""
+
+
+def encode(value: Any) -> bytes:  # noqa: ANN401 - any JSON value
+    """Returns the JSON text of ``value``, which must have one: no NaN, no lone surrogates.
+
+    Raises:
+        InvalidArgument: It has none.
+    """
+    import json  # noqa: PLC0415 - most calls do without it
+
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"not a JSON value: {error}") from error
+
+
+def queue_segment(name: str) -> str:
+    """Returns a queue's name as a path segment.
+
+    Raises:
+        InvalidArgument: No queue can have that name.
+    """
+    if name in {"", ".", ".."} or name.startswith("_") or "/" in name:
+        raise InvalidArgument(f"no queue can be named {name!r}")
+    try:
+        return quote(name, safe="")
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"no queue can be named {name!r}: it has no UTF-8 form") from error
+
+
+def group_segment(name: str) -> str:
+    """Returns a consumer group's name as a path segment.
+
+    Raises:
+        InvalidArgument: No group can have that name.
+    """
+    if _GROUP.fullmatch(name) is None or name in {".", ".."}:
+        raise InvalidArgument(f"no consumer group can be named {name!r}")
+    return quote(name, safe="")
+
+
+def id_text(text: str) -> str:
+    """Returns a message id as 32 lower-case hex digits.
+
+    Raises:
+        InvalidArgument: It is none.
+    """
+    try:
+        ids.parse_position(text)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{text!r} is not a message id") from error
+    return text.replace("-", "").lower()
+
+
+def _partition(number: int | str) -> int:
+    try:
+        value = int(number)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{number!r} is not a partition") from error
+    if value < 1:
+        raise InvalidArgument(f"{value} is not a partition: they are numbered from 1")
+    return value
+
+
+def location_text(location: MessageLocation) -> str:
+    """Returns ``<partition>:<id>``.
+
+    Raises:
+        InvalidArgument: ``location`` names no message.
+    """
+    if isinstance(location, Message | Receipt):
+        return f"{location.partition}:{id_text(location.id)}"
+    if isinstance(location, str):
+        partition, colon, identifier = location.rpartition(":")
+        return f"{_partition(partition) if colon else 1}:{id_text(identifier)}"
+    try:
+        number, identifier = location
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"{location!r} does not name a message") from error
+    return f"{_partition(number)}:{id_text(identifier)}"
+
+
+def _seconds(instant: datetime) -> str:
+    if instant.tzinfo is None:
+        raise InvalidArgument(f"{instant} has no time zone: give it one, such as datetime.UTC")
+    microseconds = (instant - _EPOCH) // timedelta(microseconds=1)
+    if microseconds < 0:
+        raise InvalidArgument(f"{instant} lies before 1970, where no message is: ask from 0 on")
+    return f"{microseconds // 1_000_000}.{microseconds % 1_000_000:06d}"
+
+
+def point_text(point: Point) -> str:
+    """Returns a position in the form of the API.
+
+    Raises:
+        InvalidArgument: ``point`` is none.
+    """
+    match point:
+        case str():
+            return point
+        case Message() | Receipt():
+            return point.id
+        case bool():
+            raise InvalidArgument(f"{point!r} is not a position")
+        case int():
+            return str(point)
+        case float():
+            return f"{point:.7f}"
+        case datetime():
+            return _seconds(point)
+        case Mapping():
+            return cursor_text(point)
+    raise InvalidArgument(f"{point!r} is not a position")
+
+
+def cursor_text(positions: Mapping[int, str | None]) -> str:
+    """Returns one position per partition as one text; partitions that are through (None) are left out."""
+    return ",".join(f"{_partition(number)}:{text}" for number, text in positions.items() if text is not None)
+
+
+def partitions_text(partitions: str | int | Iterable[int]) -> str:
+    """Returns a choice of partitions in the form of the API: ``*``, or numbers with commas."""
+    if isinstance(partitions, str):
+        return partitions
+    if isinstance(partitions, int):
+        return str(_partition(partitions))
+    return ",".join(str(_partition(number)) for number in partitions)
+
+
+def number_text(value: float) -> str:
+    """Returns a number as decimal digits, never with an exponent.
+
+    Raises:
+        InvalidArgument: It is no number that has them.
+    """
+    if not abs(value) < _TOO_LARGE:  # so that NaN is refused too
+        raise InvalidArgument(f"{value!r} is not a usable number")
+    return str(value) if isinstance(value, int) else f"{value:.7f}".rstrip("0").rstrip(".")

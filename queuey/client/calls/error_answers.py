@@ -1,0 +1,123 @@
+"""Reads what a server says when it refuses: Queuey's own form, RFC 9457 problems, and plain text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from queuey.client.calls.call import HttpAnswer
+from queuey.client.errors import BY_CODE, ApiError, ErrorAnswer, error_for
+
+_TEXT_LIMIT = 500
+"""Characters of each of the server's texts that are kept for people."""
+
+_CODES = {400: "InvalidParameter", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 413: "TooLarge"}
+_STATUSES = {
+    "Forbidden": 403,
+    "InvalidApplicationName": 404,
+    "InvalidQueueName": 404,
+    "QueueChanged": 503,
+    "StoreBusy": 503,
+    "StoreClosed": 503,
+    "StoreFull": 503,
+    "StoreUnavailable": 503,
+}
+"""What the codes would have answered with alone, for places where only the code is known."""
+
+
+class _OffsetState(msgspec.Struct, frozen=True):
+    offset: str | None = None
+    applied: bool = False
+
+
+class _ErrorBody(msgspec.Struct, frozen=True):
+    error_msg: Any = None
+    errors: Any = None
+    code: str | None = None
+    title: str = ""
+    detail: str = ""
+    outcome: str | None = None
+    outcomes: tuple[str, ...] = ()
+    partitions: dict[int, _OffsetState] = {}
+
+
+def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
+    """Returns the error for an answer of 400 or above; whatever its body holds, there is one.
+
+    Args:
+        answer: The answer.
+        alone: It is about a batch of one message, whose number is left out of the names of fields.
+    """
+    wait = retry_after(answer)
+    try:
+        body = msgspec.json.decode(answer.content, type=_ErrorBody, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _plain(answer, wait)
+    fields = _texts(body.errors) or _texts(body.error_msg)
+    if alone:
+        fields = {name.removeprefix("0."): text for name, text in fields.items()}
+    code = _short(body.code or "") or _code_among(fields) or _CODES.get(answer.status, "Error")
+    return error_for(
+        ErrorAnswer(
+            status=answer.status,
+            code=code,
+            fields=fields,
+            text=_short(body.detail or body.title),
+            retry_after=wait,
+            outcome=body.outcome,
+            outcomes=body.outcomes,
+            current={number: state.offset for number, state in body.partitions.items()},
+            applied=tuple(number for number, state in body.partitions.items() if state.applied),
+        )
+    )
+
+
+def named_error(fields: Any) -> ApiError:  # noqa: ANN401 - the server's word for it
+    """Returns the error for one queue of a read of several, where only its texts are known."""
+    texts = _texts(fields)
+    code = _code_among(texts) or "InvalidParameter"
+    return error_for(ErrorAnswer(status=_STATUSES.get(code, 400), code=code, fields=texts))
+
+
+def retry_after(answer: HttpAnswer) -> float | None:
+    """Returns the seconds that Retry-After asks for, in either of its forms; None if it is absent or unreadable.
+
+    A date is measured against the answer's own Date, so that the clocks need not agree.
+    """
+    text = answer.headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return float(text[:9])
+    if not text:
+        return None
+    from email.utils import parsedate_to_datetime  # noqa: PLC0415 - hardly ever needed
+
+    try:
+        until = parsedate_to_datetime(text) - parsedate_to_datetime(answer.headers.get("date", ""))
+    except (TypeError, ValueError):
+        return None
+    return max(0.0, until.total_seconds())
+
+
+def _plain(answer: HttpAnswer, wait: float | None) -> ApiError:
+    text = " ".join(answer.content[: 4 * _TEXT_LIMIT].decode("utf-8", "replace").split())[:_TEXT_LIMIT]
+    code = _CODES.get(answer.status, "Error")
+    return error_for(ErrorAnswer(status=answer.status, code=code, text=text, retry_after=wait))
+
+
+def _texts(value: Any) -> dict[str, str]:  # noqa: ANN401 - the server's word for it
+    if isinstance(value, dict):
+        return {_short(name): _short(text) for name, text in value.items()}
+    return {"": _short(value)} if value else {}
+
+
+def _short(text: object) -> str:
+    return str(text)[:_TEXT_LIMIT]
+
+
+def _code_among(fields: dict[str, str]) -> str | None:
+    """Finds the stable code in the original's form, where it stands in place of a field's name."""
+    if len(fields) != 1:
+        return None
+    (name,) = fields
+    return name if name in BY_CODE or (name[:1].isupper() and name.isalnum() and name.isascii()) else None

@@ -1,0 +1,99 @@
+"""Calls about consumer groups and how far they have processed a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from queuey.client.calls.call import Call, HttpAnswer, decode, encode, group_segment, id_text, nothing, queue_segment
+from queuey.client.errors import InvalidArgument
+from queuey.client.results import GroupOffset, Message, Offsets, Receipt
+
+Progress = str | Message | Receipt
+"""The last message that was processed, or its id."""
+
+
+class _Groups(msgspec.Struct, frozen=True):
+    groups: tuple[str, ...]
+
+
+class _Lag(msgspec.Struct, frozen=True):
+    lag: int
+    lag_exact: bool
+    lag_seconds: float
+
+
+class _Behind(msgspec.Struct, frozen=True):
+    partitions: dict[int, _Lag]
+
+
+class _Set(msgspec.Struct, frozen=True):
+    partitions: dict[int, GroupOffset]
+
+
+def commit(
+    queue: str, group: str, offsets: Mapping[int, Progress], expected: Mapping[int, Progress | None] | None
+) -> Call[dict[int, str | None]]:
+    """Records offsets; a partition named in ``expected`` only if that is what is recorded now (None: nothing)."""
+    given = expected or {}
+    if not offsets or given.keys() - offsets.keys():
+        raise InvalidArgument("offsets names at least one partition, and every one that expected names")
+    partitions: dict[str, dict[str, Any]] = {}
+    for number, progress in offsets.items():
+        partitions[str(number)] = {"offset": _id(progress)}
+        if number in given:
+            before = given[number]
+            partitions[str(number)]["expected"] = None if before is None else _id(before)
+    content = encode({"partitions": partitions})
+    return Call("PUT", _path(queue, group), _set, headers={"content-type": "application/json"}, content=content)
+
+
+def offsets(queue: str, group: str) -> Call[Offsets]:
+    """Asks for a group's offsets and lag, all partitions."""
+    return Call("GET", _path(queue, group), lambda answer: decode(answer, Offsets), repeatable=True)
+
+
+def lag(queue: str, cursors: Mapping[int, Progress | None]) -> Call[dict[int, GroupOffset]]:
+    """Asks what lies behind cursors."""
+    given = {number: None if cursor is None else _id(cursor) for number, cursor in cursors.items()}
+    content = encode({"partitions": {str(number): cursor for number, cursor in given.items()}})
+
+    def read(answer: HttpAnswer) -> dict[int, GroupOffset]:
+        found = decode(answer, _Behind).partitions
+        return {
+            number: GroupOffset(
+                offset=given.get(number), lag=each.lag, lag_exact=each.lag_exact, lag_seconds=each.lag_seconds
+            )
+            for number, each in found.items()
+        }
+
+    path = f"{queue_segment(queue)}/lag"
+    return Call("POST", path, read, headers={"content-type": "application/json"}, content=content, repeatable=True)
+
+
+def groups(queue: str) -> Call[tuple[str, ...]]:
+    """Lists the groups with recorded offsets."""
+    return Call("GET", f"{queue_segment(queue)}/offsets", _groups, repeatable=True)
+
+
+def delete_group(queue: str, group: str) -> Call[None]:
+    """Forgets a group's offsets."""
+    return Call("DELETE", _path(queue, group), nothing)
+
+
+def _path(queue: str, group: str) -> str:
+    return f"{queue_segment(queue)}/offsets/{group_segment(group)}"
+
+
+def _id(progress: Progress) -> str:
+    return id_text(progress if isinstance(progress, str) else progress.id)
+
+
+def _set(answer: HttpAnswer) -> dict[int, str | None]:
+    return {number: state.offset for number, state in decode(answer, _Set).partitions.items()}
+
+
+def _groups(answer: HttpAnswer) -> tuple[str, ...]:
+    return decode(answer, _Groups).groups

@@ -1,0 +1,147 @@
+"""Calls about queues: create, list, update, delete, purge, info."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+
+from queuey.client.calls.call import Call, HttpAnswer, decode, encode, nothing, number_text, queue_segment
+from queuey.client.errors import InvalidAnswer
+from queuey.client.results import CreatedQueue, NamePage, Queue, QueueInfo, QueuePage
+
+_CREATED = 201
+_JSON = {"content-type": "application/json"}
+
+
+class QueueFields(TypedDict, total=False):
+    """What may be chosen about a queue.
+
+    Attributes:
+        partitions: 1 to 200; may only grow.
+        type: ``user`` or ``public``.
+        consistency: ``weak``, ``strong`` or ``very_strong``.
+        principals: Who else may read and delete, such as ``app:reports`` or ``bid:ann@example.org=read``.
+        ttl: Default TTL of the queue's messages in seconds.
+        read_delay: Seconds that range reads stay behind the clock.
+    """
+
+    partitions: int | None
+    type: str | None
+    consistency: str | None
+    principals: Iterable[str] | str | None
+    ttl: int | None
+    read_delay: float | None
+
+
+class _WireQueue(Queue, frozen=True, kw_only=True):
+    """A queue as the server writes it: principals come as a list, as a comma list, or not at all."""
+
+    principles: tuple[str, ...] | str | None = None
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    queues: tuple[_WireQueue, ...]
+    next: str | None = None
+
+
+class _Name(msgspec.Struct, frozen=True):
+    queue_name: str
+
+
+class _Names(msgspec.Struct, frozen=True):
+    queues: tuple[_Name, ...]
+    next: str | None = None
+
+
+def create(name: str | None, fields: QueueFields) -> Call[CreatedQueue]:
+    """Creates a queue, or finds that it is there as asked for. Fields that are None are not given."""
+    body = {key: value for key, value in _body(**fields).items() if value is not None}
+    if name is not None:
+        queue_segment(name)
+        body["queue_name"] = name
+    return Call("POST", "", _created, headers=_JSON, content=encode(body))
+
+
+def update(name: str, fields: QueueFields) -> Call[Queue]:
+    """Changes the fields that are given; None resets one to its default."""
+    return Call("PUT", queue_segment(name), _updated, headers=_JSON, content=encode(_body(**fields)))
+
+
+def delete(name: str) -> Call[None]:
+    """Deletes a queue with its messages and offsets."""
+    return Call("DELETE", queue_segment(name), nothing)
+
+
+def purge(name: str) -> Call[None]:
+    """Removes all messages of a queue."""
+    return Call("DELETE", f"{queue_segment(name)}/messages", nothing)
+
+
+def info(name: str) -> Call[QueueInfo]:
+    """Asks for everything about a queue."""
+    return Call("GET", f"{queue_segment(name)}/info", lambda answer: decode(answer, QueueInfo), repeatable=True)
+
+
+def names(start: str | None, limit: int | None) -> Call[NamePage]:
+    """Lists names of queues from ``start`` on, inclusive."""
+    return Call("GET", "", _names, params=_paging(start, limit), repeatable=True)
+
+
+def queues(start: str | None, limit: int | None, *, count: bool) -> Call[QueuePage]:
+    """Lists queues with their fields from ``start`` on, inclusive; ``count`` adds how many messages each has."""
+    params = (*_paging(start, limit), ("details", "true"), *((("include_count", "true"),) if count else ()))
+    return Call("GET", "", _listed, params=params, repeatable=True)
+
+
+def following(start: str | None, page: QueuePage | NamePage) -> str | None:
+    """Returns where the page after ``page`` starts; None when it was the last.
+
+    Raises:
+        InvalidAnswer: That is where ``page`` started.
+    """
+    if page.next is not None and page.next == start:
+        raise InvalidAnswer(f"the list of queues stands still: after {start!r} it goes on at {start!r} again")
+    return page.next
+
+
+def _body(**fields: Unpack[QueueFields]) -> dict[str, Any]:
+    unknown = fields.keys() - QueueFields.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"a queue has no field {', '.join(sorted(unknown))}")
+    body: dict[str, Any] = dict(fields)
+    principals = body.get("principals")
+    if principals is not None and not isinstance(principals, str):
+        body["principals"] = list(principals)
+    return body
+
+
+def _paging(start: str | None, limit: int | None) -> tuple[tuple[str, str], ...]:
+    given = [("offset", start)] if start else []
+    return (*given, *([("limit", number_text(limit))] if limit is not None else []))
+
+
+def _plain(wire: _WireQueue) -> dict[str, Any]:
+    fields = {name: getattr(wire, name) for name in Queue.__struct_fields__}
+    listed = wire.principles or ()
+    fields["principals"] = tuple(listed.split(",")) if isinstance(listed, str) else listed
+    return fields
+
+
+def _created(answer: HttpAnswer) -> CreatedQueue:
+    return CreatedQueue(**_plain(decode(answer, _WireQueue)), new=answer.status == _CREATED)
+
+
+def _updated(answer: HttpAnswer) -> Queue:
+    return Queue(**_plain(decode(answer, _WireQueue)))
+
+
+def _listed(answer: HttpAnswer) -> QueuePage:
+    listed = decode(answer, _Listed)
+    return QueuePage(tuple(Queue(**_plain(wire)) for wire in listed.queues), listed.next)
+
+
+def _names(answer: HttpAnswer) -> NamePage:
+    listed = decode(answer, _Names)
+    return NamePage(tuple(queue.queue_name for queue in listed.queues), listed.next)

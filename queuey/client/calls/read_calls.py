@@ -1,0 +1,230 @@
+"""Calls that read messages by time, and how one read leads to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+
+from queuey.client.calls.call import (
+    Call,
+    HttpAnswer,
+    Point,
+    decode,
+    encode,
+    number_text,
+    partitions_text,
+    point_text,
+    queue_segment,
+)
+from queuey.client.calls.error_answers import named_error
+from queuey.client.errors import InvalidAnswer, InvalidArgument
+from queuey.client.results import Id, Message, Page, QueueRead
+
+Order = Literal["ascending", "descending"]
+Partitions = str | int | Iterable[int]
+
+
+class ReadOptions(TypedDict, total=False):
+    """Which messages to read. Every option is that of :class:`Query`."""
+
+    partitions: Partitions
+    limit: int
+    order: Order
+    since: Point | None
+    after: Point | None
+    before: Point | None
+    until: Point | None
+    delay: bool
+    merge: bool
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which messages of one queue to read.
+
+    Attributes:
+        queue: Its name.
+        partitions: ``"*"`` for all, a number, or several.
+        limit: Messages per partition, with ``merge`` in all; None: 100.
+        order: ``ascending`` (oldest first) or ``descending``.
+        since: Where to start, inclusive, in the direction of ``order``.
+        after, before, until: Bounds in time whatever the order: above, below, at or below.
+        delay: False ignores the queue's read delay; the page's cursor is then not safe to keep.
+        merge: One list in time order instead of partition after partition.
+    """
+
+    queue: str
+    partitions: Partitions = "*"
+    limit: int | None = None
+    order: Order = "ascending"
+    since: Point | None = None
+    after: Point | None = None
+    before: Point | None = None
+    until: Point | None = None
+    delay: bool = True
+    merge: bool = False
+
+
+class _WireMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message as the server writes it."""
+
+    message_id: Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
+    timestamp: str
+    partition: int
+    body: Any
+    content_type: str | None = None
+    headers: dict[str, str] = {}
+    encoding: str | None = None
+
+
+class _Page(msgspec.Struct, frozen=True, kw_only=True):
+    messages: tuple[_WireMessage, ...]
+    horizon: Id
+    next: dict[int, str | None]
+    cursor: str
+    more: bool
+    cursor_safe: bool = True
+
+
+class _QueueRead(msgspec.Struct, frozen=True, kw_only=True):
+    """One queue's part of an answer: a page, or an error in its place."""
+
+    queue_name: str
+    status: str = "ok"
+    error_msg: Any = None
+    messages: tuple[_WireMessage, ...] = ()
+    horizon: Id = ""
+    next: dict[int, str | None] = {}
+    cursor: str = ""
+    more: bool = False
+    cursor_safe: bool = True
+
+
+class _QueueReads(msgspec.Struct, frozen=True):
+    queues: tuple[_QueueRead, ...]
+
+
+class _Messages(msgspec.Struct, frozen=True):
+    messages: tuple[_WireMessage, ...]
+
+
+def read(query: Query, wait: float = 0.0) -> Call[Page]:
+    """Reads one page; with ``wait`` the server waits for messages up to so many seconds if there are none."""
+    params = tuple((name, "true" if value is True else str(value)) for name, value in _options(query).items())
+    if wait:
+        params += (("wait", number_text(wait)),)
+    return Call("GET", queue_segment(query.queue), _page, params=params, repeatable=True, wait=wait)
+
+
+def read_queues(queries: Iterable[str | Query], wait: float = 0.0) -> Call[tuple[QueueRead, ...]]:
+    """Reads one page of each of several queues. Though a POST it changes nothing, so it may be repeated."""
+    items = []
+    for query in queries:
+        asked = Query(queue=query) if isinstance(query, str) else query
+        queue_segment(asked.queue)
+        items.append({"queue_name": asked.queue, **_options(asked)})
+    body: dict[str, Any] = {"queues": items, **({"wait": wait} if wait else {})}
+    headers = {"content-type": "application/json"}
+    return Call("POST", "_read", _reads, headers=headers, content=encode(body), repeatable=True, wait=wait)
+
+
+def onward(query: Query, page: Page) -> Query | None:
+    """Returns the query for the page after ``page``; None when there is none now."""
+    if not page.more or not page.cursor:
+        return None
+    return resumed(query, page)
+
+
+def resumed(query: Query, page: Page) -> Query:
+    """Returns the query that goes on where ``page`` ended, whether or not there is anything yet.
+
+    The cursor leaves out the partitions that a descending read is through with, and the server then leaves them out
+    too. An ascending one names all; partitions added meanwhile are read from their beginning.
+
+    Raises:
+        InvalidAnswer: The page led nowhere: whoever read on from it would read it without end.
+    """
+    stands = query.since is not None and point_text(query.since) == page.cursor
+    if (stands or not page.cursor) and (page.more or page.messages):
+        raise InvalidAnswer(
+            f"the read of queue {query.queue!r} stands still: there is more, but it goes on at {page.cursor!r} again"
+        )
+    return msgspec.structs.replace(query, since=page.cursor)
+
+
+def messages_of(answer: HttpAnswer) -> list[Message]:
+    """Reads a plain list of messages."""
+    return _messages(decode(answer, _Messages).messages)
+
+
+def _options(query: Query) -> dict[str, Any]:
+    """Returns what differs from the API's defaults, as JSON values."""
+    options: dict[str, Any] = {"partitions": partitions_text(query.partitions)}
+    if query.limit is not None:
+        options["limit"] = int(number_text(query.limit))
+    if query.order != "ascending":
+        options["order"] = query.order
+    for name in ("since", "after", "before", "until"):
+        point = getattr(query, name)
+        if point is not None:
+            options[name] = point_text(point)
+    if not query.delay:
+        options["delay"] = 0
+    if query.merge:
+        options["merge"] = True
+    return options
+
+
+def _messages(wires: Iterable[_WireMessage]) -> list[Message]:
+    try:
+        bytes.fromhex("".join([wire.message_id for wire in wires]))  # one look at all
+    except ValueError as error:
+        raise InvalidAnswer(f"the answer has a message whose id is none: {error}") from error
+    return [_message(wire) for wire in wires]
+
+
+def _message(wire: _WireMessage) -> Message:
+    body = wire.body
+    if wire.encoding is not None:
+        body = _decoded(wire)
+    return Message(wire.message_id, wire.timestamp, wire.partition, body, wire.content_type, wire.headers)
+
+
+def _decoded(wire: _WireMessage) -> bytes:
+    import base64  # noqa: PLC0415 - only for bodies that are not text
+
+    if wire.encoding != "base64" or not isinstance(wire.body, str):
+        raise InvalidAnswer(f"message {wire.message_id} has the unknown encoding {wire.encoding!r}")
+    try:
+        return base64.b64decode(wire.body, validate=True)
+    except ValueError as error:
+        raise InvalidAnswer(f"message {wire.message_id} is not base64: {error}") from error
+
+
+def _page(answer: HttpAnswer) -> Page:
+    return _plain(decode(answer, _Page))
+
+
+def _plain(page: _Page | _QueueRead) -> Page:
+    return Page(tuple(_messages(page.messages)), page.horizon, page.next, page.cursor, page.more, page.cursor_safe)
+
+
+def _reads(answer: HttpAnswer) -> tuple[QueueRead, ...]:
+    return tuple(
+        QueueRead(part.queue_name, page=_plain(part))
+        if part.status == "ok"
+        else QueueRead(part.queue_name, error=named_error(part.error_msg))
+        for part in decode(answer, _QueueReads).queues
+    )
+
+
+def checked_wait(wait: float) -> float:
+    """Returns ``wait`` if a live read can use it.
+
+    Raises:
+        InvalidArgument: It is not above 0 and at most 20 s, so that reading on would spin or be refused.
+    """
+    if not 0 < wait <= 20:  # noqa: PLR2004 - the API's longest wait
+        raise InvalidArgument(f"wait is {wait!r}: it must be above 0 and at most 20 seconds")
+    return wait

@@ -1,0 +1,288 @@
+"""Calls that store messages: one, a batch, or any number in batches of a bounded size."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, TypedDict
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from queuey import ids
+from queuey.client.calls.call import (
+    Call,
+    HttpAnswer,
+    MessageLocation,
+    decode,
+    encode,
+    id_text,
+    location_text,
+    nothing,
+    number_text,
+    queue_segment,
+)
+from queuey.client.errors import InvalidAnswer, InvalidArgument
+from queuey.client.results import Message, Receipt
+
+BATCH_MESSAGES = 1000
+"""The server's limit of messages in a batch."""
+BATCH_BYTES = 8 << 20
+"""The server's limit of a batch's body."""
+
+After = str | Message | Receipt
+"""A message that new ones have to come after."""
+
+_OPEN = b'{"messages":['
+_CLOSE = b"]}"
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]+")
+_HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
+
+
+class SendOptions(TypedDict, total=False):
+    """What may be said about a message. Every option is that of :class:`Outgoing`."""
+
+    json: Any
+    ttl: int | None
+    partition: int | None
+    key: str | None
+    delay: float | None
+    headers: Mapping[str, str] | None
+    content_type: str | None
+
+
+class Outgoing(msgspec.Struct, frozen=True):
+    """A message to be sent: a ``body``, or ``json``, and what is said about it.
+
+    Attributes:
+        body: Text or bytes, never empty.
+        json: Any JSON value in place of a body; readers get the value back, of the type ``application/json`` unless
+            another is given. A string is kept as its text. A ``msgspec.Raw`` is taken as it is.
+        ttl: Seconds; None: the queue's default.
+        partition: 1 to the queue's count; None: by ``key``, else any.
+        key: Messages of one key go to one partition, in order.
+        delay: Seconds until range reads show the message; its TTL counts from then.
+        headers: Up to 16 small texts kept with the message; names are lower-cased.
+        content_type: Kept with the message.
+    """
+
+    body: str | bytes | UnsetType = UNSET
+    json: Any = UNSET
+    ttl: int | None = None
+    partition: int | None = None
+    key: str | None = None
+    delay: float | None = None
+    headers: Mapping[str, str] | None = None
+    content_type: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses a message without a body, with two, or with one of another type."""
+        if (self.body is UNSET) == (self.json is UNSET):
+            given = "neither is" if self.body is UNSET else "both are"
+            raise InvalidArgument(f"a message has either a body or a JSON value; {given} given")
+        if self.body is not UNSET and not isinstance(self.body, str | bytes):
+            raise InvalidArgument(
+                f"a body is str or bytes, not {type(self.body).__name__}; JSON values are given as json="
+            )
+
+
+class _BatchItem(msgspec.Struct, omit_defaults=True):
+    """A message of a batch as the server reads it."""
+
+    body: Any
+    encoding: str | None = None
+    ttl: int | None = None
+    partition: int | None = None
+    message_key: str | None = None
+    delay: float | None = None
+    headers: Mapping[str, str] | None = None
+    content_type: str | None = None
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    messages: list[Receipt]
+
+
+class BatchBody(msgspec.Struct, frozen=True):
+    """The body of one batch, its messages, and which of them are not delayed, in order."""
+
+    content: bytes
+    prompt: tuple[bool, ...]
+    messages: tuple[Outgoing, ...]
+
+
+class Batcher:
+    """Collects messages into batches that the server takes, holding no more than one of them.
+
+    Args:
+        messages: At most so many in a batch.
+        size: At most so many bytes of a batch's body; a larger message travels alone, for the server to judge.
+    """
+
+    def __init__(self, messages: int = BATCH_MESSAGES, size: int = BATCH_BYTES) -> None:
+        if messages < 1:
+            raise InvalidArgument(f"batch is {messages}: a batch has at least one message")
+        self._most = min(messages, BATCH_MESSAGES)
+        self._room = size - len(_OPEN) - len(_CLOSE)
+        self._items: list[bytes] = []
+        self._messages: list[Outgoing] = []
+        self._size = 0
+
+    def add(self, message: str | bytes | Outgoing) -> BatchBody | None:
+        """Takes a message; returns the batch that had no room for it, if so."""
+        outgoing = message if isinstance(message, Outgoing) else Outgoing(message)
+        item = _item(outgoing)
+        full = len(self._items) >= self._most or self._size + len(item) > self._room
+        chunk = self.rest() if full else None
+        self._items.append(item)
+        self._messages.append(outgoing)
+        self._size += len(item) + 1
+        return chunk
+
+    def rest(self) -> BatchBody | None:
+        """Returns what has been collected, if anything, and begins anew."""
+        if not self._items:
+            return None
+        content = _OPEN + b",".join(self._items) + _CLOSE
+        chunk = BatchBody(content, tuple(not message.delay for message in self._messages), tuple(self._messages))
+        self._items, self._messages, self._size = [], [], 0
+        return chunk
+
+
+def send(queue: str, message: Outgoing, after: After | None = None) -> Call[Receipt]:
+    """Stores one message: as its bare bytes where HTTP can carry all of it, else as a batch of one."""
+    headers, parse = _bare_headers(message), lambda answer: _receipts(answer, 1)[0]
+    if headers is None:
+        batcher = Batcher()
+        batcher.add(message)
+        content = batcher.rest()
+        assert content is not None  # noqa: S101 - a message was just added
+        batched = _batch_headers(after)
+        return Call("POST", queue_segment(queue), parse, headers=batched, content=content.content, alone=True)
+    return Call("POST", queue_segment(queue), parse, headers=headers | _after(after), content=_bytes(message.body))
+
+
+def send_batch(queue: str, chunk: BatchBody, after: After | None = None) -> Call[list[Receipt]]:
+    """Stores a batch, all or none of it."""
+    parse = partial(_receipts, count=len(chunk.messages))
+    return Call("POST", queue_segment(queue), parse, headers=_batch_headers(after), content=chunk.content)
+
+
+def latest(chunk: BatchBody, receipts: Iterable[Receipt], after: After | None) -> After | None:
+    """Returns what the next batch has to come after, so that batches keep their order across servers.
+
+    Delayed messages do not count: their ids lie ahead of now, where nothing may be asked to come after them.
+    """
+    ids_stored = [receipt.id for receipt, prompt in zip(receipts, chunk.prompt, strict=False) if prompt]
+    return max(ids_stored, key=ids.parse_position, default=after)
+
+
+def put(queue: str, locations: Iterable[MessageLocation], message: Outgoing) -> Call[None]:
+    """Writes one body at the given ids, creating or overwriting each.
+
+    Raises:
+        InvalidArgument: No place is given; or the message has a partition, key or delay, which the ids decide; or
+            what HTTP headers cannot carry.
+    """
+    segment = ",".join(location_text(location) for location in locations)
+    if not segment:
+        raise InvalidArgument("put needs the id of at least one message")
+    if message.partition is not None or message.key is not None or message.delay is not None:
+        raise InvalidArgument("the id decides about partition and time; put takes no partition, key or delay")
+    headers = _headers(message, message.content_type or "")
+    if headers is None:
+        raise InvalidArgument("put carries only content types and headers of printable ASCII")
+    if message.json is not UNSET:
+        body, headers["x-encoding"] = bytes(_json(message.json)), "json"
+    else:
+        body = _bytes(message.body)
+    return Call("PUT", f"{queue_segment(queue)}/{segment}", nothing, headers=headers, content=body, repeatable=True)
+
+
+def _bytes(body: str | bytes | UnsetType) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    try:
+        return str(body).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgument("the body has no UTF-8 form") from error
+
+
+def _json(value: Any) -> msgspec.Raw:  # noqa: ANN401 - any JSON value
+    return value if isinstance(value, msgspec.Raw) else msgspec.Raw(encode(value))
+
+
+def _item(message: Outgoing) -> bytes:
+    body: Any = message.body
+    if body is UNSET:
+        body = _json(message.json)
+    try:
+        return msgspec.json.encode(
+            _BatchItem(
+                body,
+                "base64" if isinstance(body, bytes) else None,
+                message.ttl,
+                message.partition,
+                message.key,
+                message.delay,
+                message.headers,
+                message.content_type,
+            )
+        )
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(f"the message has no JSON form: {error}") from error
+
+
+def _bare_headers(message: Outgoing) -> dict[str, str] | None:
+    """Returns the headers for a message sent as its bare bytes, or None where that would change or lose something."""
+    kind = message.content_type or ""
+    if message.body is UNSET or kind.lower().startswith("application/json"):
+        return None
+    headers = _headers(message, kind)
+    if headers is None:
+        return None
+    if message.key is not None:
+        if _HEADER_VALUE.fullmatch(message.key) is None:
+            return None
+        headers["x-message-key"] = message.key
+    if message.partition is not None:
+        headers["x-partition"] = number_text(message.partition)
+    if message.delay:
+        headers["x-delay"] = number_text(message.delay)
+    return headers
+
+
+def _headers(message: Outgoing, kind: str) -> dict[str, str] | None:
+    """Returns TTL, content type and the message's own headers; None if HTTP cannot carry them unchanged."""
+    headers: dict[str, str] = {}
+    for name, value in (message.headers or {}).items():
+        if _HEADER_NAME.fullmatch(name) is None or _HEADER_VALUE.fullmatch(value) is None:
+            return None
+        headers[f"x-header-{name}"] = value
+    if kind:
+        if _HEADER_VALUE.fullmatch(kind) is None:
+            return None
+        headers["content-type"] = kind
+    if message.ttl is not None:
+        headers["x-ttl"] = number_text(message.ttl)
+    return headers
+
+
+def _after(after: After | None) -> dict[str, str]:
+    if after is None:
+        return {}
+    return {"x-after": id_text(after if isinstance(after, str) else after.id)}
+
+
+def _batch_headers(after: After | None) -> dict[str, str]:
+    return {"content-type": "application/json", **_after(after)}
+
+
+def _receipts(answer: HttpAnswer, count: int) -> list[Receipt]:
+    receipts = decode(answer, _Stored).messages
+    if len(receipts) != count:
+        error = InvalidAnswer(f"the answer has receipts for {len(receipts)} of {count} messages")
+        error.receipts = tuple(receipts)
+        raise error
+    return receipts

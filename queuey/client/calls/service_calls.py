@@ -1,0 +1,27 @@
+"""Calls about the service itself. They stand beside the API, not below an application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey.client.calls.call import Call, HttpAnswer, decode, nothing
+from queuey.client.results import Hello
+
+
+def heartbeat() -> Call[None]:
+    """Asks whether the service and its store work."""
+    return Call("GET", "/__heartbeat__", nothing, repeatable=True)
+
+
+def hello() -> Call[Hello]:
+    """Asks what runs there, and which store it serves."""
+    return Call("GET", "/v1/", lambda answer: decode(answer, Hello), repeatable=True)
+
+
+def version() -> Call[dict[str, Any]]:
+    """Asks which version answers."""
+    return Call("GET", "/__version__", _version, repeatable=True)
+
+
+def _version(answer: HttpAnswer) -> dict[str, Any]:
+    return decode(answer, dict[str, Any])

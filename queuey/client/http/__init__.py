@@ -1,0 +1,1 @@
+"""How calls reach the service: servers, attempts, retries, connections."""

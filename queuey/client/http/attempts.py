@@ -1,0 +1,203 @@
+"""The life of one call: attempts at servers, until an answer or the end of patience.
+
+States and what leads on, with ``a`` attempts that counted, ``tried`` the servers of the present one:
+
+====================================  ======================================================================
+an answer                             done
+a failure that must not be repeated   done, with that error
+no connection, broken off, timed out  another server that is not resting: ask it at once, ``a`` stays
+the same, no such server              pause, ``a + 1``, ``tried`` empty
+503, 429, 502, 504                    the server rests; pause, ``a + 1``; Retry-After counts if there is no other server
+``a`` used up, or the pause would     done, with the last error
+end after the deadline
+====================================  ======================================================================
+
+Nothing here does I/O, so that the sync and the async client share it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from random import random
+from typing import Generic, TypeVar
+
+import msgspec
+
+from queuey.client.calls.call import Call, HttpAnswer, Times
+from queuey.client.calls.error_answers import read_error
+from queuey.client.errors import ClientError, InvalidAnswer, TransportError
+from queuey.client.http.retry import RetryPolicy, asked_pause, blames_server, may_repeat
+from queuey.client.http.servers import Server, ServerChoice
+
+T = TypeVar("T")
+
+Notice = Callable[[ClientError | None], None]
+"""Is told how a live read fares: the first of failures in a row, and None when it works again."""
+
+_ERROR = 400
+_FAILURE = 500
+_SUCCESS = range(200, 300)
+
+
+class Attempts(Generic[T]):
+    """The attempts at one call.
+
+    Args:
+        call: The call.
+        choice: Chooses servers and remembers failures over calls.
+        policy: How persistent to be.
+        timeout: Seconds that a server may take at every step, the time it was asked to wait aside.
+        clock: Monotonic seconds.
+        draw: Random numbers from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        call: Call[T],
+        choice: ServerChoice,
+        policy: RetryPolicy,
+        timeout: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random,
+    ) -> None:
+        self._call = call
+        self._choice = choice
+        self._policy = policy
+        self._timeout = timeout
+        self._clock = clock
+        self._draw = draw
+        self._end = clock() + policy.deadline + call.wait
+        self._counted = 0
+        self._tried: list[Server] = []
+        self.server = choice.choose()
+
+    @property
+    def url(self) -> str:
+        """Where to send the call now."""
+        path = self._call.path
+        return self.server.root + path if path.startswith("/") else self.server.base + path
+
+    @property
+    def times(self) -> Times:
+        """How long the attempt may take now: each step what a server may take, all of it what is left of the call."""
+        left = max(0.001, self._end - self._clock())
+        return Times(min(self._timeout + self._call.wait, left), left)
+
+    def read(self, answer: HttpAnswer) -> T:
+        """Returns what the answer says.
+
+        Raises:
+            ApiError: The server refused.
+            InvalidAnswer: It is no answer of Queuey's.
+        """
+        if answer.status < _FAILURE:
+            self._choice.worked(self.server)
+        if answer.status >= _ERROR:
+            raise read_error(answer, alone=self._call.alone)
+        if answer.status not in _SUCCESS:
+            raise InvalidAnswer(f"the answer has the status {answer.status}, which Queuey never gives")
+        return self._call.parse(answer)
+
+    def pause_after(self, error: ClientError) -> float | None:
+        """Notes a failure and chooses where to go on.
+
+        Returns:
+            Seconds to wait before the next attempt; None: there is none, raise the error.
+        """
+        if isinstance(error, InvalidAnswer):
+            error.server = self.server.root
+        if blames_server(error):
+            self._choice.failed(self.server)
+        if not may_repeat(error, repeatable=self._call.repeatable):
+            return None
+        self._tried.append(self.server)
+        other = self._choice.has_fresh(self._tried)
+        pause = 0.0
+        if not (other and isinstance(error, TransportError)):
+            self._counted += 1
+            pause = self._policy.pause(self._counted, self._draw(), None if other else asked_pause(error))
+        if self._counted >= self._policy.rounds or self._clock() + pause >= self._end:
+            return None
+        self.server = self._choice.choose(self._tried)
+        if not other:
+            self._tried.clear()
+        return pause
+
+
+class Patience:
+    """How long a live read puts up with failures before it gives up.
+
+    Args:
+        policy: Gives the pauses.
+        limit: Seconds of uninterrupted failure; None: for ever.
+        clock: Monotonic seconds.
+        draw: Random numbers from 0 to 1.
+        notice: Is told the first of failures in a row, and None when reads work again.
+    """
+
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        limit: float | None,
+        clock: Callable[[], float],
+        draw: Callable[[], float],
+        notice: Notice | None,
+    ) -> None:
+        self._policy = policy
+        self._notice = notice
+        self._limit = limit
+        self._clock = clock
+        self._draw = draw
+        self._failures = 0
+        self._since = 0.0
+
+    def pause_after(self, error: ClientError) -> float | None:
+        """Returns the seconds to wait before reading on; None if the error will not pass or has lasted too long."""
+        if not error.temporary:
+            return None
+        now = self._clock()
+        if not self._failures:
+            self._since = now
+        self._failures += 1
+        pause = self._policy.pause(self._failures, self._draw(), asked_pause(error))
+        if self._limit is not None and now + pause - self._since > self._limit:
+            return None
+        if self._failures == 1 and self._notice is not None:
+            self._notice(error)
+        return pause
+
+    def restored(self) -> None:
+        """Notes that a read worked."""
+        if self._failures and self._notice is not None:
+            self._notice(None)
+        self._failures = 0
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a client gets time and chance from.
+
+    Attributes:
+        clock: Monotonic seconds.
+        sleep: Waits so many seconds.
+        draw: Random numbers from 0 to 1.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    draw: Callable[[], float] = random
+
+
+async def _sleep(seconds: float) -> None:
+    import asyncio  # noqa: PLC0415 - whoever awaits this has loaded it
+
+    await asyncio.sleep(seconds)
+
+
+class AsyncTiming(msgspec.Struct, frozen=True, kw_only=True):
+    """:class:`Timing` for async code; another event loop than asyncio's gives its own ``sleep``."""
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = _sleep
+    draw: Callable[[], float] = random

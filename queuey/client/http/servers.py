@@ -1,0 +1,147 @@
+"""Which server to ask: addresses, and the choice among several."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from ipaddress import ip_address
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+
+from queuey.client.errors import InvalidArgument
+
+DEFAULT_APPLICATION = "queuey"
+
+_PATH = re.compile(r"(?P<prefix>.*?)(?:/v1/(?P<application>[^/]+))?/?")
+_UNPRINTABLE = re.compile(r"[\x00-\x20\x7f-\x9f\\]")
+
+
+class Server(msgspec.Struct, frozen=True):
+    """One server, as an address of the service and one of the application on it.
+
+    Attributes:
+        root: Ends without a slash: ``http://127.0.0.1:5000``.
+        application: The application's name.
+        local: It runs on this machine.
+    """
+
+    root: str
+    application: str
+    local: bool
+
+    @property
+    def base(self) -> str:
+        """The application's address, ending with a slash."""
+        return f"{self.root}/v1/{quote(self.application, safe='')}/"
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port in lower case, the port always written."""
+        parts = urlsplit(self.root)
+        return f"{parts.scheme}://{parts.hostname}:{parts.port or _DEFAULT_PORTS[parts.scheme]}"
+
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def parse_servers(addresses: str | Iterable[str], application: str | None) -> tuple[Server, ...]:
+    """Reads one or several addresses, as a comma list or one by one.
+
+    Each is ``http://host:port``, or in full ``http://host:port/v1/application/``, with or without the last slash.
+
+    Args:
+        addresses: The addresses.
+        application: For addresses that do not name one; None: ``queuey``.
+
+    Raises:
+        InvalidArgument: An address cannot be used, or contradicts the others or ``application``.
+    """
+    texts = addresses.split(",") if isinstance(addresses, str) else addresses
+    parsed = [_parse(text.strip()) for text in texts if text.strip()]
+    if not parsed:
+        raise InvalidArgument("no server address was given")
+    names = {name for _, name, _ in parsed if name is not None} | ({application} if application else set())
+    if len(names) > 1:
+        raise InvalidArgument(f"the addresses name several applications ({', '.join(sorted(names))}); a client has one")
+    name = names.pop() if names else DEFAULT_APPLICATION
+    return tuple(dict.fromkeys(Server(root, name, local) for root, _, local in parsed))
+
+
+def _parse(text: str) -> tuple[str, str | None, bool]:
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidArgument(f"not the address of a server: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise InvalidArgument("credentials do not belong into an address; give the key as key=")
+    if parts.scheme not in _DEFAULT_PORTS or not host or port == 0 or _UNPRINTABLE.search(text):
+        raise InvalidArgument(f"{text!r} is not the address of a server, such as http://127.0.0.1:5000")
+    if parts.query or parts.fragment:
+        raise InvalidArgument(f"{text!r} has a query or a fragment, which the address of a server cannot have")
+    match = _PATH.fullmatch(parts.path)
+    if match is None or "/v1" in match["prefix"]:
+        raise InvalidArgument(f"{text!r} does not end with the server or with /v1/<application>/")
+    name = match["application"]
+    return f"{parts.scheme}://{parts.netloc}{match['prefix']}", None if name is None else unquote(name), _is_local(host)
+
+
+def _is_local(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class ServerChoice:
+    """Chooses a server for each attempt, and remembers which ones failed.
+
+    One server is kept until it fails. A local one is preferred whenever it is not resting; among equals chance decides,
+    so that many clients spread. A server that failed rests for the cool-down; when all rest, the one that has rested
+    longest is asked. Threads may race on the memory; the worst outcome is one more attempt at a server that is down.
+    """
+
+    def __init__(
+        self, servers: tuple[Server, ...], *, cool_down: float, clock: Callable[[], float], draw: Callable[[], float]
+    ) -> None:
+        self.servers = servers
+        self._cool_down = cool_down
+        self._clock = clock
+        self._draw = draw
+        self._failed: dict[Server, float] = {}
+        self._kept: Server | None = None
+
+    def choose(self, tried: Iterable[Server] = ()) -> Server:
+        """Returns the server to ask, one that is not among ``tried`` if there is one that does not rest."""
+        fresh = self._fresh(tried)
+        if not fresh:
+            return min(self.servers, key=lambda server: self._failed.get(server, float("-inf")))
+        near = [server for server in fresh if server.local] or fresh
+        if self._kept in near:
+            return self._kept
+        self._kept = near[min(int(self._draw() * len(near)), len(near) - 1)]
+        return self._kept
+
+    def has_fresh(self, tried: Iterable[Server]) -> bool:
+        """Tells whether there is a server that neither rests nor is among ``tried``."""
+        return bool(self._fresh(tried))
+
+    def failed(self, server: Server) -> None:
+        """Notes that the server failed just now."""
+        self._failed[server] = self._clock()
+
+    def worked(self, server: Server) -> None:
+        """Notes that the server answered."""
+        self._failed.pop(server, None)
+
+    def _fresh(self, tried: Iterable[Server]) -> list[Server]:
+        now = self._clock()
+        passed = set(tried)
+        return [
+            server
+            for server in self.servers
+            if server not in passed and now >= self._failed.get(server, float("-inf")) + self._cool_down
+        ]

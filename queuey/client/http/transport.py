@@ -1,0 +1,198 @@
+"""Sends requests with httpx2, within bounds. None of its errors gets past here."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httpx2
+
+import queuey
+from queuey.client.bounds import Content, bound, ends_in
+from queuey.client.calls.call import Call, HttpAnswer, Times
+from queuey.client.errors import (
+    AnswerTimeout,
+    ConnectionFailed,
+    ConnectionLost,
+    ConnectTimeout,
+    InvalidAnswer,
+    InvalidArgument,
+    Timeout,
+    TransportError,
+)
+from queuey.client.http.servers import Server
+
+CONNECT_SECONDS = 5.0
+"""The longest that a connection may take, so that another server is asked soon."""
+
+# The most specific first. A pool without a free connection has sent nothing either; what a proxy refuses neither.
+_FAILURES: tuple[tuple[type[httpx2.HTTPError], type[TransportError]], ...] = (
+    (httpx2.ConnectTimeout, ConnectTimeout),
+    (httpx2.PoolTimeout, ConnectTimeout),
+    (httpx2.TimeoutException, AnswerTimeout),
+    (httpx2.ConnectError, ConnectionFailed),
+    (httpx2.ProxyError, ConnectionFailed),
+)
+
+_TEXTS = {
+    ConnectTimeout: "no connection in time",
+    AnswerTimeout: "no answer in time",
+    ConnectionFailed: "no connection",
+    ConnectionLost: "the connection broke",
+}
+
+
+class Sender:
+    """Sends calls and waits for their answers; safe to use from several threads.
+
+    Args:
+        servers: All servers that it will be asked to send to.
+        verify: False: do not check certificates; a path: check by these authorities; or a context of one's own.
+        max_answer: Bytes of the largest answer to take, before and after decoding.
+        transport: Stands in for the network, in tests.
+    """
+
+    def __init__(
+        self,
+        servers: Iterable[Server],
+        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the name that everybody knows it by
+        max_answer: int,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        self._max_answer = max_answer
+        self._client = httpx2.Client(transport=transport, **_options(servers, verify))
+        bound(self._client)
+
+    def send(self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None) -> HttpAnswer:
+        """Sends a call.
+
+        Args:
+            call: What to send.
+            server: To whom, for errors.
+            url: Where to.
+            times: How long that may take.
+            authorization: The header of that name; None: none.
+
+        Raises:
+            TransportError: No whole answer came.
+            InvalidAnswer: One came that is too large, or its encoding is broken.
+        """
+        with (
+            _translated(server, closed=self._client.is_closed),
+            ends_in(times.whole),
+            self._client.stream(call.method, url, **_request(call, times, authorization)) as response,
+        ):
+            content = Content(response.headers.get("content-encoding", ""), self._max_answer)
+            for part in cast("httpx2.SyncByteStream", response.stream):
+                content.add(part)
+            return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._client.close()
+
+
+class AsyncSender:
+    """:class:`Sender` for async code; arguments and errors are the same."""
+
+    def __init__(
+        self,
+        servers: Iterable[Server],
+        verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - the name that everybody knows it by
+        max_answer: int,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self._max_answer = max_answer
+        self._client = httpx2.AsyncClient(transport=transport, **_options(servers, verify))
+        bound(self._client)
+
+    async def send(
+        self, call: Call[Any], server: Server, url: str, times: Times, authorization: str | None
+    ) -> HttpAnswer:
+        """Sends a call; see :meth:`Sender.send`."""
+        with _translated(server, closed=self._client.is_closed), ends_in(times.whole):
+            async with self._client.stream(call.method, url, **_request(call, times, authorization)) as response:
+                content = Content(response.headers.get("content-encoding", ""), self._max_answer)
+                async for part in cast("httpx2.AsyncByteStream", response.stream):
+                    content.add(part)
+                return HttpAnswer(response.status_code, dict(response.headers), content.whole())
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._client.aclose()
+
+
+def _options(
+    servers: Iterable[Server],
+    verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
+) -> dict[str, Any]:
+    """Returns what both kinds of httpx2 client are made with."""
+    servers = tuple(servers)
+    headers = {
+        "user-agent": f"queuey-client/{queuey.__version__}",
+        "accept": "application/json, application/problem+json",
+        "accept-encoding": "gzip",
+    }
+    hosts = {_pattern(server): None for server in servers if server.local}
+    return {
+        "headers": headers,
+        "verify": _context(servers, verify),
+        # A proxy has no business between a client and its own machine.
+        "mounts": hosts,
+        "follow_redirects": False,
+    }
+
+
+def _pattern(server: Server) -> str:
+    host = urlsplit(server.root).hostname or ""
+    return f"all://[{host}]" if ":" in host else f"all://{host}"
+
+
+def _context(
+    servers: tuple[Server, ...],
+    verify: bool | str | Path | ssl.SSLContext,  # noqa: FBT001 - passed on
+) -> bool | ssl.SSLContext:
+    if isinstance(verify, str | Path):
+        try:
+            path = Path(verify)
+            if path.is_dir():
+                return ssl.create_default_context(capath=path)
+            return ssl.create_default_context(cafile=path)
+        except OSError as error:
+            raise InvalidArgument(f"the certificates {str(verify)!r} cannot be loaded: {error}") from error
+    if verify is True and all(server.local and server.root.startswith("http://") for server in servers):
+        # Nothing will be encrypted, so the authorities need not be loaded, which takes longer than a call. This
+        # context would trust nobody.
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return verify
+
+
+def _request(call: Call[Any], times: Times, authorization: str | None) -> dict[str, Any]:
+    headers = dict(call.headers)
+    if authorization is not None:
+        headers["authorization"] = authorization
+    return {
+        "content": call.content,
+        "params": list(call.params) or None,
+        "headers": headers,
+        "timeout": httpx2.Timeout(times.step, connect=min(times.step, CONNECT_SECONDS)),
+    }
+
+
+@contextmanager
+def _translated(server: Server, *, closed: bool) -> Iterator[None]:
+    if closed:
+        raise InvalidArgument("the client is closed")
+    try:
+        yield
+    except httpx2.DecodingError as error:
+        raise InvalidAnswer(f"the answer's encoding is broken: {error}") from error
+    except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
+        kind = next((ours for theirs, ours in _FAILURES if isinstance(error, theirs)), ConnectionLost)
+        detail = "" if issubclass(kind, Timeout) or not str(error) else f" ({error})"
+        hint = ". Start the service: queuey serve" if server.local and kind is ConnectionFailed else ""
+        raise kind(_TEXTS[kind] + detail + hint, server.root) from error

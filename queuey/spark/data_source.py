@@ -1,0 +1,63 @@
+"""The data source ``queuey``: each method a line or two that hands over to the module that does it.
+
+Spark makes instances in Python processes of its own, pickles them to others, and asks for one thing only; so modules
+are imported when they are used, and an instance holds nothing but the options as given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from queuey.spark import options as table
+
+
+class QueueySource(DataSource):
+    """Queues as a source and a sink of Spark, in batches and streams. See :mod:`queuey.spark` for the options."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        table.check_names(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in ``format("queuey")``."""
+        return "queuey"
+
+    def schema(self) -> StructType:
+        """All columns of a read; also where a mistake in its options shows first."""
+        from queuey.spark.source import columns
+
+        return columns.read_schema(headers=table.check_read(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch read."""
+        from queuey.spark.source.batch_reader import QueueyReader
+
+        return QueueyReader(table.read_options(self.options, streaming=False), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A streaming read."""
+        from queuey.spark.source.stream_reader import stream_reader
+
+        return stream_reader(self.options, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - as Spark calls it
+        """A batch write."""
+        from queuey.spark.sink.spark_writer import QueueyWriter
+
+        return QueueyWriter(table.write_options(self.options, streaming=False), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001 - likewise
+        """A streaming write."""
+        from queuey.spark.sink.spark_writer import QueueyStreamWriter
+
+        return QueueyStreamWriter(table.write_options(self.options, streaming=True), schema, overwrite=overwrite)

@@ -1,0 +1,398 @@
+"""Archive: closed buckets of queues into files, each checked against the store and sealed by a manifest.
+
+One run looks for buckets that hold anything and have no manifest that matches, then takes them in waves. A wave is
+four jobs of Spark for thousands of buckets: scan the store into a staging directory, count and hash what was written,
+scan the store once more and compare, and (in the driver) put the buckets in their places and write their manifests.
+
+What was archived once is never lost by archiving again: a bucket that is there already keeps its messages and gets
+those of the store beside them. So expired messages stay in the archive, and a run that was killed can simply be
+repeated.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from queuey import ids
+from queuey.messages import Queue
+from queuey.spark import open_stores
+from queuey.spark.jobs.archive import buckets, checksums, directory, find_buckets, manifest, storage
+from queuey.spark.jobs.archive.buckets import ArchiveBucket
+from queuey.spark.jobs.archive.checksums import Difference, Key
+from queuey.spark.jobs.archive.directory import ArchiveDirectory
+from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
+from queuey.spark.jobs.archive.lease import ArchiveLease
+from queuey.spark.jobs.archive.manifest import Archive, ArchivedQueue, Kept, Manifest, Summary
+from queuey.spark.jobs.archive.work_units import Search, WorkUnit, divided, grouped, shared, waves, whole
+from queuey.spark.options import Selection, StoreOptions
+from queuey.terminal import plural
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Say = Callable[[str], None]
+HOUR = 3600
+WAVE_BUCKETS = 5000
+WAVE_MESSAGES = 20_000_000
+TASKS_PER_CORE = 3
+STAGING = "_staging"
+
+
+class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to archive, and where to.
+
+    Attributes:
+        to: A directory that all of Spark's machines reach by this name.
+        seconds: How wide buckets are.
+        data: How messages are kept.
+        verify: Scan the store a second time and compare.
+        again: Look also at buckets that have manifests, and add what they lack.
+        dry_run: Only find out what would be archived.
+    """
+
+    store: StoreOptions
+    selection: Selection
+    to: str
+    seconds: int = HOUR
+    data: Kept = "parquet"
+    verify: bool = True
+    again: bool = False
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        buckets.width(self.seconds)
+
+
+class ArchivedBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket that was archived, or would be (then with the least number of messages, and without bytes).
+
+    Attributes:
+        expiring: Its messages had begun to expire; some may be lost.
+    """
+
+    queue: str
+    bucket: str
+    count: int
+    bytes: int | None = None
+    expiring: bool = False
+
+
+class FailedBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket that was not archived because the second scan of the store found messages that the first had not."""
+
+    queue: str
+    bucket: str
+    missing: int
+    changed: int
+
+
+class ArchiveReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was archived.
+
+    Attributes:
+        to: The archive, as a URL.
+        queues: How many queues were looked at.
+        archived: In their order.
+        failed: Buckets that were left as they were.
+        vanished: Buckets whose messages were gone (deleted, purged, expired) when they were to be scanned.
+        damaged: Manifests that could not be read; their buckets were archived again.
+    """
+
+    to: str
+    queues: int
+    archived: tuple[ArchivedBucket, ...]
+    failed: tuple[FailedBucket, ...] = ()
+    vanished: int = 0
+    damaged: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @property
+    def messages(self) -> int:
+        """How many messages the buckets hold."""
+        return sum(one.count for one in self.archived)
+
+    @property
+    def ok(self) -> bool:
+        """Nothing went wrong."""
+        return not self.failed
+
+
+def archive(spark: SparkSession, options: ArchiveOptions, say: Say) -> ArchiveReport:
+    """Archives every closed bucket that holds anything and is not archived yet.
+
+    Args:
+        spark: The session.
+        options: What and where to.
+        say: Told what is going on.
+
+    Raises:
+        OptionError: The directory holds something else; the format's package is missing.
+        QueueNotFound: A queue that is named does not exist.
+        FilesUnavailable: The file system refuses.
+        ArchiveBusy: Another run writes to the archive.
+    """
+    store = open_stores.opened(options.store)
+    owner = open_stores.application(store, options.store)
+    queues = {queue.name: queue for queue in open_stores.selected(options.store, options.selection)}
+    about = Archive(application=owner, seconds=options.seconds, data=options.data)
+    lease = ArchiveLease(store, HadoopFiles(spark, options.to).root)
+    with nullcontext() if options.dry_run else lease:
+        there = directory.open_to_write(spark, options.to, about, write=not options.dry_run)
+        return _run(ArchiveRun(spark, options, there, queues, say, lease))
+
+
+def _run(scene: ArchiveRun) -> ArchiveReport:
+    options, queues, say = scene.options, scene.queues, scene.say
+    say(f"looking for closed buckets of {plural(len(queues), 'queue')}")
+    damaged: list[str] = []
+    searches = scene.searches(damaged)
+    units = find_buckets.find(scene.spark, options.store, shared(searches, scene.tasks))
+    units += scene.unsealed(units)
+    if options.dry_run:
+        return scene.report(scene.planned(units), damaged=damaged)
+    return scene.carried_out(units, damaged)
+
+
+class ArchiveRun:
+    """One run over one archive."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        options: ArchiveOptions,
+        there: ArchiveDirectory,
+        queues: Mapping[str, Queue],
+        say: Say,
+        lease: ArchiveLease,
+    ) -> None:
+        self._lease = lease
+        self.spark = spark
+        self.options = options
+        self.there = there
+        self.queues = queues
+        self.say = say
+        self.tasks = spark.sparkContext.defaultParallelism * TASKS_PER_CORE
+        self._default_ttl = open_stores.settings_of(options.store).default_ttl
+        self._store = open_stores.opened(options.store)
+        self._unusable: set[Key] = set()
+
+    @property
+    def now(self) -> float:
+        """The store's clock in seconds since 1970."""
+        return ids.ticks_to_seconds(self._store.now())
+
+    def searches(self, damaged: list[str]) -> list[Search]:
+        """Returns where to look for buckets: not where manifests match.
+
+        Manifests are read only of buckets that may still have messages in the store by the queue's TTL: the number
+        of the others grows for ever.
+
+        Args:
+            damaged: Manifests that cannot be read are added here.
+        """
+        names, seconds, now = self.queues, self.options.seconds, self.now
+        found = {name: [buckets.named(text, seconds) for text in self.there.bucket_names(name)] for name in names}
+        recent = {
+            (name, bucket.name)
+            for name, some in found.items()
+            for bucket in some
+            if self.options.again or bucket.end >= now - self._ttl(names[name])
+        }
+        read = {one.key: one.source.qid for one in self.there.manifests(recent, damaged)}
+        self._unusable = recent - read.keys()
+        if self.options.again:
+            return [self._search(queue, ()) for queue in names.values()]
+        return [
+            self._search(
+                queue,
+                (
+                    one
+                    for one in found[name]
+                    if (name, one.name) not in recent or read.get((name, one.name)) == f"{queue.qid:x}"
+                ),
+            )
+            for name, queue in names.items()
+        ]
+
+    def unsealed(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
+        """Returns units for buckets that hold messages without a manifest and of which the store has none any more.
+
+        A run was killed before it could seal them, and what it had put there has left the store since; or their
+        manifests cannot be used.
+
+        Args:
+            units: What was found in the store.
+        """
+        found = {unit.key for unit in units}
+        left = sorted((self.there.unsealed(self.queues) | self._unusable) - found)
+        named = ((self.queues[name], buckets.named(bucket, self.options.seconds)) for name, bucket in left)
+        return [unit for queue, bucket in named for unit in whole(queue, bucket, 0)]
+
+    def planned(self, units: Iterable[WorkUnit]) -> list[ArchivedBucket]:
+        """Returns what would be archived."""
+        counts: dict[Key, int] = {}
+        for unit in units:
+            counts[unit.key] = counts.get(unit.key, 0) + unit.weight
+        now = self.now
+        return [
+            ArchivedBucket(queue=key[0], bucket=key[1], count=count, expiring=self.expiring(key, now))
+            for key, count in sorted(counts.items())
+        ]
+
+    def carried_out(self, units: Iterable[WorkUnit], damaged: Sequence[str]) -> ArchiveReport:
+        """Archives units, wave by wave."""
+        run = secrets.token_hex(8)
+        archived: list[ArchivedBucket] = []
+        failed: list[FailedBucket] = []
+        vanished = 0
+        found = waves(units, buckets=WAVE_BUCKETS, messages=WAVE_MESSAGES)
+        try:
+            for number, wave in enumerate(found):
+                keys = {unit.key for unit in wave}
+                self.say(f"archiving {plural(len(keys), 'bucket')} ({number + 1} of {plural(len(found), 'wave')})")
+                manifests, differing = self.wave(keys, wave, f"{STAGING}/{run}/wave{number}")
+                archived += map(_archived, manifests)
+                failed += failures(differing)
+                vanished += len(keys) - len(manifests) - len(differing)
+        finally:
+            self.there.files.delete(f"{STAGING}/{run}")
+        return self.report(archived, failed=failed, vanished=vanished, damaged=damaged)
+
+    def report(
+        self,
+        archived: Iterable[ArchivedBucket],
+        *,
+        failed: Iterable[FailedBucket] = (),
+        vanished: int = 0,
+        damaged: Sequence[str] = (),
+    ) -> ArchiveReport:
+        """Puts a report together."""
+        return ArchiveReport(
+            to=self.there.files.root,
+            queues=len(self.queues),
+            archived=tuple(sorted(archived, key=lambda one: (one.queue, one.bucket))),
+            failed=tuple(failed),
+            vanished=vanished,
+            damaged=tuple(damaged),
+            dry_run=self.options.dry_run,
+        )
+
+    def expiring(self, key: Key, now: float) -> bool:
+        """Tells whether messages of a bucket may have expired by ``now``."""
+        return buckets.named(key[1], self.options.seconds).start + self._ttl(self.queues[key[0]]) <= now
+
+    def publish(self, staged: str, keys: Collection[Key], found: Mapping[Key, Summary]) -> list[Manifest]:
+        """Puts staged buckets in their places and seals them."""
+        files, now = self.there.files, self.now
+        manifests = [
+            Manifest(
+                queue=key[0],
+                bucket=key[1],
+                seconds=self.options.seconds,
+                source=_source(self.queues[key[0]]),
+                summary=found[key],
+                files=self._listed(staged, key),
+                archived=manifest.iso(now),
+                verified=self.options.verify,
+                expiring=self.expiring(key, now),
+            )
+            for key in sorted(keys)
+        ]
+        if manifests:
+            self._lease.check()
+            # In this order: a crash leaves buckets without manifests, which the next run completes.
+            self.there.forget(one.key for one in manifests)
+            self.there.storage.replace(staged, [one.key for one in manifests])
+        for one in manifests:
+            self.there.record(one)
+        files.delete(staged)
+        return manifests
+
+    def differing(self, units: Sequence[WorkUnit], staged: str, found: Mapping[Key, Summary]) -> dict[Key, Difference]:
+        """Scans the store once more and returns the buckets that lack something, or have it otherwise."""
+        stored = checksums.summaries(find_buckets.messages(self.spark, self.options.store, self._groups(units)))
+        doubtful = {key for key, one in stored.items() if not one.same(found.get(key))}
+        if not doubtful:
+            return {}
+        # Mostly something has expired in between; which is seen only message by message.
+        some = [unit for unit in units if unit.key in doubtful]
+        theirs = storage.read_staged(self.spark, self.there.files, staged)
+        return checksums.differences(find_buckets.messages(self.spark, self.options.store, self._groups(some)), theirs)
+
+    def wave(
+        self, keys: Collection[Key], units: Sequence[WorkUnit], path: str, also: DataFrame | None = None
+    ) -> tuple[list[Manifest], dict[Key, Difference]]:
+        """Archives buckets.
+
+        Args:
+            keys: Which.
+            units: What to scan in the store for them.
+            path: Where to stage it.
+            also: Messages of these buckets from elsewhere, which are taken where the store has them no more.
+
+        Returns:
+            The manifests written, and how other buckets differed at the second scan.
+        """
+        files, staged = self.there.files, f"{path}/new"
+        storage.stage(find_buckets.messages(self.spark, self.options.store, self._groups(units)), files, staged)
+        older = self.there.storage.present(keys)
+        if older or also is not None:
+            found = storage.read_staged(self.spark, files, staged)
+            staged = f"{path}/all"
+            for more in (self.there.storage.read(older) if older else None, also):
+                found = found if more is None else checksums.merged(found, more)
+            storage.stage(found, files, staged)
+        summaries = checksums.summaries(storage.read_staged(self.spark, files, staged))
+        differing = {}
+        if self.options.verify:
+            count = sum(one.count for one in summaries.values())
+            self.say(f"checking {plural(count, 'message')} against the store")
+            differing = self.differing(units, staged, summaries)
+        manifests = self.publish(staged, summaries.keys() - differing.keys(), summaries)
+        files.delete(path)
+        return manifests, differing
+
+    def _groups(self, units: Iterable[WorkUnit]) -> list[list[WorkUnit]]:
+        return grouped(divided(units), self.tasks)
+
+    def _listed(self, staged: str, key: Key) -> tuple[manifest.DataFile, ...]:
+        if self.options.data != "parquet":
+            return ()
+        return storage.data_files(self.there.files, f"{staged}/{manifest.bucket_path(*key)}")
+
+    def _search(self, queue: Queue, done: Iterable[ArchiveBucket]) -> Search:
+        starts = tuple(bucket.start for bucket in done)
+        return Search(queue.name, queue.qid, self.options.seconds, starts)
+
+    def _ttl(self, queue: Queue) -> int:
+        return queue.ttl or self._default_ttl
+
+
+def failures(differing: Mapping[Key, Difference]) -> list[FailedBucket]:
+    """Names the buckets that were not archived."""
+    return [
+        FailedBucket(queue=key[0], bucket=key[1], missing=one.missing, changed=one.changed)
+        for key, one in differing.items()
+    ]
+
+
+def _source(queue: Queue) -> ArchivedQueue:
+    return ArchivedQueue(
+        uid=f"{queue.uid:x}",
+        qid=f"{queue.qid:x}",
+        partitions=queue.partitions,
+        consistency=queue.consistency,
+        ttl=queue.ttl,
+    )
+
+
+def _archived(found: Manifest) -> ArchivedBucket:
+    summary = found.summary
+    return ArchivedBucket(
+        queue=found.queue, bucket=found.bucket, count=summary.count, bytes=summary.bytes, expiring=found.expiring
+    )

@@ -1,0 +1,118 @@
+"""Buckets of time: what an archive is kept in.
+
+A bucket holds the messages whose ids have times in ``[start, start + width)``; the first one also those before 1970.
+Buckets of a width begin at its multiples since 1970, so every run and every machine divides time in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from datetime import UTC, datetime
+
+import msgspec
+
+from queuey.ids import EPOCH_TICKS, FIRST, LOW_MIN, TICKS_PER_SECOND, Position
+from queuey.spark.errors import OptionError
+
+_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z", re.ASCII)
+_FORM = "%Y%m%dT%H%M%SZ"
+LONGEST = 31 * 86_400
+"""Seconds."""
+
+
+class ArchiveBucket(msgspec.Struct, frozen=True, order=True):
+    """One bucket.
+
+    Attributes:
+        start: Seconds since 1970, a multiple of ``seconds``.
+        seconds: How wide it is.
+    """
+
+    start: int
+    seconds: int
+
+    def __post_init__(self) -> None:
+        if self.seconds < 1 or self.start < 0 or self.start % self.seconds:
+            raise ValueError(f"no bucket of {self.seconds} s begins {self.start} s after 1970")
+
+    @property
+    def name(self) -> str:
+        """The start, in UTC: ``20261120T140000Z``. Names sort as their buckets."""
+        return datetime.fromtimestamp(self.start, UTC).strftime(_FORM)
+
+    @property
+    def lower(self) -> Position:
+        """The lowest position in it."""
+        return EPOCH_TICKS + self.start * TICKS_PER_SECOND, LOW_MIN
+
+    @property
+    def upper(self) -> Position:
+        """The lowest position above it."""
+        return EPOCH_TICKS + (self.start + self.seconds) * TICKS_PER_SECOND, LOW_MIN
+
+    @property
+    def end(self) -> int:
+        """Seconds since 1970 at which the next one begins."""
+        return self.start + self.seconds
+
+
+def width(seconds: float) -> int:
+    """Returns a width that was asked for.
+
+    Raises:
+        OptionError: It is not a whole number of seconds from 1 to 31 days.
+    """
+    if seconds != int(seconds) or not 1 <= seconds <= LONGEST:
+        raise OptionError(f"a bucket is a whole number of seconds wide, from 1 s to 31 d, not {seconds:g} s")
+    return int(seconds)
+
+
+def containing(ticks: int, seconds: int) -> ArchiveBucket:
+    """Returns the bucket of a moment; of one before 1970 the first bucket."""
+    since = max(0, ticks - EPOCH_TICKS) // TICKS_PER_SECOND
+    return ArchiveBucket(since - since % seconds, seconds)
+
+
+def named(name: str, seconds: int) -> ArchiveBucket:
+    """Returns the bucket of a name.
+
+    Raises:
+        ValueError: It is not the name of a bucket of this width.
+    """
+    if _NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is not the name of a bucket")
+    moment = datetime.strptime(name, _FORM).replace(tzinfo=UTC)
+    return ArchiveBucket(int(moment.timestamp()), seconds)
+
+
+def is_name(name: str, seconds: int) -> bool:
+    """Tells whether this is the name of a bucket of this width."""
+    try:
+        named(name, seconds)
+    except ValueError:
+        return False
+    return True
+
+
+def closed_end(horizon: int, seconds: int) -> Position:
+    """Returns where the closed buckets end: nothing below it can be added any more by whoever sends.
+
+    Args:
+        horizon: Ticks: everything with a lower time has been stored.
+        seconds: How wide the buckets are.
+    """
+    return containing(horizon, seconds).lower
+
+
+def gaps(end: Position, done: Collection[ArchiveBucket]) -> Iterator[tuple[Position, Position]]:
+    """Returns the ranges of positions below ``end`` that no bucket of ``done`` covers, ascending."""
+    lower = FIRST
+    for bucket in sorted(done):
+        if bucket.lower >= end:
+            break
+        if lower < bucket.lower and bucket.start > 0:
+            yield lower, bucket.lower
+        lower = bucket.upper
+    if lower < end:
+        yield lower, end

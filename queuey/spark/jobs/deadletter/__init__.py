@@ -1,0 +1,1 @@
+"""Dead letters: listed, grouped by error, and sent back."""

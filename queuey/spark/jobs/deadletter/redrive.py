@@ -1,0 +1,361 @@
+"""Sending dead letters back, exactly once: what a task does with one unit. No Spark.
+
+A run has a name. For each unit the ledger has one entry for each **chunk** of dead letters under that name::
+
+    (nothing) ──► planned: these dead letters ──► sent: those that could be, so many; these are to go ──► finished
+
+* The plan is entered before anything is sent, so every attempt sends the same dead letters under the same numbers.
+* Sending is a write at reserved ids (:mod:`queuey.spark.sink.exactly_once`): a dead letter that an attempt has sent is
+found done,
+  or written again at the same id.
+* A dead letter is removed after the ledger says that its chunk is sent, and only if it is the one that was planned: one
+  that was published anew under its id meanwhile has another end, and stays.
+
+So an attempt may be killed between any two steps, and the next one by the same name goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+import msgspec
+
+from queuey.deadletters import DeadLetter
+from queuey.errors import QueueNotFound, StoreIncompatible
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import Message, Meta, Queue
+from queuey.spark.errors import OptionError
+from queuey.spark.jobs.deadletter import selection
+from queuey.spark.jobs.deadletter.selection import DeadLetterFilter, DeadLetterUnit, FoundDeadLetter, MessageLocation
+from queuey.spark.options import LEAD
+from queuey.spark.sink.exactly_once import Reserver, TargetQueue
+from queuey.storage import Store
+
+CHUNK = 500
+"""Dead letters."""
+CHUNK_BYTES = 8 << 20
+SAMPLES = 20
+"""Dead letters that are named among those that stay."""
+
+
+class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run is to do.
+
+    Attributes:
+        run: Its name; doing it again under this name goes on with it.
+        wanted: Which dead letters.
+        ttl: Seconds that they are to live; None: the default of their queue.
+        lead: Seconds by which ids are reserved ahead of the clock.
+        dry_run: Change nothing.
+    """
+
+    run: str
+    wanted: DeadLetterFilter
+    ttl: int | None = None
+    lead: float = LEAD
+    dry_run: bool = False
+
+    def about(self) -> bytes:
+        """Tells orders apart that a run may not be begun with one of and continued with the other."""
+        return _digest(msgspec.msgpack.encode(self.wanted))
+
+
+class UnsentDeadLetter(msgspec.Struct, frozen=True, order=True):
+    """A dead letter that cannot be sent back."""
+
+    lies_in: str
+    partition: int
+    id: str
+    reason: str
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a run has done, all its attempts together; with ``dry_run`` would do.
+
+    Attributes:
+        sent: Dead letters that went back, by queue.
+        moved: Those among them that got other ids than those reserved first, as a retry came too late for these.
+        kept: Those that were found sent by an attempt that was killed, too late to tell whether in time.
+        left: Dead letters that cannot go back, by reason.
+        samples: Some of these.
+    """
+
+    sent: dict[str, int] = {}
+    moved: int = 0
+    kept: int = 0
+    left: dict[str, int] = {}
+    samples: tuple[UnsentDeadLetter, ...] = ()
+
+    def __add__(self, other: Outcome) -> Outcome:
+        return Outcome(
+            dict(Counter(self.sent) + Counter(other.sent)),
+            self.moved + other.moved,
+            self.kept + other.kept,
+            dict(Counter(self.left) + Counter(other.left)),
+            tuple(sorted((*self.samples, *other.samples))[:SAMPLES]),
+        )
+
+
+class PlannedDeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """A dead letter of a chunk: where it lies, and which one it is: one published anew there has another end."""
+
+    partition: int
+    ticks: int
+    low: int
+    expires: int
+
+    @property
+    def location(self) -> MessageLocation:
+        """Where it lies."""
+        return self.partition, (self.ticks, self.low)
+
+
+class RedriveChunk(msgspec.Struct, frozen=True, array_like=True):
+    """What the ledger knows of a chunk.
+
+    Attributes:
+        about: Of the order.
+        dead_letters: Those of a planned chunk; of one that is sent those that are to be removed; of a finished one
+            none.
+        after: Where the next chunk begins; None: there is none.
+        count: How many dead letters were planned.
+        outcome: Of a chunk that is sent.
+    """
+
+    about: bytes
+    dead_letters: tuple[PlannedDeadLetter, ...]
+    after: MessageLocation | None
+    count: int
+    outcome: Outcome | None = None
+
+
+class Returning(msgspec.Struct):
+    """Dead letters of a chunk on their way to one queue; see :class:`queuey.spark.sink.exactly_once.ReservableRows`."""
+
+    indexes: Sequence[int]
+    count: int
+    dead_letters: Sequence[DeadLetter]
+    ttl: int
+    order: bytes = b""
+    content: bytes = b""
+
+    def messages(self, base: int, low: int) -> list[Message]:
+        """Returns them as the messages that they were, with new ids."""
+        lives = self.ttl * TICKS_PER_SECOND
+        return [
+            Message(base + index, low, one.partition, base + index + lives, one.body, _meta(one))
+            for index, one in zip(self.indexes, self.dead_letters, strict=True)
+        ]
+
+
+class Redrive:
+    """Does an order on one unit after the other.
+
+    Args:
+        store: The store.
+        queue: Looks a queue up by name, fresh.
+        order: What to do.
+        usual_ttl: Of queues that have none.
+        chunk: Dead letters that are sent together, about.
+        page: Dead letters that are read at a time.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        queue: Callable[[str], Queue],
+        order: RedriveOrder,
+        usual_ttl: int,
+        *,
+        chunk: int = CHUNK,
+        page: int = selection.PAGE,
+    ) -> None:
+        self._store = store
+        self._queue = queue
+        self._order = order
+        self._usual_ttl = usual_ttl
+        self._chunk = chunk
+        self._page = page
+        self._about = order.about()
+
+    def count(self, dead: Queue, unit: DeadLetterUnit) -> Outcome:
+        """Tells what would become of a unit's dead letters."""
+        outcome = Outcome()
+        for found, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
+            _, by_origin, left = self._targets([one.dead_letter for one in found])
+            outcome += Outcome({name: len(locations) for name, locations in by_origin.items()}) + left
+        return outcome
+
+    def send(self, dead: Queue, unit: DeadLetterUnit) -> Outcome:
+        """Sends a unit's dead letters and removes them.
+
+        Raises:
+            OptionError: The run was begun with another order.
+            QueueChanged: A queue was deleted or purged meanwhile; doing it again is safe.
+        """
+        target, work = TargetQueue(self._store, dead), self._work(dead, unit)
+        sending = _UnitRedrive(self._store, target, self._order, work, chunk=self._chunk, page=self._page)
+        outcome, number, planned, start = Outcome(), 0, 0, None
+        while True:
+            raw, chunk = sending.entered(number) or sending.planned(number, unit, self._about, start, planned)
+            if chunk.about != self._about:
+                raise OptionError(f"run {self._order.run!r} was begun with other queues or filters; name another one")
+            if chunk.outcome is None:
+                raw, chunk = self._send(sending, number, raw, chunk)
+            if chunk.dead_letters:
+                sending.remove(chunk)
+                raw, chunk = sending.set(number, raw, msgspec.structs.replace(chunk, letters=()))
+            outcome += chunk.outcome or Outcome()
+            planned, start, number = planned + chunk.count, chunk.after, number + 1
+            if start is None:
+                return outcome
+
+    def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
+        there = sending.there(chunk)
+        targets, by_origin, outcome = self._targets([one.dead_letter for _, one in there])
+        gone: list[PlannedDeadLetter] = []
+        for name, locations in by_origin.items():
+            mine = [there[location] for location in locations]
+            queue = targets[name]
+            rows = Returning(
+                [index for index, _ in mine],
+                chunk.count,
+                [one.dead_letter for _, one in mine],
+                self._order.ttl or queue.ttl or self._usual_ttl,
+            )
+            counts = sending.reserver(queue).write(number, rows)
+            outcome += Outcome({name: counts.rows}, counts.moved, counts.kept)
+            gone += [_planned(one.message) for _, one in mine]
+        done = msgspec.structs.replace(chunk, letters=tuple(gone), outcome=outcome)
+        return sending.set(number, raw, done)
+
+    def _targets(self, found: Sequence[DeadLetter]) -> tuple[dict[str, Queue], dict[str, list[int]], Outcome]:
+        """Divides dead letters by the queue that they go back to.
+
+        Returns:
+            The queues; which of the dead letters go to each; and those that stay.
+        """
+        queues = {name: self._looked_up(name) for name in {dead_letter.queue for dead_letter in found}}
+        by_origin: dict[str, list[int]] = defaultdict(list)
+        staying: list[UnsentDeadLetter] = []
+        for location, dead_letter in enumerate(found):
+            origin = queues[dead_letter.queue]
+            if origin is not None and 0 < dead_letter.partition <= origin.partitions:
+                by_origin[dead_letter.queue].append(location)
+                continue
+            reason = "is gone" if origin is None else f"has only {origin.partitions} partitions"
+            staying.append(
+                UnsentDeadLetter(
+                    dead_letter.lies_in, dead_letter.partition, dead_letter.id, f"queue {dead_letter.queue} {reason}"
+                )
+            )
+        left = dict(Counter(one.reason for one in staying))
+        known = {name: queue for name, queue in queues.items() if queue is not None}
+        return known, by_origin, Outcome(left=left, samples=tuple(sorted(staying)[:SAMPLES]))
+
+    def _looked_up(self, name: str) -> Queue | None:
+        try:
+            return self._queue(name)
+        except QueueNotFound:
+            return None
+
+    def _work(self, dead: Queue, unit: DeadLetterUnit) -> str:
+        """Names a unit's work in the ledger."""
+        return (
+            f"redrive/{_digest(msgspec.msgpack.encode((self._order.run, dead.uid, dead.qid, unit.partitions))).hex()}"
+        )
+
+
+class _UnitRedrive:
+    """One unit's way through the ledger and the stores."""
+
+    def __init__(
+        self, store: Store, dead: TargetQueue, order: RedriveOrder, work: str, *, chunk: int, page: int
+    ) -> None:
+        self._store = store
+        self._dead = dead
+        self._order = order
+        self._work = work
+        self._chunk = chunk
+        self._page = page
+        self._reservers: dict[int, Reserver] = {}
+
+    def entered(self, number: int) -> tuple[bytes, RedriveChunk] | None:
+        """Returns what the ledger knows of a chunk."""
+        raw = self._dead.patiently(lambda: self._store.entry(self._work, number))
+        return None if raw is None else (raw, _decode(raw))
+
+    def planned(
+        self, number: int, unit: DeadLetterUnit, about: bytes, start: MessageLocation | None, before: int
+    ) -> tuple[bytes, RedriveChunk]:
+        """Decides on the dead letters of a chunk, unless another attempt has."""
+        wanted = self._order.wanted
+        if wanted.limit is not None:
+            wanted = msgspec.structs.replace(wanted, limit=wanted.limit - before)
+        chosen: list[PlannedDeadLetter] = []
+        size, after = 0, None
+        for found, location in selection.pages(
+            self._store, self._dead.queue, unit, wanted, start=start, page=self._page
+        ):
+            chosen += [_planned(one.message) for one in found]
+            size += sum(len(one.message.body) for one in found)
+            if len(chosen) >= self._chunk or size >= CHUNK_BYTES:
+                after = None if len(chosen) == wanted.limit else location
+                break
+        return self.set(number, None, RedriveChunk(about, tuple(chosen), after, len(chosen)))
+
+    def set(self, number: int, raw: bytes | None, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
+        """Enters a chunk if ``raw`` stands there; returns what stands there then."""
+        value = msgspec.msgpack.encode(chunk)
+        found = self._dead.patiently(lambda: self._store.enter(self._work, number, value, expected=raw))
+        return found, _decode(found)
+
+    def there(self, chunk: RedriveChunk) -> list[tuple[int, FoundDeadLetter]]:
+        """Returns the dead letters of a chunk that are still there, each with its number in it."""
+        locations = [one.location for one in chunk.dead_letters]
+        stored = self._dead.use(lambda queue: self._store.fetch(queue, locations)) if locations else []
+        known = {(one.partition, one.position): one for one in stored}
+        found = []
+        for index, one in enumerate(chunk.dead_letters):
+            message = known.get(one.location)
+            if message is None or message.expires != one.expires:
+                continue
+            dead_letter = selection.read_dead_letter(message, self._dead.queue.name)
+            if dead_letter is not None:
+                found.append((index, FoundDeadLetter(message, dead_letter)))
+        return found
+
+    def reserver(self, queue: Queue) -> Reserver:
+        """Returns what writes to a queue."""
+        if queue.uid not in self._reservers:
+            target = TargetQueue(self._store, queue)
+            self._reservers[queue.uid] = Reserver(target, f"{self._work}/{queue.uid:x}", lead=self._order.lead)
+        return self._reservers[queue.uid]
+
+    def remove(self, chunk: RedriveChunk) -> None:
+        """Removes the dead letters that were sent, as far as they are still there."""
+        gone = [(one.message.partition, one.message.position) for _, one in self.there(chunk)]
+        if gone:
+            self._dead.use(lambda queue: self._store.delete(queue, gone))
+
+
+def _planned(message: Message) -> PlannedDeadLetter:
+    return PlannedDeadLetter(message.partition, message.ticks, message.low, message.expires)
+
+
+def _meta(dead_letter: DeadLetter) -> Meta | None:
+    meta = Meta(dead_letter.content_type, tuple(dead_letter.headers.items()), dead_letter.json)
+    return None if meta == Meta() else meta
+
+
+def _decode(raw: bytes) -> RedriveChunk:
+    try:
+        return msgspec.msgpack.decode(raw, type=RedriveChunk)
+    except msgspec.MsgspecError as error:
+        raise StoreIncompatible(f"the ledger has an entry that this version cannot read: {error}") from error
+
+
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()

@@ -1,0 +1,295 @@
+"""Dead letters as the pipeline sees them: which are meant, where they lie, and what went wrong with them. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase, translate
+from typing import NamedTuple
+
+import msgspec
+
+from queuey import deadletters
+from queuey.deadletters import SUFFIX, DeadLetter, DeadLetterChoice
+from queuey.errors import QueueChanged, QueueNotFound
+from queuey.ids import FIRST, Position, following
+from queuey.messages import Message, Meta, Queue, Slice
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Pattern, StoreOptions
+from queuey.storage import Store
+
+PAGE = 500
+"""Messages that are looked at together."""
+MOST_CLASSES = 10_000
+"""Classes that one task keeps apart; what comes beyond is counted without its text."""
+OTHERS = "…"
+"""In place of the text of errors that are not kept apart."""
+
+
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters are meant; each that is given must hold.
+
+    Attributes:
+        queues: The queues that they came from.
+        patterns: Or that these match, in the manner of shells.
+        dead_queue: Where they lie; None: each in the queue's own.
+        partitions: In which partitions; empty: all.
+        choice: Why they lie there.
+        limit: At most so many of a queue of dead letters, those of the lowest partitions and ids first; None: all.
+    """
+
+    queues: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    dead_queue: str | None = None
+    partitions: tuple[int, ...] = ()
+    choice: DeadLetterChoice = DeadLetterChoice()
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.queues and not self.patterns:
+            raise OptionError("name the queue that the dead letters came from, or a pattern")
+        if self.limit is not None and self.limit < 1:
+            raise OptionError("a limit is at least 1")
+
+    def takes(self, dead_letter: DeadLetter) -> bool:
+        """Tells whether a dead letter is meant."""
+        from_here = dead_letter.queue in self.queues or any(
+            fnmatchcase(dead_letter.queue, each) for each in self.patterns
+        )
+        return from_here and self.choice.takes(dead_letter.cause)
+
+
+class DeadLetterUnit(msgspec.Struct, frozen=True, gc=False):
+    """Some partitions of a queue of dead letters, for one task after the other.
+
+    Attributes:
+        qid: Its messages that are meant; others are not touched.
+    """
+
+    queue: str
+    qid: int
+    partitions: tuple[int, ...]
+
+
+MessageLocation = tuple[int, Position]
+"""A partition and a position in it."""
+
+
+class FoundDeadLetter(NamedTuple):
+    """A message of a queue of dead letters, and what it says."""
+
+    message: Message
+    dead_letter: DeadLetter
+
+
+class DeadLetterSample(msgspec.Struct, frozen=True, order=True):
+    """One dead letter of a class. The newest ones are kept."""
+
+    at: float
+    lies_in: str
+    partition: int
+    id: str
+    text: str
+
+
+class ErrorClass(msgspec.Struct, frozen=True, kw_only=True):
+    """What dead letters of one kind have in common.
+
+    Attributes:
+        queue: Where they came from.
+        error: Class of the error.
+        text: What its texts have in common: numbers, ids and quoted strings are replaced.
+        count: How many dead letters.
+        first, last: When the first and the last of them was given up, seconds since 1970.
+        attempts: The most that one of them was tried.
+        samples: The newest ones, newest first.
+    """
+
+    queue: str
+    error: str
+    text: str
+    count: int
+    first: float
+    last: float
+    attempts: int
+    samples: tuple[DeadLetterSample, ...]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells classes apart."""
+        return self.queue, self.error, self.text
+
+
+def units_of(options: StoreOptions, wanted: DeadLetterFilter) -> list[DeadLetterUnit]:
+    """Finds where the dead letters lie, as units of work: a partition each, whole queues where a limit counts by queue.
+
+    Queues that are named and never had dead letters give none.
+
+    Raises:
+        QueueNotFound: The queue that holds the dead letters by option is not there.
+    """
+    store = open_stores.opened(options)
+    if wanted.dead_queue is not None:
+        found = [open_stores.queue(store, options, wanted.dead_queue)]
+    else:
+        by_name = {queue.name: queue for queue in _named(store, options, wanted.queues)}
+        for pattern in wanted.patterns:
+            matching = open_stores.selected(options, Pattern(translate(pattern + SUFFIX)))
+            by_name |= {queue.name: queue for queue in matching}
+        found = [by_name[name] for name in sorted(by_name)]
+    return [unit for queue in found for unit in _units(queue, wanted)]
+
+
+def _named(store: Store, options: StoreOptions, names: Iterable[str]) -> Iterator[Queue]:
+    for name in names:
+        try:
+            yield open_stores.queue(store, options, deadletters.queue_for(name))
+        except QueueNotFound:
+            continue
+
+
+def _units(queue: Queue, wanted: DeadLetterFilter) -> Iterator[DeadLetterUnit]:
+    numbers = [
+        number for number in range(1, queue.partitions + 1) if not wanted.partitions or number in wanted.partitions
+    ]
+    if wanted.limit is not None:
+        yield DeadLetterUnit(queue.name, queue.qid, tuple(numbers))
+    else:
+        for number in numbers:
+            yield DeadLetterUnit(queue.name, queue.qid, (number,))
+
+
+def queue_of(store: Store, options: StoreOptions, unit: DeadLetterUnit) -> Queue | None:
+    """Returns the queue of a unit; None: it is gone, or was purged since."""
+    try:
+        queue = open_stores.queue(store, options, unit.queue)
+    except QueueNotFound:
+        return None
+    return queue if queue.qid == unit.qid else None
+
+
+def pages(
+    store: Store,
+    queue: Queue,
+    unit: DeadLetterUnit,
+    wanted: DeadLetterFilter,
+    *,
+    start: MessageLocation | None = None,
+    page: int = PAGE,
+) -> Iterator[tuple[list[FoundDeadLetter], MessageLocation]]:
+    """Yields the dead letters of a unit that are meant, as they come; other messages are passed over.
+
+    Args:
+        store: The store.
+        queue: Of the unit.
+        unit: Where to look.
+        wanted: Which dead letters; its limit counts from ``start``.
+        start: From where on; None: from the beginning.
+        page: How many messages are read at a time.
+
+    Yields:
+        Dead letters, perhaps none, and where the next ones would be.
+
+    Raises:
+        QueueChanged: The queue was deleted or purged meanwhile.
+    """
+    left = wanted.limit
+    for number in unit.partitions:
+        lower = FIRST
+        if start is not None and number <= start[0]:
+            if number < start[0]:
+                continue
+            lower = start[1]
+        for messages in store.scan(queue, Slice(number, lower, limit=page)):
+            found: list[FoundDeadLetter] = []
+            for message in messages:
+                dead_letter = read_dead_letter(message, queue.name)
+                if dead_letter is not None and wanted.takes(dead_letter):
+                    found.append(FoundDeadLetter(message, dead_letter))
+                if len(found) == left:
+                    break
+            yield found, (number, following(message.position))
+            if left is not None:
+                left -= len(found)
+                if not left:
+                    return
+
+
+def all_pages(
+    store: Store, options: StoreOptions, units: Iterable[DeadLetterUnit], wanted: DeadLetterFilter
+) -> Iterator[list[FoundDeadLetter]]:
+    """Yields the dead letters of units that are meant; none of queues that are gone or were purged since."""
+    for unit in units:
+        queue = queue_of(store, options, unit)
+        if queue is None:
+            continue
+        try:
+            for found, _ in pages(store, queue, unit, wanted):
+                if found:
+                    yield found
+        except QueueChanged:
+            continue
+
+
+def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
+    """Reads a stored message as a dead letter; None: it is none."""
+    meta = message.meta or Meta()
+    headers = dict(meta.headers)
+    kind = meta.content_type
+    return deadletters.dead_letter_from(headers, message.body, lies_in=lies_in, content_type=kind, json=meta.json)
+
+
+class Classes:
+    """Sorts dead letters into classes of errors.
+
+    Args:
+        samples: How many dead letters of each class are kept.
+        most: How many classes are kept apart.
+    """
+
+    def __init__(self, samples: int, most: int = MOST_CLASSES) -> None:
+        self._samples = samples
+        self._most = most
+        self._classes: dict[tuple[str, str, str], ErrorClass] = {}
+
+    def add(self, dead_letter: DeadLetter) -> None:
+        """Counts a dead letter."""
+        cause = dead_letter.cause
+        sample = DeadLetterSample(cause.at, dead_letter.lies_in, dead_letter.partition, dead_letter.id, cause.text)
+        alone = ErrorClass(
+            queue=dead_letter.queue,
+            error=cause.error,
+            text=deadletters.shape_of(cause.text),
+            count=1,
+            first=cause.at,
+            last=cause.at,
+            attempts=cause.attempts,
+            samples=(sample,),
+        )
+        self.merge(alone)
+
+    def merge(self, other: ErrorClass) -> None:
+        """Counts what was counted elsewhere."""
+        if other.key not in self._classes and len(self._classes) >= self._most:
+            other = msgspec.structs.replace(other, text=OTHERS)
+        known = self._classes.get(other.key)
+        self._classes[other.key] = self._cut(other) if known is None else self._cut(_together(known, other))
+
+    def found(self) -> list[ErrorClass]:
+        """Returns the classes, the largest first."""
+        return sorted(self._classes.values(), key=lambda each: (-each.count, each.key))
+
+    def _cut(self, one: ErrorClass) -> ErrorClass:
+        newest: Sequence[DeadLetterSample] = sorted(one.samples, reverse=True)[: self._samples]
+        return msgspec.structs.replace(one, samples=tuple(newest))
+
+
+def _together(one: ErrorClass, other: ErrorClass) -> ErrorClass:
+    return msgspec.structs.replace(
+        one,
+        count=one.count + other.count,
+        first=min(one.first, other.first),
+        last=max(one.last, other.last),
+        attempts=max(one.attempts, other.attempts),
+        samples=one.samples + other.samples,
+    )

@@ -1,0 +1,122 @@
+"""Walking over any number of queues in tasks: the driver cuts the list of names into ranges, tasks list them anew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from queuey.errors import QueueNotFound
+from queuey.messages import Queue
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Pattern, Selection, StoreOptions, Subscribe
+from queuey.storage import Store
+
+RANGE = 5000
+"""Queues of one task: some seconds of work, and few enough that no task is the last one for long."""
+PAGE = 1000
+"""Queues in one listing."""
+
+
+class NameRange(msgspec.Struct, frozen=True):
+    """Some queues: those that are named, else all from one name up to another.
+
+    Attributes:
+        names: Queues by name.
+        start: The first name, inclusive.
+        stop: The first name that is not meant any more; None: all that follow.
+        regex: Only those whose whole name it matches.
+    """
+
+    names: tuple[str, ...] = ()
+    start: str = ""
+    stop: str | None = None
+    regex: str | None = None
+
+
+def name_ranges_of(
+    options: StoreOptions, selection: Selection | None, size: int = RANGE, *, page: int = PAGE
+) -> list[NameRange]:
+    """Cuts the queues that are meant into stretches.
+
+    Cost: that of listing all names once, whatever the queues hold; what is named is not looked up.
+
+    Args:
+        options: The store.
+        selection: Which queues; None: all.
+        size: About how many queues in a stretch.
+        page: How many in one listing.
+    """
+    store = open_stores.opened(options)
+    owner = open_stores.application(store, options)
+    if isinstance(selection, Subscribe):
+        return [NameRange(tuple(names)) for names in _chunks(selection.names, max(1, min(size, 100)))]
+    regex = selection.regex if isinstance(selection, Pattern) else None
+    starts = _starts(store, owner, size, page)
+    return [
+        NameRange(start=start, stop=stop, regex=regex) for start, stop in zip(starts, [*starts[1:], None], strict=True)
+    ]
+
+
+def check(options: StoreOptions, selection: Selection) -> None:
+    """Makes sure that the queues that are named are there, and that a pattern is one.
+
+    Raises:
+        OptionError: It is no regular expression.
+        QueueNotFound: One is not there.
+    """
+    if isinstance(selection, Pattern):
+        try:
+            re.compile(selection.regex)
+        except re.error as error:
+            raise OptionError(f"{selection.regex!r} is no regular expression: {error}.") from error
+    if isinstance(selection, Subscribe):
+        open_stores.selected(options, selection)
+
+
+def queues(options: StoreOptions, stretch: NameRange, *, page: int = PAGE) -> Iterator[list[Queue]]:
+    """Lists a stretch's queues as they are now, so many at a time."""
+    store = open_stores.opened(options)
+    owner = open_stores.application(store, options)
+    if stretch.names:
+        yield [found for name in stretch.names if (found := _queue(store, owner, name)) is not None]
+        return
+    regex = None if stretch.regex is None else re.compile(stretch.regex)
+    start, more = stretch.start, True
+    while more:
+        listed = store.list_queues(owner, start=start, limit=page)
+        kept = [queue for queue in listed if stretch.stop is None or queue.name < stretch.stop]
+        more = len(listed) == page == len(kept)
+        if more:
+            start = listed[-1].name + "\0"
+        if kept:
+            yield kept if regex is None else [queue for queue in kept if regex.fullmatch(queue.name)]
+
+
+def _starts(store: Store, owner: str, size: int, page: int) -> list[str]:
+    """Returns where ranges begin: at about every ``size``-th name."""
+    # The first range begins before all names: queues may come before what is the first one now.
+    found = [""]
+    start, seen, most = "", 0, min(page, size)
+    while True:
+        listed = store.list_queues(owner, start=start, limit=most)
+        if listed and seen >= len(found) * size:
+            found.append(listed[0].name)
+        seen += len(listed)
+        if len(listed) < most:
+            return found
+        start = listed[-1].name + "\0"
+
+
+def _queue(store: Store, owner: str, name: str) -> Queue | None:
+    try:
+        return store.queue(owner, name, fresh=True)
+    except QueueNotFound:
+        return None
+
+
+def _chunks(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(names), size):
+        yield names[start : start + size]

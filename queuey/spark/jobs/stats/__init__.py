@@ -1,0 +1,1 @@
+"""How much queues hold, and how far consumer groups are behind."""

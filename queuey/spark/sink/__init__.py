@@ -1,0 +1,1 @@
+"""Writes to queues: each row once, however often Spark tries."""

@@ -1,0 +1,198 @@
+"""Incoming Arrow rows become messages: what a frame to be written has to look like, and how it is cut into chunks.
+
+Nothing here depends on how Spark happens to divide rows into Arrow batches: a chunk ends after so many rows or bytes
+of the task's rows, so that another attempt of the task has the very same chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from queuey.spark.errors import OptionError
+
+CHUNK_ROWS = 10_000
+CHUNK_BYTES = 16 << 20
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_HEADERS = tuple(f"array<struct<key:string,value:{kind}>>" for kind in ("binary", "string"))
+TYPES: Mapping[str, tuple[str, ...]] = {
+    "value": ("binary", "string"),
+    "queue": ("string",),
+    "partition": _WHOLE,
+    "key": ("string", "binary"),
+    "ttl": _WHOLE,
+    "expires": ("timestamp",),
+    "valueType": ("string",),
+    "contentType": ("string",),
+    "headers": _HEADERS,
+    "id": ("string",),
+    "sequence": _WHOLE,
+    "position": ("string",),
+    "timestamp": ("timestamp",),
+}
+"""Columns of a write and the types that each may have."""
+_ALIASES = {"body": "value", "topic": "queue"}
+_NAMES = {name.lower(): name for name in TYPES} | _ALIASES
+_SAID_BY_ID = ("position", "timestamp")
+"""Columns of a read that say what the id says."""
+_NEVER_TOGETHER = (("id", "sequence"), ("ttl", "expires"))
+
+
+class _Schema(Protocol):
+    """What is needed of Spark's ``StructType``."""
+
+    @property
+    def fields(self) -> Sequence[Any]:
+        """Fields with ``name`` and ``dataType``."""
+
+
+class ColumnLayout(msgspec.Struct, frozen=True):
+    """The columns of a write, by canonical name, in the order in which they come; picklable.
+
+    Attributes:
+        columns: Their names; those that say nothing new are empty.
+        text: Values are text unless their row says otherwise.
+    """
+
+    columns: tuple[str, ...]
+    text: bool
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+
+def layout_of(schema: _Schema, *, queue: str | None) -> ColumnLayout:
+    """Reads the schema of a frame that is to be written.
+
+    Args:
+        schema: Spark's ``StructType``.
+        queue: The option of that name; with it, a column of that name counts for nothing.
+
+    Raises:
+        OptionError: Names the column and what is wrong with it.
+    """
+    types: dict[str, str] = {}
+    for field in schema.fields:
+        name = _NAMES.get(field.name.lower())
+        if name is None:
+            raise OptionError(f"A write has no column {field.name!r}; it can have {', '.join(TYPES)}.")
+        if name in types:
+            raise OptionError(f"The column {name} is there twice, by name or as its alias.")
+        types[name] = kind = field.dataType.simpleString()
+        if kind not in TYPES[name]:
+            raise OptionError(f"The column {field.name} is of type {kind}; it can be {' or '.join(TYPES[name])}.")
+    _check(types, queue)
+    # The option goes before the column, as with Kafka: who copies what was read from a queue names the other one.
+    unused = _SAID_BY_ID if queue is None else (*_SAID_BY_ID, "queue")
+    return ColumnLayout(tuple("" if name in unused else name for name in types), types["value"] == "string")
+
+
+def _check(types: Mapping[str, str], queue: str | None) -> None:
+    """Refuses columns that do not go together."""
+    if "value" not in types:
+        raise OptionError("A write needs a column value: what is to be written.")
+    if "queue" not in types and queue is None:
+        raise OptionError("A write needs the option queue or a column queue: where rows go.")
+    for one, other in _NEVER_TOGETHER:
+        if one in types and other in types:
+            raise OptionError(f"The columns {one} and {other} do not go together: leave one of them out.")
+    for name in _SAID_BY_ID:
+        if name in types and "id" not in types:
+            raise OptionError(f"The column {name} only goes with a column id: without one, ids are made by the write.")
+
+
+class RowChunk(msgspec.Struct, gc=False):
+    """Some rows of a task, as Python values.
+
+    Attributes:
+        number: Which chunk of the task, from 0.
+        first: Which row of the task its first one is, from 0; for messages of errors.
+        count: Rows.
+        columns: Lists of values by canonical name; times are microseconds since 1970.
+    """
+
+    number: int
+    first: int
+    count: int
+    columns: dict[str, list[Any]]
+
+    def encoded(self, which: Sequence[int]) -> list[bytes]:
+        """Returns some rows as bytes each, which are equal for equal rows only.
+
+        Args:
+            which: Their numbers in the chunk.
+        """
+        encode = msgspec.msgpack.Encoder(order="deterministic").encode
+        columns = [self.values(name, which) for name in sorted(self.columns)]
+        return [encode(row) for row in zip(*columns, strict=True)]
+
+    def values(self, name: str, which: Sequence[int]) -> list[Any]:
+        """Returns what some rows have in a column."""
+        values = self.columns[name]
+        return values if len(which) == self.count else [values[index] for index in which]
+
+
+def chunks(
+    batches: Iterable[pa.RecordBatch], layout: ColumnLayout, *, rows: int = CHUNK_ROWS, size: int = CHUNK_BYTES
+) -> Iterator[RowChunk]:
+    """Cuts the rows of a task into chunks.
+
+    Args:
+        batches: Arrow batches as they come.
+        layout: What their columns are.
+        rows: At most so many in a chunk.
+        size: A chunk ends with the row whose value brings the sum of bytes to this or above.
+
+    Raises:
+        OptionError: A column holds what cannot be read.
+    """
+    held: list[pa.RecordBatch] = []
+    number = first = count = used = 0
+    where = layout.columns.index("value")
+    for whole in batches:
+        batch = whole
+        while batch.num_rows:
+            ends = np.cumsum(_lengths(batch.column(where))) + used
+            taken = min(rows - count, int(np.searchsorted(ends, size)) + 1, batch.num_rows)
+            held.append(batch.slice(0, taken))
+            count, used = count + taken, int(ends[taken - 1])
+            batch = batch.slice(taken)
+            if count == rows or used >= size:
+                yield _chunk(held, layout, number, first)
+                held, number, first, count, used = [], number + 1, first + count, 0, 0
+    if held:
+        yield _chunk(held, layout, number, first)
+
+
+def _lengths(column: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    lengths: np.ndarray[Any, np.dtype[np.int64]] = pc.binary_length(column).cast(pa.int64()).fill_null(0).to_numpy()
+    return lengths
+
+
+def _chunk(held: list[pa.RecordBatch], layout: ColumnLayout, number: int, first: int) -> RowChunk:
+    table = pa.Table.from_batches(held)
+    columns = {name: _values(table.column(place), name) for place, name in enumerate(layout.columns) if name}
+    return RowChunk(number, first, table.num_rows, columns)
+
+
+def _values(column: pa.ChunkedArray, name: str) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    try:
+        values: list[Any] = column.to_pylist()
+    except UnicodeDecodeError as error:
+        raise OptionError(f"The column {name} holds text that is no valid UTF-8.") from error
+    return values
+
+
+def refuse(chunk: RowChunk, index: int, column: str, text: str) -> OptionError:
+    """Returns the error for one row of a chunk, which says where it is found."""
+    return OptionError(
+        f"Row {chunk.first + index + 1} of this task, column {column}: {text}. Its chunk is not written."
+    )

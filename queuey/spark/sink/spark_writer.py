@@ -1,0 +1,192 @@
+"""Writes to queues as Spark calls them.
+
+A writer is made and pickled in a process of the driver, where a write is planned; ``write`` runs in the Python workers
+of executors; ``commit`` and ``abort`` run in a process of the driver again. Of a stream all of it happens for every
+micro-batch. So a writer holds options and columns only, and stores are opened where there is something to be done.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from queuey.errors import QueueExists, QueueyError
+from queuey.messages import QueueSpec
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import SinkOptions
+from queuey.spark.sink import write_reports
+from queuey.spark.sink.arrow_rows import ColumnLayout, layout_of
+from queuey.spark.sink.exactly_once import WriteCounts
+from queuey.spark.sink.write_task import TaskIdentity, TaskWriter, WriteLimits
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+QUERY = "sql.streaming.queryId"
+BATCH = "streaming.sql.batchId"
+"""Local properties of the tasks of a stream. The query keeps its id over restarts from its checkpoint."""
+
+
+class TaskCommit(WriterCommitMessage):
+    """What a task reports: what became of its rows, and the queues (``uid``) that they went to."""
+
+    def __init__(self, counts: WriteCounts, uids: frozenset[int] = frozenset()) -> None:
+        self.counts = counts
+        self.uids = uids
+
+
+class QueueyWriter(DataSourceArrowWriter):
+    """A batch write.
+
+    Args:
+        options: Of the write.
+        schema: Of the frame.
+        overwrite: The mode is overwrite.
+
+    Raises:
+        OptionError: The options or the columns cannot be used, or there is no such queue.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        self._options = options
+        self._layout = _layout(options, schema, overwrite=overwrite)
+        _check_queue(options)
+        self._name = ("once", secrets.token_hex(16)) if options.run is None else ("run", options.run)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> TaskCommit:
+        """Writes the rows of a task."""
+        return _write(iterator, self._options, self._layout, self._name)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Notes what a run has written; nothing has to be done for the messages themselves."""
+        counts = _total(messages)
+        if self._options.run is not None:
+            store = open_stores.opened(self._options.store)
+            application = open_stores.application(store, self._options.store)
+            identity = TaskIdentity.of("run", application, self._options.run)
+            for uid in sorted({uid for one in messages if isinstance(one, TaskCommit) for uid in one.uids}):
+                store.enter(identity.finished(uid), 0, b"finished", expected=None)
+            write_reports.note(store, application, self._options.run, counts)
+        _tell(counts, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Says what has been written: it stays, and the same run does not write it again."""
+        counts = _total(messages)
+        log.warning(
+            "A write to %s has failed. %d messages of it are written and stay.", _where(self._options), counts.rows
+        )
+
+
+class QueueyStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming write; see :class:`QueueyWriter`."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        self._options = options
+        self._layout = _layout(options, schema, overwrite=overwrite, streaming=True)
+
+    def write(self, iterator: Iterator[RecordBatch]) -> TaskCommit:
+        """Writes the rows of a task of a micro-batch."""
+        context = _context()
+        query, batch = context.getLocalProperty(QUERY), context.getLocalProperty(BATCH)
+        if query is None or batch is None:
+            raise OptionError("Spark does not say which micro-batch this is, so it cannot be written exactly once.")
+        return _write(iterator, self._options, self._layout, ("stream", query), batch=int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Says what a micro-batch has written if it is out of the ordinary."""
+        counts = _total(messages)
+        if counts.moved or counts.kept:
+            log.warning("Micro-batch %d:", batchId)
+        _tell(counts, self._options)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing: what has been written stays, and the micro-batch is done again by Spark."""
+
+
+def _layout(options: SinkOptions, schema: StructType, *, overwrite: bool, streaming: bool = False) -> ColumnLayout:
+    if overwrite:
+        mode = "the output mode complete" if streaming else "the mode overwrite"
+        raise OptionError(f"Queues can only be appended to: {mode} is not possible, append is.")
+    return layout_of(schema, queue=options.queue)
+
+
+def _check_queue(options: SinkOptions) -> None:
+    """Makes sure that there is a queue, or makes it."""
+    if options.queue is None:
+        return
+    store = open_stores.opened(options.store)
+    if not options.create:
+        open_stores.queue(store, options.store, options.queue)
+        return
+    application = open_stores.application(store, options.store)
+    try:
+        store.create_queue(application, options.queue, QueueSpec(partitions=options.partitions))
+    except QueueExists as error:
+        raise OptionError(
+            f"Queue {options.queue!r} exists, and not with {options.partitions} partitions: leave the option out."
+        ) from error
+
+
+def _write(
+    iterator: Iterator[RecordBatch],
+    options: SinkOptions,
+    layout: ColumnLayout,
+    name: tuple[str, str],
+    *,
+    batch: int = 0,
+) -> TaskCommit:
+    store = open_stores.opened(options.store)
+    application = open_stores.application(store, options.store)
+    settings = open_stores.settings_of(options.store)
+    kind, called = name
+    identity = TaskIdentity.of(kind, application, called, batch=batch, task=_context().partitionId())
+    limits = WriteLimits(settings.max_body, settings.default_ttl)
+    writer = TaskWriter(store, application, options, layout, identity, limits)
+    return TaskCommit(writer.write(iterator), writer.uids)
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise QueueyError("a write runs in tasks of Spark only")
+    return context
+
+
+def _total(messages: Sequence[WriterCommitMessage | None]) -> WriteCounts:
+    return sum((one.counts for one in messages if isinstance(one, TaskCommit)), WriteCounts())
+
+
+def _where(options: SinkOptions) -> str:
+    return "queues" if options.queue is None else f"queue {options.queue}"
+
+
+def _tell(counts: WriteCounts, options: SinkOptions) -> None:
+    """Says what people should know; what only repeats their intent is not worth a warning."""
+    log.info("Of %d rows to %s %d were written now.", counts.rows, _where(options), counts.written)
+    if counts.expired:
+        log.warning(
+            "%d rows to %s were left out: their end has passed, or comes before readers can have them.",
+            counts.expired,
+            _where(options),
+        )
+    if counts.moved:
+        log.warning(
+            "%d messages to %s moved to later ids: an attempt to write them came later than readers may have been.",
+            counts.moved,
+            _where(options),
+        )
+    if counts.kept:
+        log.warning(
+            "%d messages to %s were written by attempts that ended before they could note it, and stay as they are.",
+            counts.kept,
+            _where(options),
+        )

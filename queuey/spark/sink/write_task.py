@@ -1,0 +1,273 @@
+"""One attempt of one task of a write: its rows, chunk by chunk, to the queues where they belong."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import blake2b
+from itertools import chain, groupby, pairwise
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import msgspec
+
+from queuey.errors import QueueNotFound
+from queuey.messages import Queue, QueueSpec
+from queuey.spark.errors import OptionError
+from queuey.spark.options import SinkOptions
+from queuey.spark.sink.arrow_rows import CHUNK_ROWS, ColumnLayout, RowChunk, chunks
+from queuey.spark.sink.exactly_once import NotRepeatable, Reserver, TargetQueue, WriteCounts
+from queuey.spark.sink.messages_from_rows import MessageBuilder, Rules, by_queue, drafts_of, sequences
+from queuey.spark.sink.rate_limit import RateLimit
+from queuey.storage import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LONGEST_NAME = 200
+"""Bytes of the name of a writer in the ledger; longer ones are hashed."""
+
+
+QUEUES_AT_ONCE = 16
+"""Queues that a task writes to at the same time: with few rows for each, most of the time is waiting for the ledger."""
+
+
+class TaskIdentity(msgspec.Struct, frozen=True):
+    """Names a task for the ledger: every attempt of it has the same, and nothing else has.
+
+    Attributes:
+        writer: The run, the query or this one write.
+        batch: Of a stream: the micro-batch; else 0. It is no part of names: a later one takes the entries over.
+        task: The number of the partition of Spark.
+    """
+
+    writer: str
+    batch: int
+    task: int
+
+    @classmethod
+    def of(cls, kind: str, application: str, name: str, *, batch: int = 0, task: int = 0) -> TaskIdentity:
+        """Makes an identity of a writer's kind, its name and whose queues it writes to."""
+        writer = f"{kind}/{application}/{name}"
+        if len(writer.encode()) > LONGEST_NAME:
+            writer = f"{kind}/{blake2b(writer.encode(), digest_size=20).hexdigest()}"
+        return cls(writer, batch, task)
+
+    def work(self, *parts: str) -> str:
+        """Names a piece of work that all tasks share."""
+        return "/".join(("spark", self.writer, *parts))
+
+    def own(self, *parts: str) -> str:
+        """Names a piece of work of this task alone."""
+        return self.work(str(self.task), *parts)
+
+    def finished(self, uid: int) -> str:
+        """Names the note that all rows of a run for a queue have been written once."""
+        return self.work(f"{uid:x}", "finished")
+
+
+class WriteLimits(msgspec.Struct, frozen=True):
+    """Settings of the service that hold for a write.
+
+    Attributes:
+        max_body: Bytes.
+        default_ttl: Seconds.
+    """
+
+    max_body: int
+    default_ttl: int
+
+
+class TaskWriter:
+    """Writes the rows of a task.
+
+    Args:
+        store: Of the queues.
+        application: Whose queues they are.
+        options: Of the write.
+        layout: The columns of the rows.
+        identity: Of the task.
+        limits: What holds for messages.
+        sleep: Waits for so many seconds.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        application: str,
+        options: SinkOptions,
+        layout: ColumnLayout,
+        identity: TaskIdentity,
+        limits: WriteLimits,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._store = store
+        self._application = application
+        self._options = options
+        self._layout = layout
+        self._identity = identity
+        self._limits = limits
+        self._sleep = sleep
+        self._pace = RateLimit(store, identity.work("rate"), options.rate, sleep=sleep)
+        self._targets: dict[str, TargetQueue] = {}
+        self._reservers: dict[str, Reserver] = {}
+        self._partitions: dict[int, int] = {}
+        self._finished: dict[int, bool] = {}
+        self._rows = CHUNK_ROWS
+
+    @property
+    def uids(self) -> frozenset[int]:
+        """The queues that have been written to."""
+        return frozenset(target.queue.uid for target in self._targets.values())
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> WriteCounts:
+        """Writes rows; all of them are there when it returns.
+
+        Raises:
+            QueueyError: Some may be written; another attempt goes on from there.
+        """
+        total = WriteCounts()
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:  # Nothing to agree on: the ledger is left alone.
+            return total
+        self._rows = self._chunk_rows()
+        for chunk in chunks(chain([first], filled), self._layout, rows=self._rows):
+            parts = [(target, self._drafts(chunk, target.queue, which)) for target, which in self._divided(chunk)]
+            total = sum(self._written(chunk, parts), total)
+        return total
+
+    def _written(self, chunk: RowChunk, parts: list[tuple[TargetQueue, MessageBuilder]]) -> Iterable[WriteCounts]:
+        """Writes the rows of a chunk, to some of its queues at the same time."""
+        if len(parts) == 1:
+            [(target, drafts)] = parts
+            return [self._write(chunk, target, drafts)]
+        with ThreadPoolExecutor(min(QUEUES_AT_ONCE, len(parts))) as pool:
+            writing = [pool.submit(self._write, chunk, target, drafts) for target, drafts in parts]
+        return [one.result() for one in writing]
+
+    def _chunk_rows(self) -> int:
+        """Returns the size of chunks, which stays what it was at the first attempt whatever the rate is now.
+
+        Where rows are numbered, these numbers are divided into pieces of that size, the same for all tasks: ids of a
+        piece are reserved together, so it must not take long to write it.
+        """
+        identity = self._identity
+        rows = self._pace.chunk(CHUNK_ROWS)
+        return self._agreed(identity.work("rows") if "sequence" in self._layout else identity.own("rows"), rows)
+
+    def _agreed(self, work: str, number: int) -> int:
+        """Returns the number that the first attempt of this micro-batch had here, which is this one if it is the first.
+
+        Raises:
+            NotRepeatable: A later micro-batch has begun.
+        """
+        batch = self._identity.batch
+        wanted = b"%d %d" % (batch, number)
+        found = self._store.enter(work, 0, wanted, expected=None)
+        while int(found.split()[0]) < batch:
+            found = self._store.enter(work, 0, wanted, expected=found)
+        standing, agreed = map(int, found.split())
+        if standing > batch:
+            raise NotRepeatable(f"Micro-batch {batch} is done again, but micro-batch {standing} has begun to write.")
+        return agreed
+
+    def _divided(self, chunk: RowChunk) -> list[tuple[TargetQueue, Sequence[int]]]:
+        """Returns the queues that a chunk goes to and its rows for each, having found all of them."""
+        found = by_queue(chunk, self._layout, self._options.queue)
+        return [(self._target(name), which) for name, which in found.items()]
+
+    def _target(self, name: str) -> TargetQueue:
+        target = self._targets.get(name)
+        if target is None:
+            target = self._targets[name] = TargetQueue(self._store, self._queue(name), sleep=self._sleep)
+        return target
+
+    def _queue(self, name: str) -> Queue:
+        try:
+            return self._store.queue(self._application, name, fresh=True)
+        except QueueNotFound as error:
+            if self._options.create and name == self._options.queue:
+                spec = QueueSpec(partitions=self._options.partitions)
+                return self._store.create_queue(self._application, name, spec)[0]
+            raise QueueNotFound(name, f"application {self._application!r} has no queue {name!r}") from error
+
+    def _drafts(self, chunk: RowChunk, queue: Queue, which: Sequence[int]) -> MessageBuilder:
+        ttl = self._options.ttl or queue.ttl or self._limits.default_ttl
+        partitions = self._divided_among(chunk, queue)
+        first = (crc32(self._identity.own().encode()) + chunk.number) % partitions + 1
+        rules = Rules(partitions, queue.partitions, first, ttl, self._limits.max_body, self._store.now())
+        return drafts_of(chunk, self._layout, which, rules)
+
+    def _divided_among(self, chunk: RowChunk, queue: Queue) -> int:
+        """Returns how many partitions rows are divided among that name none: as many as at the first attempt."""
+        if "partition" in self._layout and None not in chunk.columns["partition"]:
+            return queue.partitions
+        if queue.uid not in self._partitions:
+            shared = "sequence" in self._layout
+            name = f"{queue.uid:x}/partitions"
+            work = self._identity.work(name) if shared else self._identity.own(name)
+            self._partitions[queue.uid] = self._agreed(work, queue.partitions)
+        return self._partitions[queue.uid]
+
+    def _write(self, chunk: RowChunk, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        if drafts.positions is not None:
+            return self._load(target, drafts)
+        uid = f"{target.queue.uid:x}"
+        if "sequence" not in self._layout:
+            return self._reserve(self._identity.own(uid), chunk.number, target, drafts)
+        total = WriteCounts()
+        for partition, piece, part in _by_sequence(drafts, sequences(chunk, drafts.indexes), self._rows):
+            total += self._reserve(self._identity.work(uid, f"p{partition}"), piece, target, part)
+        return total
+
+    def _reserve(self, work: str, piece: int, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        reserver = self._reservers.get(work)
+        if reserver is None:
+            reserver = self._reservers[work] = Reserver(
+                target, work, lead=self._options.lead, batch=self._identity.batch
+            )
+        if self._is_finished(target.queue.uid) and not reserver.begun(piece):
+            raise NotRepeatable(
+                f"Run {self._options.run!r} is finished, and task {self._identity.task} of it had no chunk {piece}: "
+                "rows were added, or are divided into other tasks now. These are not written. Divide them as before, "
+                "or give each a number in a column sequence, and write under another name."
+            )
+        if self._options.rate and (left := reserver.left(piece, drafts.indexes)):
+            self._pace.wait(left)
+        return reserver.write(piece, drafts)
+
+    def _is_finished(self, uid: int) -> bool:
+        """Tells whether all rows of this run have been written to a queue; those with a sequence may become more."""
+        if self._options.run is None or "sequence" in self._layout:
+            return False
+        if uid not in self._finished:
+            self._finished[uid] = self._store.entry(self._identity.finished(uid), 0) is not None
+        return self._finished[uid]
+
+    def _load(self, target: TargetQueue, drafts: MessageBuilder) -> WriteCounts:
+        """Writes rows at the ids that they have."""
+        self._pace.wait(len(drafts))
+        messages = drafts.own(self._store.now())
+        written = target.use(lambda queue: self._store.load(queue, messages))
+        return WriteCounts(rows=len(messages), written=written, expired=len(messages) - written)
+
+
+def _by_sequence(
+    drafts: MessageBuilder, numbers: Sequence[int], size: int
+) -> Iterable[tuple[int, int, MessageBuilder]]:
+    """Divides rows by partition and by the piece, of this size, that their sequence lies in; yields these and them."""
+    places = sorted(range(len(numbers)), key=lambda place: (drafts.partitions[place], numbers[place]))
+
+    def key(place: int) -> tuple[int, int]:
+        return drafts.partitions[place], numbers[place] // size
+
+    for (partition, piece), group in groupby(places, key):
+        chosen = list(group)
+        if twice := [one for one, other in pairwise(numbers[place] for place in chosen) if one == other]:
+            raise OptionError(
+                f"Several rows for partition {partition} have the sequence {twice[0]}: they would be one message."
+            )
+        yield partition, piece, drafts.part(chosen, [numbers[one] % size for one in chosen], size)

@@ -1,0 +1,49 @@
+"""A stream that cannot be: says why at the first thing that Spark asks of it."""
+
+# ruff: noqa: ARG002 - whatever is asked for, the answer is the same
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from queuey.errors import QueueyError
+
+
+class FailingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Raises an error that was met when the reader was to be made, where Spark would have shown one of its own.
+
+    Args:
+        error: What is wrong.
+    """
+
+    def __init__(self, error: QueueyError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raises the error."""
+        raise self._error
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Raises the error."""
+        raise self._error
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Raises the error."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raises the error."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Raises the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raises the error."""
+        raise self._error

@@ -1,0 +1,75 @@
+"""What a stream has processed, recorded as the offsets of a consumer group, so that its lag shows beside others'."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from queuey import ids
+from queuey.errors import GroupNotFound, OffsetConflict, QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.ids import FIRST, Position
+from queuey.messages import OffsetChange, Queue
+from queuey.spark import open_stores
+from queuey.spark.options import StoreOptions
+from queuey.spark.source.stream_offsets import StreamOffset
+from queuey.storage import Store
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""Attempts to record an offset that somebody else moves at the same time."""
+
+
+class GroupOffsets:
+    """Records how far a group has come; never backwards, whoever else records for it.
+
+    Nothing depends on what is recorded, so where it cannot be, that is logged and made up for the next time.
+    """
+
+    def __init__(self, options: StoreOptions, group: str) -> None:
+        self._options = options
+        self._group = group
+        self._recorded: dict[tuple[str, int], Position] = {}
+
+    def record(self, done: StreamOffset) -> None:
+        """Records that everything below these positions has been processed."""
+        news: dict[str, dict[int, Position]] = {}
+        for (queue, number), position in done.positions.items():
+            if FIRST < position != self._recorded.get((queue, number)):
+                news.setdefault(queue, {})[number] = ids.preceding(position)
+        if not news:
+            return
+        try:
+            store = open_stores.opened(self._options)
+            owner = open_stores.application(store, self._options)
+            for name, positions in news.items():
+                self._record(store, owner, name, positions)
+        except StoreUnavailable as error:
+            log.warning("progress of group %s could not be recorded: %s", self._group, error)
+            return
+        self._recorded = dict(done.positions)
+
+    def _record(self, store: Store, owner: str, name: str, positions: Mapping[int, Position]) -> None:
+        for _ in range(TRIES):
+            try:
+                queue = store.queue(owner, name, fresh=True)
+                changes = self._changes(store, queue, positions)
+                if changes:
+                    store.set_offsets(queue, self._group, changes)
+            except QueueNotFound:
+                return
+            except (OffsetConflict, QueueChanged):
+                continue
+            return
+
+    def _changes(self, store: Store, queue: Queue, positions: Mapping[int, Position]) -> list[OffsetChange]:
+        """Returns what moves forwards."""
+        try:
+            present = {offset.partition: offset.position for offset in store.offsets(queue, self._group)}
+        except GroupNotFound:
+            present = {}
+        return [
+            OffsetChange(number, position, expected=present.get(number), compare=True)
+            for number, position in positions.items()
+            if number <= queue.partitions and position > present.get(number, FIRST)
+        ]

@@ -1,0 +1,105 @@
+"""What a task of a streaming read does: scan ranges, over changes of their queues."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from queuey import ids
+from queuey.errors import QueueChanged, QueueNotFound, StoreUnavailable
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import Queue, Slice
+from queuey.spark import open_stores
+from queuey.spark.errors import DataLoss
+from queuey.spark.options import SourceOptions
+from queuey.spark.source import columns
+from queuey.spark.source.latest_offsets import TRIES
+from queuey.spark.source.stream_offsets import PositionRange
+from queuey.storage import Store
+
+log = logging.getLogger(__name__)
+
+ROWS = 10_000
+"""Rows of a record batch at most."""
+PATIENCE = 30.0
+"""Seconds of waiting for a store that does not answer, or for the horizon of a machine whose clock is behind."""
+LOOK_EVERY = 0.05
+
+
+def scanned(
+    options: SourceOptions, task: Sequence[PositionRange], schema: pa.Schema, *, rows: int = ROWS
+) -> Iterator[pa.RecordBatch]:
+    """Returns the rows of a task, at most so many in a record batch.
+
+    A queue that is purged meanwhile gives what is there from then on.
+
+    Raises:
+        DataLoss: A queue is gone, and that is not to be overlooked.
+        StoreUnavailable: The store does not answer, or this machine's clock is far behind the driver's.
+    """
+    store = open_stores.opened(options.store)
+    owner = open_stores.application(store, options.store)
+    bodies = columns.needs_bodies(schema)
+    queues: dict[str, Queue] = {}
+    for one in task:
+        try:
+            for batch in _scanned(store, owner, queues, one, rows=rows, bodies=bodies):
+                yield columns.rows_of(batch, one.queue, one.partition, schema)
+        except QueueNotFound:
+            lose(options, f"Queue {one.queue!r} was deleted before it was read to the end of the batch.")
+
+
+def lose(options: SourceOptions, what: str) -> None:
+    """Fails, or goes on with a warning.
+
+    Raises:
+        DataLoss: The options say that nothing may be lost.
+    """
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{what} To go on with what is there, start the query again with option failOnDataLoss=false.")
+    log.warning("%s Going on with what is there, as failOnDataLoss is false.", what)
+
+
+def _scanned(
+    store: Store, owner: str, queues: dict[str, Queue], one: PositionRange, *, rows: int, bodies: bool
+) -> Iterator[pa.RecordBatch]:
+    """Scans a range; a queue that changes is looked up again, and the scan goes on where it was.
+
+    Raises:
+        QueueNotFound: The queue is gone.
+    """
+    lower = one.lower
+    for _ in range(TRIES):
+        if one.queue not in queues:
+            queues[one.queue] = store.queue(owner, one.queue, fresh=True)
+        queue = queues[one.queue]
+        try:
+            await_horizon(store, queue, one.upper)
+            for batch in store.scan_arrow(queue, Slice(one.partition, lower, one.upper, limit=rows), bodies=bodies):
+                ticks, low = (batch.column(name)[-1].as_py() for name in ("ticks", "low"))
+                lower = ids.following((ticks, low))
+                yield batch
+        except QueueChanged:
+            del queues[one.queue]
+        else:
+            return
+    raise QueueChanged(f"queue {one.queue!r} changes all the time")
+
+
+def await_horizon(store: Store, queue: Queue, upper: Position) -> None:
+    """Waits until this process, too, may read up to a position: clocks of machines differ a little.
+
+    Raises:
+        StoreUnavailable: That takes too long.
+    """
+    until = time.monotonic() + PATIENCE
+    while (store.horizon(queue), LOW_MIN) < upper:
+        if time.monotonic() > until:
+            raise StoreUnavailable(
+                f"the read ends above what may be read of queue {queue.name!r} on this machine: is its clock behind, "
+                "or was an older copy of the store put in place?"
+            )
+        time.sleep(LOOK_EVERY)

@@ -1,0 +1,1 @@
+"""What the store knows besides messages: applications, queues, offsets, the ledger."""

@@ -1,0 +1,1 @@
+"""Reads of messages: slices, whole ranges, statistics."""

@@ -1,0 +1,94 @@
+"""Rows of the store's tables and what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from queuey.errors import QueueChanged
+from queuey.messages import Meta, Principal, Queue
+from queuey.storage.sqlite.connection import Connection
+
+CLOCK = "SELECT last_ticks, catalogue_version, (SELECT min(ticks) FROM delayed), next_queue_id FROM clock"
+CATALOGUE = "SELECT catalogue_version FROM clock"
+
+QUEUE_COLUMNS = "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, created"
+_FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
+
+_decode_principals = msgspec.json.Decoder(tuple[Principal, ...]).decode
+_encode_meta = msgspec.msgpack.Encoder().encode
+_decode_meta = msgspec.msgpack.Decoder(Meta).decode
+
+
+def queue_from_row(row: Sequence[Any], version: int) -> Queue:
+    """Returns the queue of a row with ``QUEUE_COLUMNS``, read at a version of the catalogue."""
+    application, name, uid, qid, partitions, kind, consistency, principals, ttl, read_delay, created = row
+    return Queue(
+        application=application,
+        name=name,
+        uid=uid,
+        qid=qid,
+        partitions=partitions,
+        type=kind,
+        consistency=consistency,
+        principals=_decode_principals(principals) if principals else (),
+        ttl=ttl,
+        read_delay=read_delay,
+        created=created,
+        version=version,
+    )
+
+
+def queue_to_row(queue: Queue) -> tuple[Any, ...]:
+    """Returns the values of ``QUEUE_COLUMNS``."""
+    principals = msgspec.json.encode(queue.principals).decode() if queue.principals else None
+    return (
+        queue.application,
+        queue.name,
+        queue.uid,
+        queue.qid,
+        queue.partitions,
+        queue.type,
+        queue.consistency,
+        principals,
+        queue.ttl,
+        queue.read_delay,
+        queue.created,
+    )
+
+
+def find_queue(connection: Connection, application: str, name: str, version: int) -> Queue | None:
+    """Looks a queue up by name."""
+    row = connection.execute(_FIND, (application, name)).fetchone()
+    return None if row is None else queue_from_row(row, version)
+
+
+def verify(connection: Connection, queue: Queue) -> None:
+    """Makes sure that a queue's row, read at an older version of the catalogue, still says the same.
+
+    Raises:
+        QueueChanged: It does not, or is gone.
+    """
+    present = find_queue(connection, queue.application, queue.name, queue.version)
+    if present != queue:
+        raise QueueChanged(queue.name)
+
+
+def has_application(connection: Connection, name: str) -> bool:
+    """Tells whether an application exists."""
+    return bool(connection.execute("SELECT 1 FROM applications WHERE name = ?", (name,)).fetchall())
+
+
+@lru_cache(maxsize=1024)
+def encode_meta(meta: Meta | None) -> bytes | None:
+    """Returns what a ``meta`` column holds: NULL for none. Cached as its opposite is."""
+    return None if meta is None or meta == Meta() else _encode_meta(meta)
+
+
+@lru_cache(maxsize=1024)
+def decode_meta(data: bytes) -> Meta:
+    """Returns what a ``meta`` column holds. Cached, because the messages of a queue mostly share theirs."""
+    return _decode_meta(data)

@@ -1,0 +1,199 @@
+"""Removing what has expired, and what purged and deleted queues left behind.
+
+A sweep never holds anything up: it looks for rows with a reading connection and deletes them by the writer in
+steps of a few milliseconds, resting between them as long as each took. It also copies the write-ahead log into
+the database file, so that the writer hardly ever has to.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from queuey import ids
+from queuey.errors import QueueyError, StoreClosed
+from queuey.ids import Position
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.catalogue.ledger import KEPT
+from queuey.storage.sqlite.database import LOG_BYTES, Database
+from queuey.storage.sqlite.write.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+_ENDED = (
+    "SELECT queue_partition, expired_by, message_count, first_ticks, last_ticks, longest_ttl FROM expiry_windows "
+    "WHERE expired_by <= ? ORDER BY expired_by LIMIT 100"
+)
+_STEP = (
+    "SELECT ticks, low FROM (SELECT ticks, low, row_number() OVER w AS n, sum(octet_length(body)) OVER w AS size "
+    "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND ticks <= ? "
+    "WINDOW w AS (ORDER BY ticks, low ROWS UNBOUNDED PRECEDING)) WHERE n >= ? OR size >= ? LIMIT 1"
+)
+_DELETE = (
+    "DELETE FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) AND expires "
+    "<= ? "
+    "RETURNING 1"
+)
+_OLD_ENTRIES = "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
+_SHORT, _LONG = 0.004, 0.012
+"""Seconds."""
+_MOST_ROWS = 20_000
+_MOST_BYTES = 4 << 20
+"""Of bodies, deleted in one step: SQLite reads all pages of a long one to free them."""
+_COMMITS = 200
+"""After so many commits of this process, or ``LOG_BYTES``, the sweep's thread copies the log into the database file."""
+
+
+def next_size(rows: int, took: float, least: int) -> int:
+    """Returns how many rows the next step looks at, after one of ``rows`` rows took so many seconds.
+
+    A step is to hold the writer for 4 to 12 ms: short beside what a writer notices, long beside a commit, so that the
+    sweep keeps up with whatever the disk can take in.
+    """
+    if took < _SHORT:
+        return min(rows * 2, _MOST_ROWS)
+    return max(rows // 2, least) if took > _LONG else rows
+
+
+class Sweep:
+    """The background sweep of one store in one process. Several processes may sweep one file."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.removed = 0
+        self.log_pages = 0
+        self._checkpointed = (0, 0)
+        self._size = database.options.sweep_rows
+        interval = database.options.sweep_interval
+        if interval is not None:
+            self._thread = threading.Thread(target=self._loop, args=(interval,), name="queuey-sweep", daemon=True)
+            self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Ends the thread; a transaction under way is finished."""
+        self._stop.set()
+        self._db.log_grows.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _loop(self, interval: float) -> None:
+        due = time.monotonic() + interval
+        while not self._stop.is_set():
+            # Long bodies fill the log sooner than once an interval. A commit would copy it then, and all wait for that.
+            self._db.log_grows.wait(max(0.0, due - time.monotonic()))
+            self._db.log_grows.clear()
+            try:
+                self.checkpoint()
+                if time.monotonic() >= due:
+                    self.run(rest=True)
+            except StoreClosed:
+                return
+            except QueueyError as error:
+                log.warning("the sweep of expired messages failed and will be tried again: %s", error)
+            except Exception:
+                log.exception("the sweep of expired messages failed and will be tried again")
+            if time.monotonic() >= due:
+                due = time.monotonic() + interval
+
+    def checkpoint(self) -> None:
+        """Copies the log into the database file once it is worth it."""
+        writer, (commits, written) = self._db.writer, self._checkpointed
+        if writer.commits - commits > _COMMITS or writer.written - written >= LOG_BYTES:
+            self._checkpointed = writer.commits, writer.written
+            with self._db.readers.reading() as connection:
+                self.log_pages = driver.checkpoint(connection)
+
+    def run(self, *, rest: bool = False) -> int:
+        """Removes everything that can be removed now; returns how many messages that was.
+
+        Raises:
+            StoreUnavailable: The store failed; what was removed stays removed.
+        """
+        before = self.removed
+        for worked in self._transactions():
+            if self._stop.is_set() or (rest and self._stop.wait(worked)):
+                break
+        return self.removed - before
+
+    def _transactions(self) -> Iterator[float]:
+        """Does one transaction after the other, yielding the seconds that each took of the writer's time."""
+        while ended := self._rows(_ENDED, self._db.clock()):
+            for run in ended:
+                qp, until, _, first, last, _ = run
+                yield from self._clear(qp, (first, ids.LOW_MIN), last, until)
+                yield self._perform(partial(_forget_run, run))
+        while pending_deletes := self._rows("SELECT qid FROM pending_deletes LIMIT 100"):
+            for (qid,) in pending_deletes:
+                for (qp,) in self._rows(
+                    "SELECT DISTINCT queue_partition FROM expiry_windows WHERE queue_partition >= ? AND "
+                    "queue_partition < ?",
+                    qid << 8,
+                    (qid + 1) << 8,
+                ):
+                    yield from self._clear(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
+                yield self._perform(partial(_close_grave, qid))
+        while old := self._rows(_OLD_ENTRIES, self._db.clock() - KEPT):
+            yield self._perform(partial(_forget_entries, old))
+
+    def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
+        """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
+        position: Position | None = lower
+        while position is not None:
+            step = self._rows(_STEP, qp, *position, last, self._size, _MOST_BYTES)
+            end: Position = step[0] if step else (last, ids.LOW_MAX)
+            took = self._perform(partial(_remove, (qp, *position, *end, until)))
+            position = ids.following(end) if step else None
+            self._size = next_size(self._size, took, self._db.options.sweep_rows)
+            yield took
+
+    def _perform(self, work: Callable[[Transaction], int]) -> float:
+        """Has the writer do a step; returns the seconds it took of the writer's time, waiting not counted."""
+        took = 0.0
+
+        def timed(transaction: Transaction) -> int:
+            nonlocal took
+            began = time.monotonic()
+            removed = work(transaction)
+            took = time.monotonic() - began
+            return removed
+
+        self.removed += self._db.writer.perform(timed)
+        return took
+
+    def _rows(self, sql: str, *parameters: int) -> Any:  # noqa: ANN401 - rows of the driver
+        with self._db.readers.reading() as connection:
+            return connection.execute(sql, parameters).fetchall()
+
+
+def _remove(bounds: tuple[int, ...], transaction: Transaction) -> int:
+    return len(transaction.connection.execute(_DELETE, bounds).fetchall())
+
+
+def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
+    """Removes a run unless it has changed since it was looked at: what was added may still be there."""
+    transaction.connection.execute(
+        "DELETE FROM expiry_windows WHERE (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
+        "longest_ttl) = (?, ?, ?, ?, ?, ?)",
+        run,
+    )
+    return 0
+
+
+def _forget_entries(entries: list[tuple[str, int, int]], transaction: Transaction) -> int:
+    """Removes entries of the ledger unless they have changed since they were looked at."""
+    transaction.connection.executemany("DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)", entries)
+    return 0
+
+
+def _close_grave(qid: int, transaction: Transaction) -> int:
+    transaction.connection.execute(
+        "DELETE FROM expiry_windows WHERE queue_partition >= ? AND queue_partition < ?", (qid << 8, (qid + 1) << 8)
+    )
+    transaction.connection.execute("DELETE FROM pending_deletes WHERE qid = ?", (qid,))
+    return 0

@@ -1,0 +1,337 @@
+"""One write transaction: what may be done to the store, and the minting of ids.
+
+Ids are minted here and nowhere else: above the clock, above every id that any process minted before (``clock.last``,
+read under the write lock) and, in one group, upwards from message to message. So the order of ids is the order of
+commits, and a reader that bounds itself by ``clock.last`` of its own snapshot misses nothing (guarantee G1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from queuey import ids
+from queuey.errors import InvalidRequest
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import NewMessage, Queue
+from queuey.storage.sqlite import row_codec
+from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.write.expiry_windows import WindowCounts, window_end
+
+T = TypeVar("T")
+
+_COLUMNS = 6
+_CHUNK = 100
+"""Rows per INSERT statement. One statement of many rows costs two thirds of as many statements, and gives the
+interpreter lock back once instead of once a row."""
+_INSERT = {
+    n: "INSERT INTO messages (queue_partition, ticks, low, expires, body, meta) VALUES "  # noqa: S608 - constants only
+    + ",".join(["(?,?,?,?,?,?)"] * n)
+    for n in range(1, _CHUNK + 1)
+}
+MAX_AHEAD = TICKS_PER_SECOND
+"""How far ``after`` may lie ahead of the clock, unless that id was minted here: else each answer, with a second
+added, would allow the next one, and one client could move everybody's ids into the future."""
+
+_DELETE = "DELETE FROM messages WHERE queue_partition = ? AND ticks = ? AND low = ? RETURNING expires"
+
+
+_ANY = "SELECT 1 FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) <= (?, ?) LIMIT 1"
+
+Row = tuple[int, int, int, int, str | bytes, bytes | None]
+"""A row of ``messages``: qp, ticks, low, expires, body, meta."""
+
+Clock = tuple[int, int, int | None, int]
+"""A row of the query ``row_codec.CLOCK``: last, catalogue, the next due time of a delayed message, next_id."""
+
+
+class Append(msgspec.Struct, gc=False):
+    """New messages for one queue, stored all or none."""
+
+    queue: Queue
+    items: Sequence[NewMessage]
+    after: Position | None = None
+
+
+class Transaction:
+    """Between BEGIN IMMEDIATE and COMMIT.
+
+    Attributes:
+        connection: For statements of :meth:`Writer.perform`'s work.
+        now: The clock, read under the write lock (ticks).
+        last: The highest id minted so far, by anybody (ticks).
+        touched: The ``qp`` of all partitions that got messages.
+        messages: How many messages were appended.
+    """
+
+    __slots__ = (
+        "_begun",
+        "_catalogue",
+        "_counts",
+        "_delayed",
+        "_delayed_low",
+        "_due",
+        "_low",
+        "_next_id",
+        "_rows",
+        "connection",
+        "last",
+        "messages",
+        "now",
+        "tally",
+        "touched",
+    )
+
+    def __init__(self, connection: Connection, now: int, low: int, clock: Clock | None = None) -> None:
+        """Begins after BEGIN IMMEDIATE.
+
+        Args:
+            connection: In a write transaction.
+            now: The clock (ticks).
+            low: The ``low`` of ids minted here.
+            clock: The row of the table ``clock``, if it is known not to have changed.
+        """
+        self.connection = connection
+        self.now = now
+        self._low = low
+        self._begun: Clock = clock or connection.execute(row_codec.CLOCK).fetchone()  # type: ignore[assignment]
+        self.last, self._catalogue, self._due, self._next_id = self._begun
+        self._rows: list[Any] = []
+        self._counts: dict[tuple[int, int], list[int]] = {}
+        """Of the gathered rows without a delay, by partition and lifetime: how many, lowest and highest tick."""
+        self._delayed: list[int] = []
+        self._delayed_low = 0
+        self.tally = WindowCounts()
+        self.touched: set[int] = set()
+        self.messages = 0
+
+    # Messages
+
+    def append(self, append: Append) -> list[Position]:
+        """Mints ids for new messages and stores them; see the storage contract.
+
+        Raises:
+            QueueChanged: The queue's row is out of date; nothing was done.
+            InvalidRequest: ``after`` lies too far ahead; nothing was done.
+        """
+        queue = append.queue
+        self.verify(queue)
+        first = max(self.last + 1, self.now)
+        if append.after is not None:
+            if append.after[0] > max(self.last, self.now + MAX_AHEAD):
+                raise InvalidRequest({"after": "lies more than a second ahead of the clock"})
+            first = max(first, append.after[0] + 1)
+        ticks = self._free_ticks(first, len(append.items))
+        low = self._low
+        base = queue.qid << 8
+        parameters = self._rows
+        positions: list[Position] = []
+        counts = self._counts
+        for item in append.items:
+            qp = base | item.partition
+            span = item.ttl * TICKS_PER_SECOND
+            if item.delay:
+                position = self._delay(first + int(item.delay * TICKS_PER_SECOND))
+                self.tally.add(qp, window_end(span, position[0] + span), position[0], position[0], span, 1)
+                self.touched.add(qp)
+            else:
+                self.last = tick = next(ticks)
+                position = tick, low
+                entry = counts.get((qp, span))
+                if entry is None:
+                    counts[qp, span] = [1, tick, tick]
+                else:
+                    entry[0] += 1
+                    entry[2] = tick
+            meta = None if item.meta is None else row_codec.encode_meta(item.meta)
+            parameters += (qp, *position, position[0] + span, item.body, meta)
+            positions.append(position)
+        self.messages += len(positions)
+        if len(parameters) >= _COLUMNS * _CHUNK:
+            self.flush(whole_chunks=True)
+        return positions
+
+    def _free_ticks(self, first: int, count: int) -> Iterator[int]:
+        """Returns at least ``count`` ascending ticks from ``first`` on, none of which a client's own id has.
+
+        A client that knows an id of this process could otherwise PUT one that is about to be minted. Ids ahead of the
+        clock are all in ``delayed`` or were put by this transaction.
+        """
+        size = count
+        if not self._delayed and self._due is None:
+            return iter(range(first, first + size))
+        while True:
+            taken = {due for due in self._delayed if first <= due < first + size}
+            if self._due is not None and self._due < first + size:
+                bounds = (first, first + size - 1)
+                found: Any = self.connection.execute("SELECT ticks FROM delayed WHERE ticks BETWEEN ? AND ?", bounds)
+                taken.update(ticks for (ticks,) in found)
+            if not taken:
+                return iter(range(first, first + size))
+            if size - len(taken) >= count:
+                return (tick for tick in range(first, first + size) if tick not in taken)
+            # Doubled, so that a long row of them is passed in a few looks.
+            size = 2 * size + len(taken)
+
+    def _delay(self, due: int) -> Position:
+        """Returns a position at a due time that lies above everything any reader has passed.
+
+        Ids of other transactions may fall on the same ticks, so its ``low`` begins at random in each transaction, and
+        counts up from message to message, which keeps those of one due time in order.
+        """
+        if not self._delayed_low:
+            self._delayed_low = ids.random_low() & ~0xFFFF
+        self._delayed_low += 1
+        self._delayed.append(due)
+        return due, self._delayed_low
+
+    def put(self, qp: int, position: Position, lifetime: int, body: str | bytes, meta: bytes | None) -> None:
+        """Stores one message at a given id, replacing what is there; ``lifetime`` (ticks) counts from now or the id."""
+        self.flush()
+        expires = max(self.now, position[0]) + lifetime
+        self.remove([(qp, position)])
+        self.connection.execute(_INSERT[1], (qp, *position, expires, body, meta))
+        self.tally.add(qp, window_end(lifetime, expires), position[0], position[0], expires - position[0], 1)
+        self.touched.add(qp)
+        if position[0] > self.last:
+            self._delayed.append(position[0])
+
+    def put_all(self, row_codec: Sequence[Row]) -> None:
+        """Stores many messages at given ids, replacing what is there; cheaper than :meth:`put` for where nothing is."""
+        keys: dict[int, list[Position]] = {}
+        counts: dict[tuple[int, int], list[int]] = {}
+        for qp, ticks, low, expires, _, _ in row_codec:
+            keys.setdefault(qp, []).append((ticks, low))
+            lifetime = expires - max(self.now, ticks)
+            entry = counts.setdefault((qp, window_end(lifetime, expires)), [0, ticks, ticks, 0])
+            entry[0] += 1
+            entry[1] = min(entry[1], ticks)
+            entry[2] = max(entry[2], ticks)
+            entry[3] = max(entry[3], expires - ticks)
+            if ticks > self.last:
+                self._delayed.append(ticks)
+        self.flush()
+        for qp, positions in keys.items():
+            if self.connection.execute(_ANY, (qp, *min(positions), *max(positions))).fetchall():
+                self.remove([(qp, position) for position in positions])
+        for (qp, until), (count, first, last, span) in counts.items():
+            self.tally.add(qp, until, first, last, span, count)
+        self.touched.update(keys)
+        self._rows = [value for row in row_codec for value in row]
+        self.flush()
+
+    def remove(self, keys: Iterable[tuple[int, Position]]) -> int:
+        """Deletes messages by partition (``qp``) and id; returns how many of them were alive."""
+        self.flush()
+        alive = 0
+        for qp, position in keys:
+            gone: Any = self.connection.execute(_DELETE, (qp, *position)).fetchall()
+            for (expires,) in gone:
+                alive += expires > self.now
+                self.tally.remove(qp, position[0], expires)
+        return alive
+
+    def flush(self, *, whole_chunks: bool = False) -> None:
+        """Sends gathered rows to the database, so that later statements of this transaction see them."""
+        for (qp, span), (count, lowest, highest) in self._counts.items():
+            # At the border between two windows the count of the earlier one stays a little low.
+            self.tally.add(qp, window_end(span, highest + span), lowest, highest, span, count)
+            self.touched.add(qp)
+        self._counts.clear()
+        parameters = self._rows
+        if not parameters:
+            return
+        width = _COLUMNS * _CHUNK
+        start = 0
+        while len(parameters) - start >= width:
+            self.connection.execute(_INSERT[_CHUNK], parameters[start : start + width])
+            start += width
+        rest = len(parameters) - start
+        if rest and not whole_chunks:
+            self.connection.execute(_INSERT[rest // _COLUMNS], parameters[start:])
+            start += rest
+        self._rows = parameters[start:]
+
+    # The catalogue
+
+    def verify(self, queue: Queue) -> None:
+        """Makes sure that a queue's row is current, at no cost while no queue has been changed since it was read.
+
+        Raises:
+            QueueChanged: It is not.
+        """
+        if queue.version != self._catalogue:
+            row_codec.verify(self.connection, queue)
+
+    @property
+    def catalogue(self) -> int:
+        """The version of the catalogue, as this transaction leaves it."""
+        return self._catalogue
+
+    def change_catalogue(self) -> int:
+        """Marks all rows read before as possibly out of date; returns the new version."""
+        self._catalogue += 1
+        return self._catalogue
+
+    def new_id(self) -> int:
+        """Returns a number that is used for no other ``uid`` or ``qid``."""
+        self._next_id += 1
+        return self._next_id - 1
+
+    # The transaction itself
+
+    def isolated(self, work: Callable[[Transaction], T]) -> T:
+        """Runs ``work`` so that, if it raises, nothing it did remains while the rest of the group does."""
+        self.flush()
+        kept = (
+            self.last,
+            self._catalogue,
+            self._next_id,
+            list(self._delayed),
+            set(self.touched),
+            self.tally.copy(),
+        )
+        self.connection.execute("SAVEPOINT one")
+        try:
+            result = work(self)
+            self.flush()
+        except BaseException:
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK TO one")
+                self.connection.execute("RELEASE one")
+            self.last, self._catalogue, self._next_id, self._delayed, self.touched, self.tally = kept
+            raise
+        self.connection.execute("RELEASE one")
+        return result
+
+    def advance(self) -> int:
+        """Moves ``last`` to the clock, because a reader is about to show ids up to there; returns it."""
+        self.last = max(self.last, self.now)
+        return self.last
+
+    def finish(self) -> Clock | None:
+        """Writes what was gathered; the next statement is COMMIT.
+
+        Returns:
+            The row of ``clock`` as it then stands, None where that would have to be read.
+        """
+        self.flush()
+        self.tally.write(self.connection)
+        ahead = [due for due in self._delayed if due > self.last]
+        if ahead:
+            self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", [(due,) for due in ahead])
+        passed = self._due is not None and self._due <= self.last
+        if passed:
+            self.connection.execute("DELETE FROM delayed WHERE ticks <= ?", (self.last,))
+        if (self.last, self._catalogue, self._due, self._next_id) != self._begun:
+            changed = (self.last, self._catalogue, self._next_id)
+            self.connection.execute(
+                "UPDATE clock SET last_ticks = ?, catalogue_version = ?, next_queue_id = ?", changed
+            )
+        if passed:
+            return None
+        if self._due is not None:
+            ahead.append(self._due)
+        return self.last, self._catalogue, min(ahead, default=None), self._next_id

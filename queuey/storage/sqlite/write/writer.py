@@ -1,0 +1,315 @@
+"""One writer thread with group commit.
+
+Every write of the process goes through it. It takes whatever waits at that moment, runs it in one transaction, and
+answers all callers after one fsync; while it commits, the next group gathers. No wait is added.
+
+States of an operation and what moves it::
+
+    waiting ──(writer claims it)──► running ──(COMMIT returned)──► done: result
+       │                              └──────(error)────────────► done: error
+       └──(caller's deadline claims it)──► withdrawn: outcome "none", never run
+
+A caller whose deadline passes while its operation runs gives up with outcome ``unknown``.
+
+A group that fails as a whole (disk full, lock) fails for all its callers with the same error. If one operation fails
+by its own fault, the group is rolled back and the operations run again one by one, so that only that one fails.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import msgspec
+
+from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
+from queuey.ids import Position
+from queuey.storage.deadlines import Deadline
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.connection import Connection, DatabaseError
+from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.write.transaction import Append, Clock, Transaction
+from queuey.storage.troubles import Trouble
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+_GROUP_MESSAGES = 4000
+_GROUP_BYTES = 4 << 20
+"""A group takes no further operation once it holds so many messages, or bytes of bodies, to bound its latency."""
+
+
+class _Operation(msgspec.Struct):
+    """A write on its way: an :class:`Append`, or any function of the transaction.
+
+    Whoever gets ``claim`` decides: the writer runs the operation, its caller withdraws it.
+    """
+
+    work: Append | Callable[[Transaction], Any]
+    done: Callable[[Any, Exception | None], None]
+    weight: int
+    claim: Any = msgspec.field(default_factory=threading.Lock)
+    result: Any = None
+    error: Exception | None = None
+
+    def withdraw(self) -> Outcome:
+        """Gives up; afterwards nobody is told of the end. Returns what may become of the write."""
+        self.done = _nobody
+        return "none" if self.claim.acquire(blocking=False) else "unknown"
+
+
+def _nobody(_result: object, _error: Exception | None) -> None:
+    """Takes the end of an operation whose caller has given up."""
+
+
+class SqliteWriter:
+    """The writing side of one store in one process."""
+
+    def __init__(
+        self,
+        path: Path,
+        options: SqliteOptions,
+        deadline: Deadline,
+        low: int,
+        verify: Callable[[], None],
+        committed: Callable[[Transaction], None],
+    ) -> None:
+        """Starts the thread.
+
+        Args:
+            path: The store's file.
+            options: Timeouts and the clock.
+            deadline: Of the calls that write.
+            low: The ``low`` of all ids minted here.
+            verify: Called before each transaction; raises what is wrong with the file.
+            committed: Called in the writer's thread after each commit.
+        """
+        self._path = path
+        self._options = options
+        self._deadline = deadline
+        self._low = low
+        self._verify = verify
+        self._committed = committed
+        self._inbox: SimpleQueue[_Operation | None] = SimpleQueue()
+        self._connection: Connection | None = None
+        self._closed = False
+        self._ended = False
+        self._clock: Clock | None = None
+        self._version = -1
+        self.commits = 0
+        self.operations = 0
+        self.written = 0
+        """Bytes of bodies."""
+        self.longest = 0.0
+        self.trouble = Trouble(log, "Writing to the store")
+        self._thread = threading.Thread(target=self._run, name="queuey-writer", daemon=True)
+        self._thread.start()
+
+    def append(self, append: Append) -> list[Position]:
+        """Stores messages; see :class:`Append`. Raises what :meth:`perform` raises."""
+        positions: list[Position] = self._wait(append, _weight(append))
+        return positions
+
+    def begin_append(
+        self, append: Append, done: Callable[[list[Position] | None, Exception | None], None]
+    ) -> Callable[[], Outcome]:
+        """Starts to store messages; see the storage contract."""
+        operation = _Operation(append, done, _weight(append))
+        self._submit(operation)
+        return operation.withdraw
+
+    def perform(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
+        """Runs ``work`` inside a transaction and returns its result once that is committed.
+
+        ``work`` may be run again after a rollback, so it must keep its effects inside the transaction.
+
+        Args:
+            work: What to do.
+            weight: Bytes of bodies that it writes.
+
+        Raises:
+            QueueyError: What ``work`` raised; its effects are undone.
+            StoreUnavailable: The write failed; ``outcome`` says whether it may have happened.
+        """
+        result: T = self._wait(work, weight)
+        return result
+
+    def _wait(self, work: Append | Callable[[Transaction], Any], weight: int) -> Any:  # noqa: ANN401 - what the operation gives
+        left = self._deadline.left(self._options.deadline)
+        answered = threading.Lock()
+        answered.acquire()
+        operation = _Operation(work, lambda _result, _error: answered.release(), weight)
+        self._submit(operation)
+        if not answered.acquire(timeout=left):
+            outcome = operation.withdraw()
+            message = "the store did not finish the write in time"
+            raise StoreUnavailable(message, outcome=outcome)
+        if operation.error is not None:
+            raise operation.error
+        return operation.result
+
+    def _submit(self, operation: _Operation) -> None:
+        if self._closed:
+            message = "the store is closed"
+            raise StoreClosed(message)
+        self._inbox.put(operation)
+        if self._ended:
+            self._refuse_rest()
+
+    def close(self, timeout: float) -> None:
+        """Finishes what was accepted, then ends the thread; what is left after ``timeout`` is refused."""
+        if not self._closed:
+            self._closed = True
+            self._inbox.put(None)
+        self._thread.join(timeout)
+        self._refuse_rest()
+        if self._thread.is_alive():
+            self._inbox.put(None)  # The one before may just have been taken out.
+
+    def _refuse_rest(self) -> None:
+        while True:
+            try:
+                operation = self._inbox.get_nowait()
+            except Empty:
+                return
+            if operation is not None and operation.claim.acquire(blocking=False):
+                operation.error = StoreClosed("the store is closed")
+                operation.done(None, operation.error)
+
+    def _run(self) -> None:
+        while self._gather_and_handle():
+            pass
+        self._ended = True
+        self._refuse_rest()
+        self._disconnect(checkpoint=True)
+
+    def _gather_and_handle(self) -> bool:
+        """Waits for operations, runs all that have come as one group; returns False when the writer is to end."""
+        inbox = self._inbox
+        group: list[_Operation] = []
+        size = weight = 0
+        operation = inbox.get()
+        waiting = inbox.qsize()
+        while operation is not None:
+            if operation.claim.acquire(blocking=False):
+                group.append(operation)
+                size += len(operation.work.items) if isinstance(operation.work, Append) else 1
+                weight += operation.weight
+            if not waiting or size >= _GROUP_MESSAGES or weight >= _GROUP_BYTES:
+                break
+            waiting -= 1
+            operation = inbox.get()
+        if group:
+            self._handle(group)
+        return operation is not None
+
+    def _handle(self, group: list[_Operation]) -> None:
+        began = time.monotonic()
+        try:
+            self._attempt(group)
+        except QueueyError as error:
+            self._refuse(group, error)
+        except Exception:  # noqa: BLE001 - whoever caused it gets it below; the thread must live on
+            for operation in group:
+                try:
+                    self._attempt([operation])
+                except Exception as error:  # noqa: BLE001 - it belongs to the caller that waits
+                    operation.error = error
+        else:
+            if self.trouble.reason is not None:
+                self.trouble.passed()
+        self.longest = max(self.longest, time.monotonic() - began)
+        for operation in group:
+            try:
+                operation.done(operation.result, operation.error)
+            except Exception:
+                log.exception("Nobody could be told of the end of a write.")
+
+    def _refuse(self, group: list[_Operation], error: QueueyError) -> None:
+        """Fails a whole group by an error of the store."""
+        if isinstance(error, StoreUnavailable) and not isinstance(error, StoreClosed):
+            self.trouble.met(error.code, error)
+        for operation in group:
+            operation.error = error
+
+    def _attempt(self, group: Sequence[_Operation]) -> None:
+        """Runs a group in one transaction and sets the results.
+
+        Raises:
+            QueueyError: The store failed.
+            Exception: An operation failed by its own fault; nothing was stored.
+        """
+        self._verify()
+        connection = self._open()
+        outcome: Outcome = "none"
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                # The version is that of our last commit as long as no other process has written since.
+                known = self._clock if connection.data_version() == self._version else None
+                self._clock = None
+                transaction = Transaction(connection, self._options.clock(), self._low, known)
+                results = [_apply(operation, transaction) for operation in group]
+                clock = transaction.finish()
+                outcome = "unknown"
+                connection.execute("COMMIT")
+                self._clock, self._version = clock, connection.data_version()
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except DatabaseError as error:
+            certain = driver.is_certain(error)
+            if not certain:
+                self._disconnect()
+            raise driver.translate(error, "none" if certain else outcome) from error
+        for operation, (result, error_of_one) in zip(group, results, strict=True):
+            operation.result, operation.error = result, error_of_one
+        self.commits += 1
+        self.operations += len(group)
+        self.written += sum([operation.weight for operation in group])
+        try:
+            self._committed(transaction)
+        except Exception:
+            log.exception("Nobody could be told of new messages.")
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = driver.connect(self._path, self._options)
+            self._clock = None
+        return self._connection
+
+    def _disconnect(self, *, checkpoint: bool = False) -> None:
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        try:
+            if checkpoint:
+                driver.checkpoint(connection, truncate=True)
+            connection.close(True)  # noqa: FBT003 - apsw takes it by position only
+        except DatabaseError:
+            return
+
+
+def _weight(append: Append) -> int:
+    """Returns the bytes of the bodies, a character counted as one."""
+    items = append.items
+    return len(items[0].body) if len(items) == 1 else sum(len(item.body) for item in items)
+
+
+def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Exception | None]:
+    """Runs one operation; returns its result, or the error with which it declined without having changed anything."""
+    work = operation.work
+    try:
+        if isinstance(work, Append):
+            return transaction.append(work), None
+        return transaction.isolated(work), None
+    except QueueyError as error:
+        return None, error
+    except driver.DAMAGE as error:
+        return None, driver.damaged(error)

@@ -1,0 +1,1 @@
+"""Two fuzzers of the HTTP service."""

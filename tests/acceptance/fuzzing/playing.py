@@ -1,0 +1,168 @@
+"""Carries streams of bytes to a server, and holds what comes back to what HTTP and the API's documentation promise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from tests.acceptance.fuzzing.streams import Stream
+
+QUIET = 0.25
+"""Seconds without an answer after which a client that waits for one stops sending."""
+PATIENCE = 25.0
+"""Seconds after its client's last byte within which a connection has to end: the head of a request has 10."""
+DOCUMENTED = {200, 201, 400, 401, 403, 404, 405, 409, 413, 415, 429, 503}
+"""Statuses of the API."""
+REFUSED = {400, 408, 414, 417, 431}
+"""Statuses of the HTTP server itself, without a body."""
+LEAVING = {"reset", "close"}
+_HEAD = re.compile(rb"HTTP/1\.[01] ([1-5][0-9]{2}) [ -~]*\r\n((?:[!#-'*+.^_`|~0-9A-Za-z-]+: ?[ -~]*\r\n)*)\r\n")
+
+
+class Answer(NamedTuple):
+    """One answer as it came."""
+
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
+
+
+class Defect(Exception):
+    """A server did what it must not do."""
+
+
+def parse(data: bytes, *, heads: bool = False, whole: bool = True) -> list[Answer]:
+    """Takes apart what came back over one connection.
+
+    Args:
+        data: All of it.
+        heads: There may have been HEAD requests, whose answers have no body whatever they say.
+        whole: The connection ended in order, so the last answer must be complete.
+
+    Raises:
+        Defect: It is not a row of answers.
+    """
+    found = []
+    while data:
+        head = _HEAD.match(data)
+        if head is None:
+            if whole or b"\r\n\r\n" in data:
+                raise Defect(f"This is no answer: {data[:300]!r}")
+            break
+        pairs = [line.partition(b":") for line in head[2].splitlines()]
+        headers = {name.lower(): value.strip() for name, _, value in pairs}
+        if len(headers) < len(pairs):
+            raise Defect(f"A header stands twice: {head[0]!r}")
+        status, rest = int(head[1]), data[head.end() :]
+        if status != 100 and b"content-length" not in headers:
+            raise Defect(f"Nobody knows how long this is: {data[:300]!r}")
+        length = 0 if status == 100 else int(headers[b"content-length"])
+        if heads and (not rest or rest.startswith(b"HTTP/1.")):
+            length = 0
+        if len(rest) < length and whole:
+            raise Defect(f"An answer ends early: {data[:300]!r}")
+        found.append(Answer(status, headers, rest[:length]))
+        data = rest[length:]
+    return found
+
+
+def check(answer: Answer) -> None:
+    """Holds one answer to what is documented.
+
+    Raises:
+        Defect: It is not.
+    """
+    status, headers, body = answer
+    if status == 100 or (status in REFUSED and not body):
+        return
+    if status not in DOCUMENTED:
+        raise Defect(f"Nobody promises {answer}")
+    if status in {429, 503} and b"retry-after" not in headers:
+        raise Defect(f"No Retry-After: {answer}")
+    if b"json" in headers[b"content-type"] and body:
+        try:
+            json.loads(body)
+        except ValueError as error:
+            raise Defect(f"This is no JSON: {answer}") from error
+
+
+async def _send(stream: Stream, writer: asyncio.StreamWriter) -> None:
+    with suppress(ConnectionError):  # refused while it is sent
+        for piece in stream.pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.002)
+
+
+def _end(stream: Stream, writer: asyncio.StreamWriter) -> None:
+    """Does what the client does when it has sent everything."""
+    with suppress(OSError):  # the server has left already
+        if stream.end == "reset":
+            option = socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0"
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, *option)
+        if stream.end in LEAVING:
+            writer.transport.abort()
+        elif stream.end != "stay":
+            writer.write_eof()
+
+
+async def carry(stream: Stream, port: int, patience: float = PATIENCE) -> list[Answer]:
+    """Plays one connection to its end and checks every answer.
+
+    Raises:
+        Defect: The server hung, or an answer is not what it must be.
+    """
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
+    received = bytearray()
+
+    async def receive() -> bool:
+        """Reads to the end; tells whether the connection ended in order."""
+        try:
+            while piece := await reader.read(1 << 16):
+                received.extend(piece)
+        except ConnectionError:
+            return False
+        return True
+
+    reading = asyncio.create_task(receive())
+    try:
+        await _send(stream, writer)
+        size = -1
+        while stream.end == "answer" and size < len(received) and not reading.done():
+            size = len(received)
+            await asyncio.wait([reading], timeout=QUIET)
+        _end(stream, writer)
+        whole = await asyncio.wait_for(asyncio.shield(reading), patience)
+    except TimeoutError:
+        raise Defect(f"The connection hung; until then came {bytes(received)[:300]!r}") from None
+    finally:
+        writer.transport.abort()
+        reading.cancel()
+    if stream.end in LEAVING:
+        return []
+    sent = b"".join(stream.pieces)
+    answers = parse(bytes(received), heads=b"HEAD" in sent, whole=whole)
+    for answer in answers:
+        check(answer)
+    return answers
+
+
+async def play(streams: Sequence[Stream], port: int, patience: float = PATIENCE) -> Counter[int]:
+    """Plays several connections at the same moment; returns how often each status came.
+
+    Raises:
+        Defect: With the very bytes that were sent.
+    """
+    results = await asyncio.gather(*(carry(stream, port, patience) for stream in streams), return_exceptions=True)
+    statuses: Counter[int] = Counter()
+    for stream, result in zip(streams, results, strict=True):
+        if isinstance(result, BaseException):
+            raise Defect(f"{result}\nafter {stream!r}") from result
+        statuses.update(answer.status for answer in result)
+    return statuses

@@ -1,0 +1,168 @@
+"""Whatever fits the published OpenAPI document, and what just does not, gets an answer that the document promises."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case
+from schemathesis.core.failures import FailureGroup
+
+from queuey.messages import OPERATORS
+from queuey.storage.sqlite import open_store
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.v1.spec import document
+from tests.acceptance.fuzzing.operations import Target
+from tests.served import Served
+
+LABELS = [f"{method.upper()} {path}" for path, entries in document()["paths"].items() for method in entries]
+FEW = settings(
+    max_examples=25,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    # An example that fails is shown as it is: shrinking it takes longer than the run.
+    phases=[Phase.generate],
+    report_multiple_bugs=False,
+    suppress_health_check=list(HealthCheck),
+)
+OPERATOR = "an operator's key"
+MANY = settings(FEW, max_examples=500, derandomize=False, print_blob=True)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A service that finds no defect in itself."""
+    with Served(tmp_path_factory.mktemp("fuzzed"), ["--max-wait", "0.05"]) as running:
+        store = open_store(running.data)
+        store.add_key(OPERATORS, digest_of(OPERATOR))
+        store.close()
+        yield running
+        assert "Traceback" not in running.output
+
+
+@pytest.fixture
+def target(served: Served) -> Iterator[Target]:
+    """The service, with the keys of its application and of an operator."""
+    keys = f"{served.profile.key}; Application {OPERATOR}"
+    found = Target(served.profile.url, served.profile.application, keys)
+    yield found
+    found.close()
+
+
+def fuzz(target: Target, how: settings, label: str) -> Counter[int]:
+    """Plays requests of one operation on a queue that is there each time; returns how often each status came."""
+    statuses: Counter[int] = Counter()
+
+    @how
+    @given(target.cases(label), st.data())
+    def play(case: Case[Any], data: st.DataObject) -> None:
+        target.renew()
+        statuses[target.play(case, data).status_code] += 1
+
+    play()
+    return statuses
+
+
+def fuzz_sequences(target: Target, how: settings) -> Counter[int]:
+    """Plays several requests of any kind, each on what those before it have made."""
+    statuses: Counter[int] = Counter()
+    one = st.sampled_from(LABELS).flatmap(target.cases)
+
+    @how
+    @given(st.lists(one, min_size=4, max_size=8), st.data())
+    def play(cases: list[Case[Any]], data: st.DataObject) -> None:
+        target.renew()
+        statuses.update(target.play(case, data).status_code for case in cases)
+
+    play()
+    return statuses
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_operations(target: Target, label: str) -> None:
+    """Every operation answers as documented, right and wrong requests; some find the queue and a caller who may."""
+    assert fuzz(target, FEW, label).keys() - {401, 403, 404}
+
+
+def test_sequences(target: Target) -> None:
+    """Requests on what other requests have made, changed or deleted are answered as documented."""
+    assert fuzz_sequences(target, FEW).keys() >= {200, 400, 404}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", LABELS)
+def test_operations_at_random(target: Target, label: str) -> None:
+    """Hundreds of requests that nobody has seen before."""
+    fuzz(target, MANY, label)
+
+
+@pytest.mark.slow
+def test_sequences_at_random(target: Target) -> None:
+    """Hundreds of sequences that nobody has seen before."""
+    fuzz_sequences(target, MANY)
+
+
+# The same checks on a service that does not do what it publishes
+
+WSGI = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Spoil = Callable[[str, bytes], tuple[str, str, bytes]]
+"""From a good answer's status and body to status, content type and body of a bad one."""
+JSON = "application/json"
+SPOILS: dict[str, Spoil] = {
+    "500": lambda status, body: ("500 Internal Server Error", JSON, b'{"status":"error","error_msg":{}}'),
+    "undocumented": lambda status, body: ("418 I am a teapot", JSON, b'{"status":"error","error_msg":{}}'),
+    "schema": lambda status, body: (status, JSON, body.replace(b'"count":', b'"number":')),
+    "type": lambda status, body: (status, "text/html", body),
+}
+
+
+def spoiled(app: WSGI, spoil: Spoil) -> WSGI:
+    """Returns the application with another answer to whoever asks about a queue."""
+
+    def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        started: list[Any] = []
+        body = b"".join(app(environ, lambda *start: started.extend(start)))
+        status, headers = started
+        if environ["PATH_INFO"].endswith("/info") and status.startswith("200"):
+            status, kind, body = spoil(status, body)
+            headers = [("Content-Type", kind), ("Content-Length", str(len(body)))]
+        start_response(status, headers)
+        return [body]
+
+    return serve
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_defects_are_noticed(tmp_path: Path, spoil: str) -> None:
+    """One operation that does not answer as published is found out within a test's few requests."""
+
+    class Quiet(WSGIRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named so by the base class
+            """Prints nothing."""
+
+    store = open_store(tmp_path)
+    store.create_application("queuey")
+    store.add_key("queuey", digest_of("k"))
+    server = make_server("127.0.0.1", 0, spoiled(make_app(store), SPOILS[spoil]), handler_class=Quiet)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    target = Target(f"http://127.0.0.1:{server.server_port}", "queuey", "k")
+    try:
+        with pytest.raises(FailureGroup):
+            fuzz(target, FEW, "GET /v1/{app}/{queue}/info")
+        fuzz(target, FEW, "GET /v1/{app}/{queue}/offsets")
+    finally:
+        target.close()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+        store.close()

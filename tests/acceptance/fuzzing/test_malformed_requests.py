@@ -1,0 +1,153 @@
+"""Whatever bytes a client sends, and however it leaves: it is answered in HTTP or let go, and others are served."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.acceptance.fuzzing.playing import Defect, play
+from tests.acceptance.fuzzing.streams import Stream, streams
+from tests.acceptance.gateway.test_greedy import MIB, resident
+from tests.acceptance.test_serve_stop import until, workers
+from tests.acceptance.wire import Wire, post
+from tests.served import Served
+
+TOGETHER = 80
+"""Connections at the same moment."""
+GROWTH = 8 * MIB
+"""What the process may take in the second half of a run: a heap is never quite the same twice, and caches fill up."""
+QUEUE = "fuzzed"
+OPTIONS = ["--max-wait", "0.05", "--max-body", "4096", "--max-batch-bytes", "200000"]
+BODY_SECONDS = 120.0
+"""How long the service waits for a body, by the documentation."""
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    """A service of the test's own, which finds no defect in itself."""
+    with Served(tmp_path, OPTIONS) as running:
+        with running.client() as client:
+            client.create_queue("sound")
+        yield running
+        assert "Traceback" not in running.output
+
+
+def sockets(served: Served) -> int:
+    """How many sockets the service has open."""
+    found = 0
+    for pid in workers(served):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                found += entry.readlink().name.startswith("socket:")
+            except FileNotFoundError:
+                continue  # closed meanwhile
+    return found
+
+
+def assert_served(served: Served) -> None:
+    """A well-formed caller posts, reads and creates what the streams may have deleted."""
+    create = f'{{"queue_name":"{QUEUE}"}}'.encode()
+    with Wire(served) as wire:
+        length = f"Content-Length: {len(create)}"
+        assert wire.ask("POST /v1/queuey", create, length, "Content-Type: application/json").status in {200, 201, 409}
+        assert wire.ask(post("sound"), b"x", "Content-Length: 1").status == 201
+        assert wire.ask("GET /v1/queuey/sound?limit=1").status == 200
+
+
+def fuzz(served: Served, seed: int, batches: int) -> Counter[int]:
+    """Plays so many batches of a seed, looks after each whether others are served, and holds memory to the bound."""
+    statuses: Counter[int] = Counter()
+    before, warm = sockets(served), 0
+    source = streams(seed, QUEUE, served.profile.key or "")
+    for number in range(batches):
+        assert_served(served)
+        try:
+            statuses += asyncio.run(play(list(itertools.islice(source, TOGETHER)), served.port))
+        except Defect as error:
+            raise AssertionError(f"Seed {seed}, batch {number}: {error}") from error
+        if number == batches // 2:
+            warm = resident(served)
+    assert_served(served)
+    assert resident(served) < warm + GROWTH
+    until(lambda: sockets(served) <= before)
+    return statuses
+
+
+def test_malformed_requests(served: Served) -> None:
+    """Two thousand connections with broken requests: nothing undocumented, no 500, no hang, no growth."""
+    statuses = fuzz(served, seed=1, batches=25)
+    assert statuses.keys() >= {100, 200, 201, 400, 401, 403, 404, 413, 431}, "the streams do not get far any more"
+
+
+@pytest.mark.slow
+def test_malformed_requests_for_long(served: Served) -> None:
+    """The same holds for twenty thousand connections that nobody has seen before."""
+    fuzz(served, Random().randrange(1 << 32), batches=250)
+
+
+@pytest.mark.slow
+def test_clients_that_stay(served: Served) -> None:
+    """A connection whose client neither goes on nor leaves ends by the service's own deadlines, whatever it carried."""
+    kept = [Stream(pieces, "stay") for pieces, _ in itertools.islice(streams(2, QUEUE, served.profile.key or ""), 400)]
+    assert_served(served)
+    asyncio.run(play(kept, served.port, BODY_SECONDS + 30))
+    assert_served(served)
+
+
+# The same checks on servers that do what they must not
+
+
+def test_the_same_seed_gives_the_same_streams() -> None:
+    """What a failure names can be played again."""
+    first, second = ([*itertools.islice(streams(seed, "q", "k"), 20)] for seed in (5, 5))
+    assert first == second
+
+
+JSON = b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 500 Internal Server Error\r\n" + JSON + b"{}",
+        b"HTTP/1.1 418 I'm a teapot\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 503 Service Unavailable\r\n" + JSON + b"{}",
+        b"HTTP/1.1 200 OK\r\n" + JSON + b"{]",
+        b"HTTP/1.1 200 OK\r\n" + JSON + b"{",
+        b"HTTP/1.1 200 OK\r\n" + JSON + b"{}}",
+        b"HTTP/1.1 200 OK\r\nX-A: a\rb\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
+        b"Traceback (most recent call last):",
+        None,
+    ],
+    ids=["500", "undocumented", "no Retry-After", "no JSON", "short", "long", "split", "twice", "no HTTP", "hangs"],
+)
+def test_defects_are_noticed(answer: bytes | None) -> None:
+    """A server that answers what nobody promises, or not at all and stays, is found out, with the bytes sent."""
+
+    async def work() -> None:
+        left, over = asyncio.Event(), asyncio.Event()
+
+        async def answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            if answer is None:
+                await left.wait()
+            else:
+                writer.write(answer)
+            writer.close()
+            over.set()
+
+        async with await asyncio.start_server(answering, "127.0.0.1", 0) as server:
+            sent = Stream((b"GET / HTTP/1.1\r\n", b"Host: x\r\n\r\n"), "answer")
+            with pytest.raises(Defect, match="Host: x"):
+                await play([sent], server.sockets[0].getsockname()[1], 0.5)
+            left.set()
+            await over.wait()
+
+    asyncio.run(work())

@@ -1,0 +1,1 @@
+"""Migrations and garbage collection."""

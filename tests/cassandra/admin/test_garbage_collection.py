@@ -1,0 +1,242 @@
+"""What purges and deletes leave is removed later, and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.ids import TICKS_PER_SECOND
+from queuey.messages import NewMessage, OffsetChange, Queue, QueueSpec
+from queuey.storage.cassandra import CassandraStore
+from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector, own_buckets
+from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
+from queuey.storage.cassandra.catalogue import pending_deletes as grave_rows
+from queuey.storage.cassandra.catalogue import queue_index
+from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete
+from queuey.storage.cassandra.driver import Statement
+from tests.cassandra.conftest import OpenStore
+from tests.cassandra.interposed import ALWAYS, Wire
+from tests.replacing import replace
+
+TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index"]
+
+
+def rows_left(store: CassandraStore, qid: int) -> dict[str, int]:
+    """How many rows each table has of a qid."""
+    counts = {}
+    for table in TABLES:
+        statement = Statement(f"SELECT partition FROM {table} WHERE qid = ? ALLOW FILTERING")
+        counts[table] = len(store._driver.run(statement, (qid,), timeout=30.0))
+    return {table: count for table, count in counts.items() if count}
+
+
+def pending_deletes(store: CassandraStore, application: str) -> list[PendingDelete]:
+    """The pending deletes of a test."""
+    later = store._clock.now() + 3600 * TICKS_PER_SECOND
+    return [pending for pending in store._pending_deletes.older(later) if pending.application == application]
+
+
+def fill(store: CassandraStore, queue: Queue) -> None:
+    """Writes messages to every kind of bucket: plain, longer classes, delayed, and given ids of long ago."""
+    for partition in range(1, queue.partitions + 1):
+        ttls = [60, 5 * 86_400, 100 * 86_400]
+        store.append(queue, [NewMessage("x", partition, ttl) for ttl in ttls])
+        store.append(queue, [NewMessage("x", partition, 60, None, 7200.0)])
+        store.put(queue, [(partition, (ids.seconds_to_ticks(1.5e9), 7))], NewMessage("x", partition, 60))
+    store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)])
+
+
+@pytest.fixture
+def wire() -> Wire:
+    """The way of the store that removes."""
+    return Wire()
+
+
+@pytest.fixture
+def reaping(open_with: OpenStore, wire: Wire) -> CassandraStore:
+    """A store that removes at once what was left."""
+    return open_with(wire, reap_after=-1.0)
+
+
+@pytest.fixture
+def queue(reaping: CassandraStore, application: str) -> Queue:
+    """A queue with messages of all kinds."""
+    queue, _ = reaping.create_queue(application, "queue", QueueSpec(partitions=2, ttl=3600, read_delay=0.0))
+    fill(reaping, queue)
+    return queue
+
+
+def test_purged(reaping: CassandraStore, application: str, queue: Queue) -> None:
+    """All messages of before a purge go, wherever they lie; those of after it and the offsets stay."""
+    assert sum(rows_left(reaping, queue.qid).values()) > 10
+    purged = reaping.purge_queue(queue)
+    fill(reaping, purged)
+    there = rows_left(reaping, purged.qid)
+    assert reaping.reap() >= 1
+    assert rows_left(reaping, queue.qid) == {}
+    assert rows_left(reaping, purged.qid) == there
+    assert reaping.groups(purged) == ["group"]
+    assert pending_deletes(reaping, application) == []
+
+
+def test_deleted(reaping: CassandraStore, application: str, queue: Queue) -> None:
+    """All messages, offsets and groups of a deleted queue go; its successor's stay."""
+    reaping.delete_queue(queue)
+    successor, _ = reaping.create_queue(application, "queue", QueueSpec())
+    fill(reaping, successor)
+    there = rows_left(reaping, successor.qid)
+    assert reaping.reap() >= 1
+    assert rows_left(reaping, queue.qid) == {}
+    assert reaping._offsets.read(queue.uid, "group").offsets == {}
+    assert reaping._offsets.groups(queue.uid) == []
+    assert rows_left(reaping, successor.qid) == there
+    assert reaping.groups(successor) == ["group"]
+    assert pending_deletes(reaping, application) == []
+
+
+def test_deleted_by_a_store_that_lost_cassandra(
+    reaping: CassandraStore, wire: Wire, application: str, queue: Queue
+) -> None:
+    """A delete that was made is answered so, even if the index cannot be written; garbage collection tidies it up."""
+    wire.fail([queue_index._REMOVE])
+    reaping.delete_queue(queue)
+    assert wire.log.count([queue_index._REMOVE]) == 1
+    assert reaping.list_queues(application) == []
+    assert len(reaping._index.scan(application, "").take(9)) == 1
+    reaping.reap()
+    assert reaping._index.scan(application, "").take(9) == []
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_change_that_was_not_made(reaping: CassandraStore, application: str, queue: Queue, *, deleted: bool) -> None:
+    """The pending delete of a purge or delete that was refused or never sent touches nothing and goes."""
+    there = rows_left(reaping, queue.qid)
+    reaping._pending_deletes.dig(reaping._rows.current(queue), reaping._clock.now(), deleted=deleted)
+    reaping.reap()
+    assert rows_left(reaping, queue.qid) == there
+    assert reaping.groups(queue) == ["group"]
+    assert pending_deletes(reaping, application) == []
+
+
+def test_left_alone_for_a_while(open_with: OpenStore, application: str, queue: Queue) -> None:
+    """What was left just now is not touched: somebody may still be writing with the row of before."""
+    store = open_with(reap_after=600.0)
+    store.purge_queue(queue)
+    store.reap()
+    assert rows_left(store, queue.qid) != {}
+    assert [pending.qid for pending in pending_deletes(store, application)] == [queue.qid]
+
+
+def test_stopped_in_the_middle(reaping: CassandraStore, wire: Wire, application: str, queue: Queue) -> None:
+    """A run that fails at any point keeps the pending delete while anything is left; the next one goes on."""
+    reaping.delete_queue(queue)
+    left = 0
+
+    def fails(statement: Statement) -> bool:
+        nonlocal left
+        left -= not statement.reads
+        return left < 0 and not statement.reads
+
+    wire.fail(fails, ALWAYS)
+    stops = 0
+    (pending,) = pending_deletes(reaping, application)
+    for allowed in range(60):
+        left = allowed
+        with contextlib.suppress(StoreUnavailable):
+            reaping._garbage_collector._empty(pending)
+        if not pending_deletes(reaping, application):
+            break
+        stops += 1
+    assert stops >= 3
+    assert rows_left(reaping, queue.qid) == {}
+    assert reaping._offsets.groups(queue.uid) == []
+
+
+def test_one_that_fails_does_not_stop_the_others(reaping: CassandraStore, application: str, queue: Queue) -> None:
+    """A pending delete that cannot be emptied is left; the others are emptied; if none can be, the caller is told."""
+    reaping.purge_queue(queue)
+    for n in range(4):
+        more, _ = reaping.create_queue(application, str(n), QueueSpec())
+        reaping.delete_queue(more)
+    remove = GarbageCollector._remove_messages
+    refuses = {queue.qid}
+
+    def failing(self: GarbageCollector, pending: PendingDelete, part: int) -> None:
+        if pending.qid in refuses:
+            raise StoreUnavailable("too much at once")
+        remove(self, pending, part)
+
+    with replace(remove, failing):
+        reaping.reap()
+        assert [pending.qid for pending in pending_deletes(reaping, application)] == [queue.qid]
+        for n in range(3):
+            more, _ = reaping.create_queue(application, str(n), QueueSpec())
+            refuses.add(more.qid)
+            reaping.delete_queue(more)
+        with pytest.raises(StoreUnavailable):
+            reaping.reap()
+    reaping.reap()
+    assert pending_deletes(reaping, application) == []
+
+
+def test_several_at_once(reaping: CassandraStore, open_with: OpenStore, application: str, queue: Queue) -> None:
+    """Several processes may do it at once."""
+    stores = [reaping, open_with(reap_after=-1.0)]
+    for n in range(5):
+        more, _ = reaping.create_queue(application, str(n), QueueSpec())
+        fill(reaping, more)
+        reaping.delete_queue(more)
+    reaping.purge_queue(queue)
+    with ThreadPoolExecutor(4) as pool:
+        for future in [pool.submit(one.reap) for one in stores * 2]:
+            future.result()
+    assert rows_left(reaping, queue.qid) == {}
+    assert pending_deletes(reaping, application) == []
+
+
+def test_done_in_the_background(open_with: OpenStore, application: str, queue: Queue) -> None:
+    """A store does it by itself, and goes on after a failure."""
+    failed = threading.Event()
+    failing = Wire()
+    failing.fail([grave_rows._OLDEST], then=failed.set)
+    store, other = open_with(failing, reap_after=-1.0, reap_interval=0.05), open_with()
+    assert failed.wait(30)
+    other.purge_queue(queue)
+    until = time.monotonic() + 30
+    while pending_deletes(other, application) and time.monotonic() < until:
+        pass
+    assert pending_deletes(other, application) == []
+    store.close()
+    store._reaping.join(30)
+    assert not store._reaping.is_alive()
+
+
+@given(st.integers(0, 3), st.integers(0, 500 * 86_400), st.data())
+def test_places_that_may_hold_something(home_class: int, since: int, data: st.DataObject) -> None:
+    """Every bucket with a message that is still alive is emptied, though the purge was long ago, and not many more."""
+    buried = ids.seconds_to_ticks(1.7e9)
+    now = buried + since * TICKS_PER_SECOND
+    span = CLASSES[home_class] * TICKS_PER_SECOND
+    pending = PendingDelete(
+        buried=(buried, 0),
+        qid=1,
+        uid=None,
+        partitions=1,
+        home_class=home_class,
+        longest_ttl=1,
+        application="a",
+        name="q",
+    )
+    places = own_buckets(pending, now)
+    at = data.draw(st.integers(buried - span, buried + span))
+    if at + span > now:
+        assert bucket_of(at, home_class, 0) in places
+    assert len(places) <= 4

@@ -1,0 +1,74 @@
+"""``queuey migrate`` as people run it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from queuey.storage.cassandra import CassandraOptions
+from queuey.storage.cassandra.admin import cql_files
+from queuey.storage.cassandra.driver import Driver
+from queuey.storage.cassandra.options import DataCentreTarget
+from tests.servers import Cassandra, unique_name
+
+SECONDS = 110
+
+
+def run(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the command in a directory of its own, with no settings from elsewhere."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    return subprocess.run(
+        [sys.executable, "-m", "queuey", "migrate", *arguments],
+        env=environment | {"HOME": str(directory)},
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+@pytest.fixture
+def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
+    """A keyspace that is not there yet; dropped at the end."""
+    found = DataCentreTarget(tuple(cassandra.contact_points), unique_name("command"), cassandra.port)
+    yield found
+    driver = Driver(found, CassandraOptions(), keyspace=False)
+    assert driver.ready(60)
+    driver.run_text(f"DROP KEYSPACE IF EXISTS {found.keyspace}", timeout=60.0)
+    driver.close()
+
+
+def test_from_a_plan_to_the_tables(target: DataCentreTarget, tmp_path: Path) -> None:
+    """What a dry run shows is what is then done; results go to standard output, progress beside it."""
+    names = [migration.name for migration in cql_files.known()]
+    missing = run("--store", target.url, directory=tmp_path)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "--replication" in missing.stderr
+    plan = run("--store", target.url, "--replication", "1", "--dry-run", "--json", directory=tmp_path)
+    assert plan.returncode == 0, plan.stderr
+    planned = json.loads(plan.stdout)
+    assert (planned["keyspace"], planned["migrations"], planned["dry_run"]) == (target.keyspace, names, True)
+    script = run("--store", target.url, "--replication", "1", "--dry-run", directory=tmp_path)
+    assert cql_files.split(script.stdout) == [line for one in cql_files.known() for line in one.statements]
+    made = run("--store", target.url, "--replication", "1", directory=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert [line.partition(":")[0] for line in made.stderr.splitlines()] == [f"keyspace {target.keyspace}", *names]
+    assert made.stdout.startswith(f"Keyspace {target.keyspace} is up to date")
+    again = run("--store", target.url, "--json", directory=tmp_path)
+    assert json.loads(again.stdout) == planned | {"replication": None, "migrations": [], "dry_run": False}
+
+
+def test_without_cassandra(tmp_path: Path) -> None:
+    """A SQLite store needs none of this, which is said, and no store is made."""
+    sqlite = run(directory=tmp_path)
+    assert (sqlite.returncode, sqlite.stdout) == (2, "")
+    assert "--store" in sqlite.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,267 @@
+"""``queuey migrate``, and what is said about a keyspace that does not fit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from queuey.errors import SettingsError, StoreIncompatible, StoreUnavailable
+from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
+from queuey.storage.cassandra.admin import cql_files, migrations
+from queuey.storage.cassandra.admin.cql_files import SchemaMigration, parse
+from queuey.storage.cassandra.admin.migrations import (
+    AppliedMigration,
+    Running,
+    migrate,
+    parse_replication,
+    pending,
+    schema_problem,
+)
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.options import DataCentreTarget
+from tests.cassandra.interposed import ALWAYS, Wire
+from tests.servers import Cassandra, unique_name
+
+OPTIONS = CassandraOptions(timeout=20.0)
+FIRST = cql_files.known()[0]
+TABLE = "CREATE TABLE IF NOT EXISTS {} (k int PRIMARY KEY);"
+BEATS = "CREATE TABLE IF NOT EXISTS heartbeats (process text PRIMARY KEY, seen_at bigint);"
+SECOND = parse("001_some.cql", TABLE.format("a") + BEATS)
+THIRD = parse("002_more.cql", TABLE.format("c"))
+ALL = (FIRST, SECOND, THIRD)
+RUNNING = Running(ALL)
+
+
+def made(*some: SchemaMigration) -> list[AppliedMigration]:
+    """Migrations as they are recorded."""
+    return [AppliedMigration(one.number, one.name, one.checksum) for one in some]
+
+
+class TestPending:
+    """What is still to be made."""
+
+    def test_what_is_not_recorded(self) -> None:
+        """Everything that is not recorded, in order, also where a run left a gap."""
+        assert pending(ALL, []) == list(ALL)
+        assert pending(ALL, made(FIRST)) == [SECOND, THIRD]
+        assert pending(ALL, made(THIRD, FIRST)) == [SECOND]
+        assert pending(ALL, made(*ALL)) == []
+
+    def test_newer(self) -> None:
+        """A keyspace with a change that this program does not know is refused, with the change's name."""
+        with pytest.raises(StoreIncompatible, match="002_more"):
+            pending(ALL[:2], made(*ALL))
+
+    def test_edited(self) -> None:
+        """A file that was edited after it was run is refused: nobody knows what the keyspace has."""
+        edited = SECOND._replace(checksum="0" * 64)
+        with pytest.raises(StoreIncompatible, match=r"001_some.*edited"):
+            pending((FIRST, edited, THIRD), made(*ALL))
+
+
+@pytest.mark.parametrize(
+    ("text", "replication"),
+    [
+        ("1", {"class": "SimpleStrategy", "replication_factor": "1"}),
+        ("03", {"class": "SimpleStrategy", "replication_factor": "3"}),
+        ("dc1=3", {"class": "NetworkTopologyStrategy", "dc1": "3"}),
+        ("eu-west.1=3, us=2", {"class": "NetworkTopologyStrategy", "eu-west.1": "3", "us": "2"}),
+    ],
+)
+def test_replication(text: str, replication: dict[str, str]) -> None:
+    """A number is for all nodes, pairs are for data centres."""
+    assert parse_replication(text) == replication
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "x", "dc1", "dc1=", "dc1=0", "=3", "dc1=3,", "a=1,a=2", "d'c=1", "dc1=3;"]
+)
+def test_bad_replication(text: str) -> None:
+    """Anything else is refused before Cassandra is asked; nothing of it gets into a statement."""
+    with pytest.raises(SettingsError):
+        parse_replication(text)
+
+
+@pytest.fixture
+def target(cassandra: Cassandra) -> Iterator[DataCentreTarget]:
+    """A keyspace that is not there yet; dropped at the end."""
+    found = DataCentreTarget(tuple(cassandra.contact_points), unique_name("migrate"), cassandra.port)
+    yield found
+    driver = Driver(found, OPTIONS, keyspace=False)
+    assert driver.ready(60)
+    driver.run_text(f"DROP KEYSPACE IF EXISTS {found.keyspace}", timeout=60.0)
+    driver.close()
+
+
+@pytest.fixture
+def driver(target: DataCentreTarget) -> Iterator[Driver]:
+    """A driver without a keyspace."""
+    opened = Driver(target, OPTIONS, keyspace=False)
+    assert opened.ready(60)
+    yield opened
+    opened.close()
+
+
+def tables(driver: Driver) -> set[str]:
+    """The tables of the keyspace."""
+    keyspace = driver.target.keyspace
+    statement = Statement("SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?")
+    return {name for (name,) in driver.run(statement, (keyspace,), consistency="ONE")}
+
+
+def names(some: Sequence[SchemaMigration]) -> list[str]:
+    """The migrations' names."""
+    return [one.name for one in some]
+
+
+def test_from_nothing(target: DataCentreTarget, driver: Driver) -> None:
+    """The first run makes the keyspace and everything in it, a dry run before it nothing; the next one has no work."""
+    assert schema_problem(driver) == f"keyspace {target.keyspace} has no tables yet; run `queuey migrate`"
+    planned = migrate(target, OPTIONS, replication="1", dry_run=True, running=RUNNING)
+    assert names(planned.migrations) == names(ALL)
+    assert tables(driver) == set()
+    told: list[str] = []
+    report = migrate(target, OPTIONS, replication="1", tell=told.append, running=RUNNING)
+    assert report == planned
+    assert [line.partition(":")[0] for line in told] == [f"keyspace {target.keyspace}", *names(ALL)]
+    assert tables(driver) == {"migrations", "a", "heartbeats", "c"}
+    assert migrate(target, OPTIONS, running=RUNNING).migrations == ()
+    assert migrate(target, OPTIONS, replication="1", dry_run=True, running=RUNNING).migrations == ()
+    with pytest.raises(SettingsError, match="1 copy"):
+        migrate(target, OPTIONS, replication="2", running=RUNNING)
+
+
+@pytest.mark.parametrize(
+    ("replication", "why"), [(None, "--replication"), ("900", "too few"), ("nowhere=1", "too few")]
+)
+def test_keyspace_that_cannot_be_made(
+    target: DataCentreTarget, driver: Driver, replication: str | None, why: str
+) -> None:
+    """A new keyspace needs to know how many copies to keep, and the nodes for them; the data centres are named."""
+    with pytest.raises(SettingsError, match=why) as refused:
+        migrate(target, OPTIONS, replication=replication)
+    assert all(host.dc in str(refused.value) for host in driver.hosts())
+    assert migrations._replication(driver) is None
+
+
+def test_by_data_centre(target: DataCentreTarget, driver: Driver) -> None:
+    """Copies can be given by data centre; a later run may repeat that, and not change it."""
+    running = Running((FIRST,))
+    (host, *_) = driver.hosts()
+    migrate(target, OPTIONS, replication=f"{host.dc}=1", running=running)
+    assert migrate(target, OPTIONS, replication=f"{host.dc}=1", running=running).replication is None
+    with pytest.raises(SettingsError, match=f"{host.dc}=1"):
+        migrate(target, OPTIONS, replication="1", running=running)
+
+
+def refused(store: CassandraStore, why: str) -> bool:
+    """Whether a store says so of its keyspace, before long: it looks once a second."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        with pytest.raises(StoreUnavailable) as caught:
+            store.ping()
+        if why in str(caught.value):
+            return True
+    return False
+
+
+def test_store_waits_for_it(target: DataCentreTarget) -> None:
+    """A store on a keyspace that is missing or old says what to do, and works once that is done; newer is refused."""
+    known = cql_files.known()
+    store = open_store(target.url, options=OPTIONS)
+    try:
+        assert refused(store, "is not there; run `queuey migrate`")
+        migrate(target, OPTIONS, replication="1", running=Running(known[:1]))
+        assert refused(store, "older than this version")
+        migrate(target, OPTIONS)
+        assert store.ready(60)
+        store.ping()
+        migrate(target, OPTIONS, running=Running((*known, parse("900_more.cql", TABLE.format("c")))))
+        with pytest.raises(StoreUnavailable, match="newer"):
+            store.ping()
+        with pytest.raises(StoreIncompatible):
+            migrate(target, OPTIONS)
+    finally:
+        store.close()
+
+
+def changing(name: str) -> Callable[[Statement], bool]:
+    """Finds the request that makes a table."""
+    return lambda statement: f"NOT EXISTS {name} " in statement.cql
+
+
+def test_goes_on_after_a_crash(target: DataCentreTarget, driver: Driver) -> None:
+    """A run that dies in the middle of a file leaves the lock and half the file; later runs wait, and finish it."""
+    running, wire = Running(ALL, lock_ttl=6), Wire()
+
+    def die() -> None:
+        wire.fail(lambda _: True, ALWAYS)
+        raise KeyboardInterrupt
+
+    wire.meanwhile(changing("a"), die)
+    with pytest.raises(KeyboardInterrupt):
+        migrate(target, OPTIONS, replication="1", running=replace(running, driver=wire.driver))
+    assert tables(driver) == {"migrations", "a"}
+    told: list[str] = []
+    assert names(migrate(target, OPTIONS, tell=told.append, running=running).migrations) == names([SECOND, THIRD])
+    assert told[0].startswith("waiting for ")
+    assert tables(driver) == {"migrations", "a", "heartbeats", "c"}
+
+
+def test_several_at_once(target: DataCentreTarget, driver: Driver) -> None:
+    """Of several runs at once on an empty keyspace every change is made by one, and all end well."""
+    started = threading.Barrier(3)
+
+    def run(_: int) -> list[str]:
+        started.wait()
+        return names(migrate(target, OPTIONS, replication="1", running=RUNNING).migrations)
+
+    with ThreadPoolExecutor(3) as pool:
+        done = [name for found in pool.map(run, range(3)) for name in found]
+    assert sorted(done) == sorted(names(ALL))
+    assert tables(driver) == {"migrations", "a", "heartbeats", "c"}
+
+
+def test_who_lost_the_lock_stops(target: DataCentreTarget, driver: Driver) -> None:
+    """A run that took so long that another one has the lock changes nothing more."""
+    migrate(target, OPTIONS, replication="1", running=RUNNING)
+    keyed = Driver(target, OPTIONS)
+    assert keyed.ready(60)
+    take = Statement("UPDATE migrations SET lock = 'another' WHERE singleton = 0 IF EXISTS", idempotent=False)
+    keyed.run(Statement("DELETE FROM migrations WHERE singleton = 0 AND number = 1 IF EXISTS", idempotent=False))
+    keyed.run_text(f"DROP TABLE {target.keyspace}.heartbeats", timeout=60.0)
+    slow = Wire()
+    slow.meanwhile(changing("a"), lambda: keyed.run(take))
+    with pytest.raises(StoreUnavailable, match="another"):
+        migrate(target, OPTIONS, running=replace(RUNNING, driver=slow.driver))
+    keyed.close()
+    assert "heartbeats" not in tables(driver)
+
+
+def test_lock_in_doubt(target: DataCentreTarget) -> None:
+    """Steps of the lock whose answers are lost are repeated: the owner is in them, so it knows itself again."""
+    steps, wire = (migrations._LOCK, migrations._RECORD, migrations._UNLOCK), Wire()
+    for step in steps:
+        wire.lose([step])
+    running = Running(ALL, driver=wire.driver, lock_every=0.01)
+    assert names(migrate(target, OPTIONS, replication="1", running=running).migrations) == names(ALL)
+    made = len(SECOND.statements) + len(THIRD.statements) + len(FIRST.statements)
+    # The lock is taken, then renewed before each change and each record; the first of each kind is sent twice.
+    assert [wire.log.count([step]) for step in steps] == [1 + made + len(ALL) + 1, len(ALL) + 1, 2]
+    assert migrate(target, OPTIONS, running=RUNNING).migrations == ()
+
+
+def test_nobody_there() -> None:
+    """Without Cassandra a run ends soon and says that nobody answered."""
+    with pytest.raises(StoreUnavailable, match="reached"):
+        migrate(
+            DataCentreTarget(("127.0.0.1",), "nothing", 1),
+            OPTIONS,
+            replication="1",
+            running=Running(ALL, connect_timeout=2.0),
+        )

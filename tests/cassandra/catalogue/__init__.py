@@ -1,0 +1,1 @@
+"""Queues, offsets, the ledger."""

@@ -1,0 +1,1 @@
+"""What happens without each of the mechanisms."""

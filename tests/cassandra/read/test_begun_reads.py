@@ -1,0 +1,123 @@
+"""Reads that are begun and not waited for: they find what others find, and begin nothing that would have to wait."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.ids import FIRST, LAST
+from queuey.messages import Message, Page, Queue, Slice
+from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.read import bucket_index
+from tests.cassandra.begun import begun_page
+from tests.cassandra.interposed import PATIENCE
+from tests.cassandra.scene import C, D, Process, S, Scene, message, playing
+
+ROWS = 300
+
+
+@pytest.fixture
+def scene(contract_keyspace: str, application: str) -> Iterator[Scene]:
+    """Processes whose time stands still."""
+    yield from playing(contract_keyspace, application)
+
+
+@pytest.fixture
+def process(scene: Scene) -> Process:
+    """One of them."""
+    return scene.start()
+
+
+@pytest.fixture
+def queue(scene: Scene, process: Process) -> Queue:
+    """A queue with messages that are to be read."""
+    queue = scene.queue(process)
+    for number in range(0, ROWS, 50):
+        process.post(queue, *(message(str(one)) for one in range(number, number + 50))).result(PATIENCE)
+        scene.world.advance(0.3)
+    scene.world.advance(D + S)
+    return queue
+
+
+def known(process: Process, queue: Queue, part: Slice) -> Page:
+    """Reads as usual: row and buckets are in memory after that."""
+    return process.store.read(queue, [part])[0]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_chain_of_begun_reads_is_that_of_others(process: Process, queue: Queue, *, descending: bool) -> None:
+    """Page by page, with limits as they come, both ways give the same messages and say to go on at the same bucket."""
+    draw = random.Random(7)
+    lower, upper, found = FIRST, LAST, list[Message]()
+    while True:
+        limit = draw.randrange(1, 120)
+        part = Slice(1, lower, upper, limit=limit, descending=descending)
+        expected = known(process, queue, part)
+        page = begun_page(process.store, queue, part)
+        assert page == expected
+        found += page.messages
+        if not page.more or page.next is None:
+            break
+        lower, upper = (lower, ids.following(page.next)) if descending else (page.next, upper)
+    assert [one.body for one in found] == [str(n) for n in (reversed(range(ROWS)) if descending else range(ROWS))]
+
+
+def test_nothing_is_begun_that_would_have_to_wait(scene: Scene, process: Process, queue: Queue) -> None:
+    """What is not in memory, too old, or not there to be read has to be asked for in the ordinary way."""
+    other, part = scene.start(), Slice(1)
+    row = other.store.queue(scene.application, "queue")
+    assert begun_page(other.store, row, part) is None
+    known(other, row, part)
+    assert begun_page(other.store, row, part) is not None
+    assert begun_page(other.store, row, Slice(2)) is None
+    assert begun_page(other.store, row, Slice(1, lower=LAST)) is None
+    assert begun_page(other.store, row, Slice(1, limit=0)) is None
+    scene.world.advance(C + 0.1)
+    assert begun_page(other.store, row, part) is None
+    known(other, row, part)
+    process.store.purge_queue(process.store.queue(scene.application, "queue", fresh=True))
+    assert begun_page(other.store, row, part) is None
+
+
+def test_a_begun_read_tells_of_a_failure(process: Process, queue: Queue) -> None:
+    """If Cassandra cannot answer, the read ends with the error that others raise."""
+    known(process, queue, Slice(1))
+    process.wire.fail(message_codec.UP)
+    with pytest.raises(StoreUnavailable):
+        begun_page(process.store, queue, Slice(1))
+
+
+def test_a_begun_read_raises_the_floor(process: Process, queue: Queue) -> None:
+    """A read from the beginning records where messages begin, also when nobody waits for it."""
+    known(process, queue, Slice(1, (process.store._clock.now(), 0), descending=True))
+    known(process, queue, Slice(1, descending=False, lower=(process.store._clock.now() - 10**9, 0)))
+    gate = process.wire.hold([bucket_index.SET_LOW_WATERMARK])
+    gate.open()
+    assert begun_page(process.store, queue, Slice(1)) is not None
+    gate.passed()
+
+
+def test_the_drivers_own_thread_never_waits_for_itself(process: Process, queue: Queue) -> None:
+    """A statement that was not prepared is refused there: the answer to preparing it could not be received."""
+    ended: list[BaseException | None] = []
+    unknown = Statement("SELECT qid FROM bucket_index WHERE qid = ? AND partition = ? AND width_index = 99")
+    done = threading.Event()
+
+    def ask(_: object, __: object) -> None:
+        def told(_rows: object, error: BaseException | None) -> None:
+            ended.append(error)
+            done.set()
+
+        process.store._driver.begin(unknown, (1, 1), done=told)
+
+    process.store._driver.begin(message_codec.COUNT[0], (1, 1, 1, *[message_codec.uuid_of(FIRST)] * 2), done=ask)
+    assert done.wait(PATIENCE)
+    assert [str(error) for error in ended] == [
+        "a statement that was not prepared cannot be asked from the driver's own thread"
+    ]

@@ -1,0 +1,98 @@
+"""Reads among many deleted and expired rows, on a node that allows few of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from queuey.messages import NewMessage, Queue, QueueSpec, Slice
+from queuey.storage.cassandra import CassandraOptions as StoreOptions
+from queuey.storage.cassandra import CassandraStore, bucketing, open_store
+from queuey.storage.cassandra.driver import Statement, TooManyDead
+from tests import keyspaces
+from tests.servers import CassandraOptions, start_cassandra
+
+THRESHOLD = 1000
+"""Dead rows after which the node refuses a read."""
+
+
+@pytest.fixture(scope="module")
+def strict_store(servers: object) -> Iterator[CassandraStore]:
+    """A store on a node that refuses reads over a thousand dead rows, with one application."""
+    limits = {"tombstone_warn_threshold": THRESHOLD // 2, "tombstone_failure_threshold": THRESHOLD}
+    with start_cassandra(1, CassandraOptions(settings=limits)) as cluster:
+        store = open_store(keyspaces.make(cluster), options=StoreOptions(row_age=0.1, reap_interval=None))
+        assert store.ready(60)
+        store.create_application("acme")
+        yield store
+        store.close()
+
+
+def queue_of(store: CassandraStore, name: str) -> Queue:
+    """A queue that is read without a delay."""
+    return store.create_queue("acme", name, QueueSpec(read_delay=0.0))[0]
+
+
+def say(store: CassandraStore, queue: Queue, count: int, *, ttl: int = 3600) -> list[tuple[int, tuple[int, int]]]:
+    """Appends messages and returns where they are."""
+    found = []
+    for _ in range(0, count, 500):
+        found += store.append(queue, [NewMessage(str(n), 1, ttl) for n in range(500)])
+    return [(1, position) for position in found]
+
+
+@pytest.mark.parametrize("direction", ["ascending", "descending"])
+def test_reads_get_past_deleted_messages(strict_store: CassandraStore, direction: str) -> None:
+    """However many messages were deleted before the first live one, a read without a cursor finds it."""
+    descending = direction == "descending"
+    queue = queue_of(strict_store, f"deleted-{direction}")
+    places = say(strict_store, queue, 4000)
+    kept = places[-1] if not descending else places[0]
+    doomed = [time_bucket for time_bucket in places if time_bucket != kept]
+    for at in range(0, len(doomed), 500):
+        strict_store.delete(queue, doomed[at : at + 500])
+    [page] = strict_store.read(queue, [Slice(1, limit=10, descending=descending)])
+    assert [message.position for message in page.messages] == [kept[1]]
+    _, [info] = strict_store.inspect(queue)
+    assert info.oldest == kept[1] == info.newest
+
+
+def test_reads_get_past_expired_messages(strict_store: CassandraStore) -> None:
+    """The same holds for messages that expired long before their queue's own TTL."""
+    queue = queue_of(strict_store, "expired")
+    say(strict_store, queue, 2000, ttl=1)
+    time.sleep(4)  # Cassandra keeps them for two seconds beyond their end.
+    [alive] = strict_store.append(queue, [NewMessage("alive", 1, 3600)])
+    [page] = strict_store.read(queue, [Slice(1, limit=10)])
+    assert [message.position for message in page.messages] == [alive]
+
+
+def walks_over_too_many(store: CassandraStore, queue: Queue) -> bool:
+    """Tells whether a query of all records of a queue's buckets is refused."""
+    try:
+        store._driver.run(Statement("SELECT start FROM bucket_index WHERE qid = ? AND partition = 1"), (queue.qid,))
+    except TooManyDead:
+        return True
+    return False
+
+
+def test_busy_partitions_do_not_walk_over_expired_records(strict_store: CassandraStore) -> None:
+    """The tail of a partition that has long been written at a narrow level is read past the records of its past."""
+    queue = queue_of(strict_store, "busy")
+    driver, now = strict_store._driver, strict_store._clock.now()
+    width = bucketing.width(1, bucketing.NARROWEST)
+    record = Statement(
+        "INSERT INTO bucket_index (qid, partition, width_index, start, ttl_class) VALUES (?, 1, ?, ?, 1) USING TTL ?"
+    )
+    for at in range(0, 3000, 100):
+        starts = [(now // width - number) * width for number in range(at, at + 100)]
+        ttl = 3600 if at == 0 else 1
+        driver.batch([(record, (queue.qid, bucketing.NARROWEST, start, ttl)) for start in starts])
+    while not walks_over_too_many(strict_store, queue):
+        time.sleep(0.1)
+    places = say(strict_store, queue, 500)
+    [page] = strict_store.read(queue, [Slice(1, (now, 0))])
+    assert len(page.messages) == 100
+    assert len(strict_store.fetch(queue, places[:5])) == 5

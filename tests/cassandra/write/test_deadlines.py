@@ -1,0 +1,100 @@
+"""No call takes longer than its deadline, however many requests it needs and however long each takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from queuey import ids
+from queuey.errors import StoreUnavailable
+from queuey.ids import FIRST
+from queuey.messages import OffsetChange, Queue, Slice
+from queuey.storage.cassandra.catalogue import offsets, queue_cache
+from queuey.storage.cassandra.driver import TooManyDead
+from queuey.storage.cassandra.messages import PUT_BYTES
+from tests.cassandra.begun import begun_page
+from tests.cassandra.interposed import ALWAYS, CLOCKS, INSERTS, LOOKS, READS
+from tests.cassandra.scene import D, Process, S, Scene, message
+
+DEADLINE = 10.0
+EACH = 1.0
+"""Seconds of the world's time that each answer takes."""
+PARTITIONS = 40
+ID = (ids.seconds_to_ticks(1_700_000_000), 1)
+
+Call = Callable[[Process, Queue], object]
+CALLS: dict[str, Call] = {
+    "put": lambda process, queue: process.store.put(queue, [(n + 1, ID) for n in range(PARTITIONS)], message()),
+    "inspect": lambda process, queue: process.store.inspect(queue),
+    "lag": lambda process, queue: process.store.lag(queue, [(n + 1, FIRST) for n in range(PARTITIONS)]),
+    "read": lambda process, queue: process.store.read(queue, [Slice(1)]),
+    "begin_read": lambda process, queue: begun_page(process.store, queue, Slice(1)),
+    "set_offsets": lambda process, queue: process.store.set_offsets(queue, "group", [OffsetChange(1, ID)]),
+}
+
+
+@pytest.mark.parametrize("call", [pytest.param(call, id=name) for name, call in CALLS.items()])
+def test_every_call_ends_in_time(scene: Scene, call: Call) -> None:
+    """A call whose many requests are each answered gives up when all of them together take too long."""
+    process = scene.start(deadline=DEADLINE, catalogue_deadline=60.0)
+    queue = scene.queue(process, partitions=PARTITIONS)
+    process.store.append(queue, [message()])
+    scene.world.advance(D + S)
+    [page] = process.store.read(queue, [Slice(1)])
+    assert page.messages
+
+    def pass_by() -> None:
+        scene.world.advance(EACH)
+
+    process.wire.fail(READS, ALWAYS, TooManyDead("too many"), then=pass_by)
+    process.wire.lose([offsets._COMPARE], ALWAYS, then=pass_by)
+    process.wire.meanwhile(lambda statement: statement not in CLOCKS, pass_by, ALWAYS)
+    began = process.machine.boottime()
+    with pytest.raises(StoreUnavailable):
+        call(process, queue)
+    assert DEADLINE <= (process.machine.boottime() - began) / 1e9 <= DEADLINE + 2 * EACH
+
+
+def test_a_call_ends_although_nothing_is_answered(scene: Scene) -> None:
+    """A read that waits for an answer that never comes gives up; nothing was changed by it."""
+    process = scene.start(deadline=0.5)
+    queue = scene.queue(process)
+    gate = process.wire.hold(LOOKS, ALWAYS)
+    scene.world.run()
+    with pytest.raises(StoreUnavailable) as raised:
+        process.store.read(queue, [Slice(1)])
+    assert raised.value.outcome == "none"
+    gate.open()
+
+
+LONGER = 7200
+WRITES: dict[str, Call] = {
+    "put": lambda process, queue: process.store.put(queue, [(1, ID)], message(ttl=LONGER)),
+    "append": lambda process, queue: process.store.append(queue, [message(ttl=LONGER)]),
+}
+
+
+@pytest.mark.parametrize("write", [pytest.param(write, id=name) for name, write in WRITES.items()])
+def test_nothing_is_written_while_readers_are_made_to_look_further(scene: Scene, write: Call) -> None:
+    """A message that lives longer than those before it is not written when its time is over before it could be."""
+    process = scene.start(deadline=DEADLINE, catalogue_deadline=60.0)
+    queue = scene.queue(process, ttl=3600)
+    process.wire.lose([queue_cache._RAISE_LONGEST_TTL], ALWAYS, then=lambda: scene.world.advance(DEADLINE + EACH))
+    with pytest.raises(StoreUnavailable) as raised:
+        write(process, queue)
+    assert raised.value.outcome == "none"
+    assert process.wire.log.count(INSERTS) == 0
+
+
+def test_a_put_at_many_ids_goes_a_few_at_a_time(scene: Scene) -> None:
+    """Long bodies take little room on their way; when the time is over the others are not sent, and some may be."""
+    process = scene.start(deadline=2.0)
+    queue = scene.queue(process)
+    gate = process.wire.hold(INSERTS, ALWAYS)
+    scene.world.run()
+    with pytest.raises(StoreUnavailable) as raised:
+        process.store.put(queue, [(1, (ID[0] + number, 1)) for number in range(30)], message("x" * (PUT_BYTES // 3)))
+    assert raised.value.outcome == "unknown"
+    assert process.wire.log.count(INSERTS) == 3
+    gate.open()

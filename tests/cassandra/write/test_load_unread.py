@@ -1,0 +1,240 @@
+"""Messages written where no reader has been: what keeps readers from missing them, in a world of moved clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.errors import TooLate
+from queuey.ids import TICKS_PER_SECOND, Position
+from queuey.messages import Message, Queue
+from queuey.storage.cassandra.consistency_levels import InForce
+from queuey.storage.cassandra.driver import Statement
+from queuey.storage.cassandra.ids.clock_check import ClockWatch
+from queuey.storage.cassandra.ids.id_generator import Stamps, stamp_of
+from queuey.storage.cassandra.read.bulk import Window, window
+from queuey.storage.cassandra.write.bulk_load import Loader
+from tests.cassandra.interposed import INSERTS, PATIENCE, RECORDS
+from tests.cassandra.scene import TTL, C, D, Mechanism, Process, Reader, S, Scene, W, mechanisms, played_without
+from tests.replacing import replace
+
+SECOND = TICKS_PER_SECOND
+SPARE = D - S - W
+"""Seconds after an id's time until which a load may begin."""
+
+
+def planned(process: Process, ahead: float, count: int = 5) -> list[Message]:
+    """Messages at ids so many seconds ahead of a process's clock."""
+    first = process.store.now() + round(ahead * SECOND)
+    return [Message(first + n, 77, 1, first + TTL * SECOND, f"{n}") for n in range(count)]
+
+
+def begun(process: Process, queue: Queue, messages: Sequence[Message]) -> Future[int]:
+    """Loads in a thread of its own."""
+    with_one = ThreadPoolExecutor(1)
+    try:
+        return with_one.submit(process.store.load_unread, queue, messages)
+    finally:
+        with_one.shutdown(wait=False)
+
+
+def acknowledged(loading: Future[int]) -> bool:
+    """Waits for the end of a load; tells whether it was promised that nobody misses its messages."""
+    try:
+        return loading.result(PATIENCE) > 0
+    except TooLate:
+        return False
+
+
+def passed(reader: Reader, messages: Sequence[Message]) -> list[str]:
+    """Says which messages a reader has passed without seeing them."""
+    seen = set(reader.seen)
+    return [f"{one.body!r} missed" for one in messages if one.position < reader.cursor and one.position not in seen]
+
+
+def late_load(scene: Scene) -> list[str]:
+    """A load reaches Cassandra when readers have passed its ids."""
+    return held_up(scene, INSERTS)
+
+
+def late_record(scene: Scene) -> list[str]:
+    """A load's buckets are recorded when a reader has taken its look at the record for a horizon above the ids."""
+    return held_up(scene, RECORDS)
+
+
+def held_up(scene: Scene, requests: Sequence[Statement]) -> list[str]:
+    """Some of a load's requests are held until a reader has passed its ids; says what that reader misses of it."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    reader = Reader(reading, queue)
+    messages = planned(writing, 0.5)
+    gate = writing.wire.hold(requests)
+    loading = begun(writing, queue, messages)
+    gate.reached()
+    scene.world.advance(D + S)
+    reader.go_on()
+    gate.open()
+    promised = acknowledged(loading)
+    reader.go_on()
+    return passed(reader, messages) if promised else []
+
+
+def stopped_before_its_undo(scene: Scene) -> list[str]:
+    """A process stops when it is about to send; another finds it too late for these ids and deletes them."""
+    writing, other = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    messages = planned(writing, 0.5)
+    places: list[tuple[int, Position]] = [(1, one.position) for one in messages]
+    send = Loader.send
+
+    def stopped(self: Loader, *arguments: Any) -> int:  # noqa: ANN401 - the loader's
+        scene.world.advance(0.5 + SPARE)
+        with pytest.raises(TooLate) as caught:
+            other.store.load_unread(queue, messages)
+        assert not caught.value.written
+        other.store.delete(queue, places)
+        scene.world.advance(D)
+        return send(self, *arguments)
+
+    with replace(send, stopped), pytest.raises(TooLate) as caught:
+        writing.store.load_unread(queue, messages)
+    assert caught.value.written
+    return [f"{one.body!r} is back" for one in other.store.fetch(queue, places)]
+
+
+def machine_stopped(scene: Scene) -> list[str]:
+    """A virtual machine stands still while a load is on its way, and does not know when its answer comes."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    reader = Reader(reading, queue)
+    messages = planned(writing, 0.5)
+    gate = writing.wire.hold(INSERTS)
+    loading = begun(writing, queue, messages)
+    gate.reached()
+    scene.world.advance(D + S)
+    writing.machine.lag = D + S
+    writing.store._watch.check()
+    reader.go_on()
+    gate.open()
+    promised = acknowledged(loading)
+    reader.go_on()
+    return passed(reader, messages) if promised else []
+
+
+def all_timed_rightly_and_endless(removed: ExitStack) -> None:
+    """Takes the time of a load for right although the clock was wrong."""
+    removed.enter_context(replace(ClockWatch.vouches, lambda *_: True))
+    window_without_end(removed)
+
+
+def window_without_end(removed: ExitStack) -> None:
+    """Acknowledges however late it is."""
+    removed.enter_context(replace(window, lambda *given, **named: window(*given, **named)._replace(end=1 << 60)))
+
+
+def window_without_bounds(removed: ExitStack) -> None:
+    """Begins and acknowledges however late it is."""
+    removed.enter_context(replace(window, lambda *_given, **_named: Window(1 << 60, 1 << 60)))
+
+
+def stamped_when_sent(removed: ExitStack) -> None:
+    """Stamps rows with the time at which they are sent."""
+    removed.enter_context(replace(Stamps.at, lambda self, _, ticks: stamp_of(max(self._clock.now(), ticks))))
+
+
+LOADING = (
+    Mechanism("end of a load", late_load, window_without_end),
+    Mechanism("begin of a load", late_record, window_without_bounds),
+    Mechanism("distrust of what a wrong clock timed", machine_stopped, all_timed_rightly_and_endless),
+    Mechanism("stamp of a load", stopped_before_its_undo, stamped_when_sent),
+)
+
+
+@mechanisms(*LOADING)
+def test_holds(scene: Scene, mechanism: Mechanism) -> None:
+    """What can go wrong with a load breaks no promise."""
+    assert mechanism.scenario(scene) == []
+
+
+@mechanisms(*LOADING)
+def test_it_is_what_does_it(scene: Scene, mechanism: Mechanism) -> None:
+    """Without the mechanism the same breaks one."""
+    assert played_without(scene, mechanism)
+
+
+def test_begins_only_in_time(scene: Scene) -> None:
+    """A load may begin while its lowest id is young enough, not a tick later; then nothing is written."""
+    process = scene.start()
+    queue = scene.queue(process)
+    messages = planned(process, 0.0)
+    scene.world.advance(SPARE - 1e-6)
+    assert process.store.load_unread(queue, messages) == 5
+    messages = planned(process, 0.0)
+    scene.world.advance(SPARE)
+    with pytest.raises(TooLate) as caught:
+        process.store.load_unread(queue, messages)
+    assert not caught.value.written
+    assert process.store.fetch(queue, [(1, one.position) for one in messages]) == []
+
+
+def test_what_came_late_is_there_for_who_does_it_again(scene: Scene) -> None:
+    """Messages that were written too late are found by their ids, and by readers that come from below them."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    messages = planned(writing, 0.5)
+    early = Reader(reading, queue)
+    gate = writing.wire.hold(INSERTS, answered=True)
+    loading = begun(writing, queue, messages)
+    gate.reached()
+    early.go_on()
+    scene.world.advance(D + S)
+    early.go_on()
+    gate.open()
+    with pytest.raises(TooLate) as caught:
+        loading.result(PATIENCE)
+    assert caught.value.written
+    assert reading.store.fetch(queue, [(1, one.position) for one in messages]) == messages
+    late = Reader(reading, queue)
+    assert late.go_on() == [one.position for one in messages]
+
+
+def test_a_reader_that_follows_sees_all(scene: Scene) -> None:
+    """A reader that polls, with buckets in memory as old as may be, is shown loads at the edge of what is allowed."""
+    writing, reading = scene.start(), scene.start()
+    queue = scene.queue(writing)
+    reader = Reader(reading, queue)
+    everything = []
+    for _ in range(6):
+        messages = planned(writing, 0.0)
+        scene.world.advance(SPARE - 0.01)
+        reader.go_on()
+        assert writing.store.load_unread(queue, messages) == 5
+        everything += messages
+        scene.world.advance(C / 2)
+        reader.go_on()
+    for _ in range(10):
+        scene.world.advance(C / 2)
+        reader.go_on()
+    assert reader.seen == [one.position for one in everything]
+
+
+SECONDS = st.floats(0, 100)
+
+
+@given(SECONDS, SECONDS, SECONDS, SECONDS.filter(bool), SECONDS.filter(bool))
+def test_the_window(level_delay: float, deadline: float, delay: float, difference: float, age: float) -> None:
+    """A load that begins in time has W to end in time, and no look that a reader may use is older than its record."""
+    level = InForce("QUORUM", "QUORUM", level_delay, deadline, safe=True)
+    begin, end = window(0, level, delay, difference=difference, age=age)
+    assert begin <= end - round(deadline * SECOND) + 1
+    shorter = min(level_delay, delay)
+    assert end <= max(0.0, shorter - difference) * SECOND + 1
+    if shorter >= difference:
+        oldest = min(age, shorter - difference)
+        assert begin <= (shorter - difference - oldest) * SECOND + 1

@@ -1,0 +1,1 @@
+"""How calls reach a service."""

@@ -1,0 +1,86 @@
+"""Positions and lengths of time as people write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.client import time_parsing
+
+NOW = 1_700_000_000.5
+ID = "39d94ce9e4a711f1ae954333c99db4f5"
+
+
+@pytest.mark.parametrize(
+    "text", [ID, ID.upper(), "39d94ce9-e4a7-11f1-ae95-4333c99db4f5", f"1:{ID},12:{ID}", "1517363399", "1517363399.65"]
+)
+def test_api_forms_pass_unchanged(text: str) -> None:
+    """What the API understands itself is handed on as it is."""
+    assert time_parsing.point(text, NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("now", "1700000000.500000"),
+        ("-1h", "1699996400.500000"),
+        ("-1h30m", "1699994600.500000"),
+        ("-2d", "1699827200.500000"),
+        ("-1w", "1699395200.500000"),
+        ("+250ms", "1700000000.750000"),
+        ("2018-01-31T01:49:59Z", "1517363399.000000"),
+        ("2018-01-31T01:49:59.650+00:00", "1517363399.650000"),
+        ("2018-01-31T02:49:59+01:00", "1517363399.000000"),
+    ],
+)
+def test_human_forms(text: str, expected: str) -> None:
+    """Relative and ISO 8601 positions become seconds since 1970."""
+    assert time_parsing.point(text, NOW) == expected
+
+
+def test_local_time_is_meant_without_a_zone() -> None:
+    """A date and time without a zone is that of the machine's clock."""
+    local = datetime(2024, 5, 6, 7, 8, 9).astimezone()
+    assert time_parsing.point("2024-05-06T07:08:09", NOW) == f"{int(local.timestamp())}.000000"
+
+
+@given(st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2100, 1, 1), timezones=st.just(UTC)))  # noqa: DTZ001
+def test_iso_keeps_microseconds(moment: datetime) -> None:
+    """No ISO instant is moved by rounding."""
+    seconds, _, micros = time_parsing.point(moment.isoformat(), NOW).partition(".")
+    assert datetime.fromtimestamp(int(seconds), UTC) + timedelta(microseconds=int(micros)) == moment
+
+
+@pytest.mark.parametrize(
+    "text", ["", "abc", "1h", "-", "-1x", "1e9", f"1:{ID[:-1]}", "-99999d", "1969-12-31T00:00:00Z"]
+)
+def test_anything_else_is_refused(text: str) -> None:
+    """What is no position says which forms are, or why not."""
+    with pytest.raises(ValueError, match=r"Accepted|1970"):
+        time_parsing.point(text, NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90.0), ("1.5", 1.5), ("30m", 1800.0), ("1h30m", 5400.0), ("500ms", 0.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    """A length of time is seconds, or steps with units."""
+    assert time_parsing.duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "h", "1 h", "-1h", "1h30", "inf"])
+def test_bad_durations_are_refused(text: str) -> None:
+    """What is no length of time is refused, not guessed."""
+    with pytest.raises(ValueError, match="length of time"):
+        time_parsing.duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.25, "0.25 s"), (12, "12 s"), (180, "3 min"), (18_000, "5 h"), (259_200, "3 d"), (0, "0 s")]
+)
+def test_lengths_for_people(seconds: float, text: str) -> None:
+    """A length of time is written in the unit in which it is a small number."""
+    assert time_parsing.length(seconds) == text

@@ -1,0 +1,1 @@
+"""Applications, queues, offsets, the ledger."""

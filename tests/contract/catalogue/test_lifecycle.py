@@ -1,0 +1,224 @@
+"""Opening, closing, and what a store says of itself."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from queuey import ids
+from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import Message, OffsetChange, Queue, QueueSpec
+from queuey.storage import Store
+from tests.backends import APP, BACKENDS
+from tests.contract.samples import at_once, bodies, make_queue, new, positions, say, shown, shown_bodies, whole
+
+DIGEST = hashlib.sha256(b"key").digest()
+PLACE = (1, (77, 0))
+CALLS: dict[str, Callable[[Store, Queue], object]] = {
+    "create_queue": lambda store, queue: store.create_queue(APP, "another", QueueSpec()),
+    "queue": lambda store, queue: store.queue(APP, queue.name),
+    "queue fresh": lambda store, queue: store.queue(APP, queue.name, fresh=True),
+    "update_queue": lambda store, queue: store.update_queue(queue, QueueSpec(ttl=99)),
+    "purge_queue": lambda store, queue: store.purge_queue(queue),
+    "list_queues": lambda store, queue: store.list_queues(APP),
+    "append": lambda store, queue: store.append(queue, [new()]),
+    "begin_append": lambda store, queue: store.begin_append(queue, [new()], lambda found, error: None),
+    "put": lambda store, queue: store.put(queue, [PLACE], new()),
+    "fetch": lambda store, queue: store.fetch(queue, [PLACE]),
+    "delete": lambda store, queue: store.delete(queue, [PLACE]),
+    "read": lambda store, queue: store.read(queue, [whole()]),
+    "inspect": lambda store, queue: store.inspect(queue),
+    "lag": lambda store, queue: store.lag(queue, [(1, None)]),
+    "watch": lambda store, queue: store.watch(queue, [1])(0.01),
+    "create_application": lambda store, queue: store.create_application("globex"),
+    "applications": lambda store, queue: store.applications(),
+    "has_application": lambda store, queue: store.has_application(APP),
+    "add_key": lambda store, queue: store.add_key(APP, DIGEST),
+    "keys": lambda store, queue: store.keys(APP),
+    "revoke_key": lambda store, queue: store.revoke_key(APP, DIGEST.hex()[:8]),
+    "expire_key": lambda store, queue: store.expire_key(APP, DIGEST.hex()[:8], 1.0),
+    "find_key": lambda store, queue: store.find_key(DIGEST),
+    "set_offsets": lambda store, queue: store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)]),
+    "offsets": lambda store, queue: store.offsets(queue, "group"),
+    "groups": lambda store, queue: store.groups(queue),
+    "plan": lambda store, queue: store.plan(queue),
+    "scan": lambda store, queue: list(store.scan(queue, whole())),
+    "load": lambda store, queue: store.load(queue, [Message(ids.EPOCH_TICKS, 0, 1, ids.TICKS_MAX, "late")]),
+    "horizon": lambda store, queue: store.horizon(queue),
+    "scan_arrow": lambda store, queue: list(store.scan_arrow(queue, whole())),
+    "reach": lambda store, queue: store.extent(queue, whole()),
+    "measure": lambda store, queue: list(store.measure([queue])),
+    "load_unread": lambda store, queue: store.load_unread(queue, [Message(ids.TICKS_MAX, 0, 1, ids.TICKS_MAX, "late")]),
+    "now": lambda store, queue: store.now(),
+    "entry": lambda store, queue: store.entry("work", 0),
+    "enter": lambda store, queue: store.enter("work", 0, b"entry", expected=None),
+    "identity": lambda store, queue: store.identity(),
+    "delete_group": lambda store, queue: store.delete_group(queue, "group"),
+    "delete_queue": lambda store, queue: store.delete_queue(queue),
+    "ping": lambda store, queue: store.ping(),
+}
+
+
+def test_every_call_of_the_contract_is_tried() -> None:
+    """The list of calls that is tried against closed and broken stores names every method that asks the backend."""
+    asked = {name.split()[0] for name in CALLS}
+    about_itself = {"close", "cached_queue", "acknowledgement", "guarantee", "read_delay", "statistics"}
+    assert asked | about_itself == set(Store.__abstractmethods__)
+
+
+@pytest.mark.parametrize("call", sorted(CALLS))
+def test_closed(store: Store, call: str) -> None:
+    """Every call to a closed store says that it is closed, though it answered the same from memory before."""
+    queue = make_queue(store)
+    store.has_application(APP)
+    store.close()
+    for _ in range(2):
+        with pytest.raises(StoreClosed):
+            CALLS[call](store, queue)
+
+
+def test_closing_again(store: Store) -> None:
+    """A store may be closed any number of times, by several threads."""
+    say(store, make_queue(store), "a")
+    threads = [threading.Thread(target=store.close) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.close()
+    store.close(timeout=0.0)
+    with pytest.raises(StoreClosed):
+        store.ping()
+
+
+def test_everything_is_there_after_opening_again(store: Store, open_store: Callable[[], Store]) -> None:
+    """Queues, messages, offsets, applications and keys outlive the store object."""
+    queue = make_queue(store, partitions=2, ttl=60)
+    found = say(store, queue, "a", b"\xff")
+    store.append(queue, [new("late", delay=3600.0)])
+    store.set_offsets(queue, "group", [OffsetChange(1, found[0])])
+    key = store.add_key(APP, DIGEST)
+    purged = make_queue(store)
+    say(store, purged, "gone")
+    purged = store.purge_queue(purged)
+    store.close()
+    again = open_store()
+    assert again.queue(APP, queue.name).uid == queue.uid
+    assert shown_bodies(again, queue) == ["a", b"\xff"]
+    assert again.inspect(queue)[1][0].count == 3
+    assert shown(again, again.queue(APP, purged.name)) == []
+    assert [offset.position for offset in again.offsets(queue, "group")] == [found[0]]
+    assert again.find_key(DIGEST) == key
+    assert min(say(again, queue, "b")) > max(found)
+
+
+def test_a_row_outlives_the_store(store: Store, open_store: Callable[[], Store]) -> None:
+    """Rows kept over a restart are as good, or refused, as they were before."""
+    kept, changed = make_queue(store), make_queue(store)
+    store.update_queue(changed, QueueSpec(ttl=5))
+    store.close()
+    again = open_store()
+    say(again, kept, "a")
+    with pytest.raises(QueueChanged):
+        say(again, changed, "b")
+
+
+def test_closing_finishes_what_was_accepted(store: Store, open_store: Callable[[], Store]) -> None:
+    """Every write that meets the closing is stored and acknowledged, or refused and not stored."""
+    queue = make_queue(store)
+    kept: list[Position] = []
+    refused: list[BaseException] = []
+    started = threading.Barrier(9)
+
+    def write(n: int) -> None:
+        started.wait()
+        for _ in range(10_000):
+            try:
+                kept.extend(say(store, queue, *[str(n)] * (n + 1)))
+            except StoreUnavailable as error:
+                refused.append(error)
+                return
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    while len(kept) < 50:
+        pass
+    store.close()
+    for thread in threads:
+        thread.join()
+    assert [type(error) for error in refused] == [StoreClosed] * 8
+    assert {getattr(error, "outcome", None) for error in refused} == {"none"}
+    assert sorted(positions(shown(open_store(), queue))) == sorted(kept)
+
+
+def test_ping(store: Store) -> None:
+    """A store that works says so by raising nothing, and leaves nothing behind."""
+    queue = make_queue(store)
+    store.ping()
+    assert store.list_queues(APP) == [store.queue(APP, queue.name)]
+    assert shown(store, queue) == []
+
+
+def test_pings_at_once(store: Store) -> None:
+    """However many ask at the same time whether a store works, they do not take each other's notes for a failure."""
+
+    def ping(_: int) -> None:
+        for _ in range(10):
+            store.ping()
+
+    at_once(ping, range(8))
+
+
+def test_what_it_says_of_itself(store: Store) -> None:
+    """A store has its name, a stable word and a sentence for an acknowledgement, and a guarantee per level."""
+    assert store.name in BACKENDS
+    acknowledgement = store.acknowledgement()
+    assert acknowledgement.level.isidentifier()
+    assert len(acknowledgement.text.split()) > 3
+    for level in ("weak", "strong", "very_strong"):
+        queue, _ = store.create_queue(APP, level, QueueSpec(consistency=level))
+        assert len(store.guarantee(queue).split()) > 3
+        assert store.read_delay(queue) >= 0.0
+
+
+def test_statistics_grow(store: Store) -> None:
+    """Statistics are numbers under names that fit Prometheus, and counters count."""
+    queue = make_queue(store)
+    before = store.statistics()
+    say(store, queue, "a", "b")
+    shown(store, queue)
+    after = store.statistics()
+    assert before.keys() == after.keys()
+    for name, value in after.items():
+        assert name.replace("_", "a").isalnum()
+        assert name == name.lower()
+        assert isinstance(value, int | float)
+    counters = [name for name in after if name.endswith("_total")]
+    assert [name for name in counters if after[name] < before[name]] == []
+    assert [name for name in counters if after[name] > before[name]] != []
+
+
+def test_many_threads(store: Store) -> None:
+    """Calls of all kinds from many threads at once neither fail nor mix up their answers."""
+    queues = [make_queue(store) for _ in range(4)]
+
+    def work(n: int) -> list[str | bytes]:
+        queue = queues[n % 4]
+        seen: list[str | bytes] = []
+        for step in range(15):
+            (position,) = say(store, queue, f"{n}:{step}")
+            seen += bodies(store.fetch(queue, [(1, position)]))
+            assert position in positions(shown(store, queue))
+            assert store.inspect(queue)[1][0].count > step
+            store.set_offsets(queue, f"group {n}", [OffsetChange(1, position)])
+            assert [offset.position for offset in store.offsets(queue, f"group {n}")] == [position]
+        return seen
+
+    answers = at_once(work, range(12))
+    assert answers == [[f"{n}:{step}" for step in range(15)] for n in range(12)]

@@ -1,0 +1,202 @@
+"""How far messages reach, and how much queues hold, without reading bodies."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from queuey import ids
+from queuey.errors import QueueChanged
+from queuey.messages import Measure, Message, Queue, QueueSpec, Slice
+from queuey.storage import Store
+from tests.backends import Clock
+from tests.contract.samples import bodies, make_queue, new, positions, say, shown, whole
+
+HOUR = 3600 * ids.TICKS_PER_SECOND
+
+
+def fill(store: Store, queue: Queue, count: int, *, partition: int = 1, body: str | bytes = "x") -> list[Message]:
+    """Loads messages of the last hours, the newest last, all alive for another day."""
+    now = ids.now_ticks()
+    messages = [Message(now - (count - n) * HOUR // 10, n, partition, now + 24 * HOUR, body) for n in range(count)]
+    store.load(queue, messages)
+    return messages
+
+
+def measured(store: Store, queue: Queue) -> list[Measure]:
+    """The measures of one queue."""
+    (found,) = store.measure([queue])
+    return found
+
+
+class TestReach:
+    """``extent``: the position behind the first so many messages."""
+
+    @pytest.mark.parametrize("limit", [1, 2, 7, 39])
+    def test_counts_up_to_its_limit(self, store: Store, limit: int) -> None:
+        """The slice up to where the first messages reach holds exactly these."""
+        queue = make_queue(store)
+        messages = fill(store, queue, 40)
+        count, end = store.extent(queue, Slice(1, limit=limit))
+        assert count == limit
+        assert messages[limit - 1].position < end <= messages[limit].position
+        assert positions(store.read(queue, [Slice(1, upper=end)])[0].messages) == positions(messages[:limit])
+
+    def test_chain(self, store: Store) -> None:
+        """Going on from where the last one ended counts every message once, also those of one tick."""
+        queue = make_queue(store)
+        messages = fill(store, queue, 30)
+        store.load(queue, [structs.replace(messages[10], low=low) for low in range(100, 120)])
+        part, total = Slice(1, limit=7), 0
+        while True:
+            count, end = store.extent(queue, part)
+            total += count
+            if count < 7:
+                break
+            part = structs.replace(part, lower=end)
+        assert total == 50
+
+    def test_fewer_than_the_limit(self, store: Store) -> None:
+        """Where there are fewer the whole slice was considered: up to its upper bound, but never past the horizon."""
+        queue = make_queue(store)
+        messages = fill(store, queue, 10)
+        assert store.extent(queue, Slice(1, upper=messages[4].position)) == (4, messages[4].position)
+        before = store.horizon(queue)
+        count, end = store.extent(queue, Slice(1, messages[3].position, limit=1000))
+        after = store.horizon(queue)
+        assert count == 7
+        assert (before, ids.LOW_MIN) <= end <= (after, ids.LOW_MIN)
+
+    def test_nothing_there(self, store: Store) -> None:
+        """Empty queues, empty slices and partitions that do not exist hold nothing; no end lies below the start."""
+        queue = make_queue(store)
+        (place,) = say(store, queue, "x")
+        assert store.extent(queue, Slice(1, ids.LAST)) == (0, ids.LAST)
+        assert store.extent(queue, Slice(1, place, place)) == (0, place)
+        assert store.extent(queue, Slice(2))[0] == 0
+        assert store.extent(make_queue(store), Slice(1))[0] == 0
+
+    def test_only_what_is_due_and_alive(self, store: Store, clock: Clock) -> None:
+        """Expired messages and those that are not due are not counted, and the end leaves the latter for later."""
+        queue = make_queue(store)
+        store.append(queue, [new("short", ttl=5)] * 3 + [new("long")] * 3)
+        (late,) = store.append(queue, [new("late", delay=60.0)])
+        clock.advance(10)
+        count, end = store.extent(queue, Slice(1, limit=4))
+        assert count == 3
+        assert end <= late
+        clock.advance(60)
+        assert store.extent(queue, Slice(1, end))[0] == 1
+
+    def test_read_delay(self, store: Store, clock: Clock) -> None:
+        """Nothing nearer to now than the queue's read delay is counted."""
+        queue = make_queue(store, read_delay=10.0)
+        say(store, queue, "a")
+        clock.advance(5)
+        say(store, queue, "b")
+        clock.advance(6)
+        count, end = store.extent(queue, Slice(1))
+        assert count == 1
+        assert end <= (clock.ticks - 10 * ids.TICKS_PER_SECOND + 1, ids.LOW_MIN)
+
+
+class TestHorizon:
+    """``horizon``: what a read would keep below."""
+
+    def test_same_as_of_a_read(self, store: Store, clock: Clock) -> None:
+        """The horizon is the one that a read at the same moment has."""
+        for read_delay in (0.0, 5.0):
+            queue = make_queue(store, read_delay=read_delay)
+            say(store, queue, "x")
+            clock.advance(7)
+            first = store.read(queue, [whole()])[0].horizon
+            assert first <= store.horizon(queue) <= store.read(queue, [whole()])[0].horizon
+
+    def test_a_message_that_comes_due(self, store: Store, clock: Clock) -> None:
+        """A message that came due is below the next horizon, and no later message is ever below that."""
+        queue = make_queue(store)
+        (late,) = store.append(queue, [new("late", delay=5.0)])
+        assert (store.horizon(queue), ids.LOW_MIN) <= late
+        clock.advance(6)
+        horizon = store.horizon(queue)
+        assert (horizon, ids.LOW_MIN) > late
+        assert min(say(store, queue, "x")) >= (horizon, ids.LOW_MIN)
+
+
+class TestMeasure:
+    """``measure``: how much each partition holds."""
+
+    def test_counts_and_sizes(self, store: Store) -> None:
+        """Messages and the bytes of their bodies are counted per partition that holds anything."""
+        queue = make_queue(store, partitions=4)
+        first = fill(store, queue, 20, body="x" * 10)
+        third = fill(store, queue, 5, partition=3, body="ü€")
+        third += fill(store, queue, 0)
+        say(store, queue, b"\0" * 70_000, partition=4)
+        found = measured(store, queue)
+        assert [(one.partition, one.count, one.exact) for one in found] == [(1, 20, True), (3, 5, True), (4, 1, True)]
+        assert [one.size for one in found] == [200, 25, 70_000]
+        assert [(one.oldest, one.newest) for one in found[:2]] == [
+            (messages[0].position, messages[-1].position) for messages in (first, third)
+        ]
+
+    def test_ends_of_one_tick(self, store: Store) -> None:
+        """Oldest and newest are told apart also among ids of one tick."""
+        queue = make_queue(store)
+        [message] = fill(store, queue, 1)
+        store.load(queue, [structs.replace(message, low=low) for low in (-5, 9, 3, -7, 4)])
+        [found] = measured(store, queue)
+        assert (found.count, found.oldest[1], found.newest[1]) == (6, -7, 9)
+
+    def test_many_queues(self, store: Store) -> None:
+        """Each queue has its answer, in the order asked, those that hold nothing an empty one."""
+        queues = [make_queue(store, partitions=2) for _ in range(30)]
+        for number, queue in enumerate(queues):
+            fill(store, queue, number % 4, partition=1 + number % 2, body="x" * number)
+        found = list(store.measure(queues[::-1] + queues[:3]))
+        wanted = [[(1 + number % 2, number % 4, number % 4 * number)] if number % 4 else [] for number in range(30)]
+        assert [[(one.partition, one.count, one.size) for one in some] for some in found] == [
+            *wanted[::-1],
+            *wanted[:3],
+        ]
+
+    def test_nothing_to_measure(self, store: Store) -> None:
+        """No queues give no answers."""
+        assert list(store.measure([])) == []
+
+    def test_gone_or_changed(self, store: Store) -> None:
+        """A row that is out of date gives an empty answer and leaves the others' as they are."""
+        queues = [make_queue(store) for _ in range(5)]
+        for queue in queues:
+            say(store, queue, "x")
+        store.purge_queue(queues[1])
+        store.delete_queue(queues[2])
+        store.update_queue(queues[3], QueueSpec(partitions=2))
+        assert [len(some) for some in store.measure(queues)] == [1, 0, 0, 0, 1]
+        with pytest.raises(QueueChanged):
+            store.horizon(queues[1])
+
+    def test_alive_and_delayed(self, store: Store, clock: Clock) -> None:
+        """Expired messages are not counted, delayed ones are."""
+        queue = make_queue(store)
+        store.append(queue, [new("short", ttl=5)] * 3 + [new("long")])
+        (late,) = store.append(queue, [new("late", delay=60.0)])
+        clock.advance(10)
+        [found] = measured(store, queue)
+        assert (found.count, found.size, found.newest) == (2, 8, late)
+        clock.advance(5000)
+        assert measured(store, queue) == []
+
+    def test_the_same_as_a_scan(self, store: Store) -> None:
+        """A partition of some size measures what a scan of it adds up to."""
+        queue = make_queue(store)
+        now = ids.now_ticks()
+        store.load(
+            queue, [Message(now - 1000 * n - 1, n, 1, now + 24 * HOUR, b"x" * (1 + n % 100)) for n in range(12_000)]
+        )
+        [found] = measured(store, queue)
+        assert found.count == pytest.approx(12_000, rel=0 if found.exact else 0.3)
+        assert found.size == pytest.approx(120 * 5050, rel=0 if found.exact else 0.3)
+        messages = shown(store, queue)
+        assert len(bodies(messages)) == 12_000
+        assert (found.oldest, found.newest) == (messages[0].position, messages[-1].position)

@@ -1,0 +1,285 @@
+"""What the embedded store does for pipelines beside the contract: its statements, its snapshots, its ledger's table."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+import pytest
+from msgspec import structs
+
+from queuey import ids
+from queuey.messages import Measure, Message, Queue, QueueSpec, Slice
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.read import bulk, live_keys, statistics
+from tests.backends import APP, Clock
+from tests.contract.samples import make_queue, new, say, shown
+from tests.replacing import replace
+
+DAY = 86_400
+IO = Path("/proc/self/io")
+
+
+def bytes_read() -> int:
+    """How many bytes this process has read from files so far."""
+    fields = dict(line.split(": ") for line in IO.read_text().splitlines())
+    return int(fields["rchar"])
+
+
+@dataclass
+class Opened:
+    """A store on a clock moved by hand, with one queue."""
+
+    file: Path
+    store: SqliteStore
+    queue: Queue
+    clock: Clock
+
+    @contextlib.contextmanager
+    def outside(self) -> Iterator[apsw.Connection]:
+        """A connection of another program."""
+        with contextlib.closing(apsw.Connection(str(self.file))) as connection:
+            yield connection
+
+    def count(self, table: str) -> int:
+        """How many rows a table has."""
+        with self.outside() as connection:
+            [(count,)] = connection.execute(f"SELECT count(*) FROM {table}")
+        assert isinstance(count, int)
+        return count
+
+    def measured(self, at_once: int) -> list[list[Measure]]:
+        """Measures the queue, so many messages in one snapshot."""
+        return list(statistics.measure(self.store._db, [self.queue], messages=at_once))
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    """A store without a sweep of its own."""
+    clock = Clock()
+    store = open_store(tmp_path, options=SqliteOptions(clock=clock, sweep_interval=None))
+    store.create_application(APP)
+    yield Opened(tmp_path / driver.FILE, store, make_queue(store, partitions=3), clock)
+    store.close()
+
+
+def fill(opened: Opened, count: int, *, partition: int = 1, size: int = 10) -> list[Message]:
+    """Loads messages of the last minutes."""
+    now = opened.clock()
+    messages = [
+        Message(now - (count - n) * 10**6, n % 7, partition, now + DAY * ids.TICKS_PER_SECOND, "x" * (1 + n % size))
+        for n in range(count)
+    ]
+    opened.store.load(opened.queue, messages)
+    return messages
+
+
+class TestMeasure:
+    """Large partitions are measured a part at a time."""
+
+    @pytest.mark.parametrize("at_once", [1, 7, 50, 200])
+    def test_in_parts(self, opened: Opened, at_once: int) -> None:
+        """The parts of a partition add up to what it holds, whatever their size, beside partitions that are small."""
+        first = fill(opened, 100)
+        third = fill(opened, 3, partition=3)
+        [found] = opened.measured(at_once)
+        assert [(one.partition, one.count, one.size, one.exact) for one in found] == [
+            (1, 100, 550, True),
+            (3, 3, 6, True),
+        ]
+        for one, messages in zip(found, (first, third), strict=True):
+            assert (one.oldest, one.newest) == (messages[0].position, messages[-1].position)
+
+    def test_purged_between_parts(self, opened: Opened) -> None:
+        """A queue that is purged while its parts are counted has an empty answer."""
+        fill(opened, 100)
+        joined = statistics._joined
+        present = [opened.queue]
+
+        def purging(one: Measure, other: Measure) -> Measure:
+            present[0] = opened.store.purge_queue(present[0])
+            return joined(one, other)
+
+        with replace(joined, purging):
+            assert opened.measured(10) == [[]]
+
+    def test_expired_and_not_swept(self, opened: Opened) -> None:
+        """What has expired is not counted, wherever it lies."""
+        opened.store.append(opened.queue, [new("x", ttl=5)] * 30 + [new("y", ttl=500)] * 30 + [new("z", ttl=5)] * 30)
+        opened.clock.advance(10)
+        for at_once in (1000, 10):
+            [[found]] = opened.measured(at_once)
+            assert (found.count, found.size) == (30, 30)
+
+
+class TestSnapshots:
+    """Bulk reads do not keep the write-ahead log from starting over while their results are used."""
+
+    @pytest.mark.parametrize("kind", ["scan_arrow", "measure"])
+    def test_none_is_held_between_results(self, opened: Opened, kind: str) -> None:
+        """While a caller holds a result, everything written since can be copied out of the log."""
+        fill(opened, 200)
+        queues = [opened.queue, *(make_queue(opened.store) for _ in range(statistics.QUEUES))]
+        results: Iterator[object] = (
+            opened.store.scan_arrow(opened.queue, Slice(1, limit=50))
+            if kind == "scan_arrow"
+            else opened.store.measure(queues)
+        )
+        next(results)
+        say(opened.store, opened.queue, "more")
+        with opened.outside() as connection:
+            pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        assert pages == copied
+        assert len(list(results)) > 1
+
+
+class TestStatements:
+    """Statements of bulk reads walk the messages' key and nothing else."""
+
+    BEGIN = (256, *ids.FIRST)
+    RANGE = (*BEGIN, *ids.LAST, 0)
+
+    @pytest.mark.parametrize(
+        ("statement", "parameters", "steps"),
+        [
+            (bulk._ROWS, (*RANGE, 10), ["SEARCH messages USING PRIMARY KEY (queue_partition=? AND (ticks,low)>"]),
+            (live_keys._KEYS, BEGIN, ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
+            (statistics._NEXT, (*BEGIN, 10), ["SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>"]),
+            (
+                statistics._SOME,
+                (*BEGIN, 10, 256),
+                ["CO-ROUTINE", "SEARCH messages USING PRIMARY KEY ((queue_partition,ticks,low)>", "SCAN"],
+            ),
+            (
+                statistics._HELD,
+                ("[1]", 10),
+                ["SCAN asked", "SEARCH expiry_windows USING PRIMARY KEY (queue_partition>", "USE TEMP B-TREE"],
+            ),
+        ],
+    )
+    def test_plan(self, opened: Opened, statement: str, parameters: tuple[object, ...], steps: list[str]) -> None:
+        """One search by the key, and nothing of the messages is sorted."""
+        with opened.outside() as connection:
+            plan = [str(row[3]) for row in connection.execute("EXPLAIN QUERY PLAN " + statement, parameters)]
+        assert len(plan) == len(steps), plan
+        assert all(line.startswith(step) for line, step in zip(plan, steps, strict=True)), plan
+
+    def test_compiled_once(self, opened: Opened) -> None:
+        """SQLite compiles a statement once, whatever limit is bound to it: again each time would double short reads."""
+        asked: list[int] = []
+
+        def permit(*_: object) -> int:
+            asked.append(limit)
+            return apsw.SQLITE_OK
+
+        with contextlib.closing(driver.connect(opened.file, SqliteOptions(), read_only=True)) as connection:
+            connection.authorizer = permit
+            for limit in range(1, 20):
+                connection.execute(bulk._ROWS, (*self.RANGE, limit)).fetchall()
+        # SQLite asks for permission whenever it compiles.
+        assert set(asked) == {1}
+
+    @pytest.mark.skipif(not IO.exists(), reason="the system does not say what a process reads")
+    def test_bodies_stay_unread(self, opened: Opened) -> None:
+        """Places, and sizes, are found without the pages on which long bodies lie."""
+        messages = [structs.replace(message, body="x" * 100_000) for message in fill(opened, 200)]
+        opened.store.load(opened.queue, messages)
+        opened.store.close()
+        with contextlib.closing(open_store(opened.file.parent)) as store:
+            assert store.horizon(opened.queue) > messages[-1].ticks
+            calls: dict[str, Callable[[], object]] = {
+                "rows": lambda: list(store.scan_arrow(opened.queue, Slice(1, limit=1000))),
+                "places": lambda: list(store.scan_arrow(opened.queue, Slice(1, limit=1000), bodies=False)),
+                "reach": lambda: store.extent(opened.queue, Slice(1, limit=1000)),
+                "measure": lambda: list(store.measure([opened.queue])),
+            }
+            taken = {}
+            for name, call in calls.items():
+                before = bytes_read()
+                call()
+                taken[name] = bytes_read() - before
+        assert taken["rows"] > 200 * 100_000
+        assert max(taken["places"], taken["reach"], taken["measure"]) < 50 * 100_000
+
+
+class TestLoads:
+    """Many messages in one transaction."""
+
+    def test_the_last_of_several_for_one_id(self, opened: Opened) -> None:
+        """Of messages for the same id in one call the last one stays, and what stood there goes."""
+        first = opened.store.now() + 60 * ids.TICKS_PER_SECOND
+        messages = [Message(first + n % 3, 0, 1, first + 10**9, str(n)) for n in range(9)]
+        opened.store.load_unread(opened.queue, messages[::-1])
+        opened.store.load_unread(opened.queue, messages)
+        opened.clock.advance(61)
+        assert [message.body for message in shown(opened.store, opened.queue)] == ["6", "7", "8"]
+        [[found]] = opened.store.measure([opened.queue])
+        assert found.count == 3
+
+    def test_swept_when_they_end(self, opened: Opened) -> None:
+        """Loaded messages leave no row behind once they have expired, wherever their ids lie."""
+        now = opened.store.now()
+        messages = [
+            Message(now + (n - 50) * 10**7, n, 1, now + (60 + n) * 10**7, "x" * (n % 7 + 1)) for n in range(100)
+        ]
+        opened.store.load(opened.queue, messages)
+        opened.store.load_unread(opened.queue, messages[60:])
+        assert opened.count("messages") == 100
+        opened.clock.advance(100)
+        opened.store.sweep()
+        opened.clock.advance(100)
+        opened.store.sweep()
+        assert (opened.count("messages"), opened.count("expiry_windows")) == (0, 0)
+
+
+class TestLedger:
+    """The ledger's table."""
+
+    def test_swept_after_thirty_days(self, opened: Opened) -> None:
+        """Entries leave 30 days after their last change, and not before."""
+        for number in range(3):
+            opened.store.enter("work", number, b"a", expected=None)
+        opened.clock.advance(29 * DAY)
+        opened.store.enter("work", 1, b"b", expected=b"a")
+        opened.store.sweep()
+        assert opened.count("ledger") == 3
+        opened.clock.advance(2 * DAY)
+        opened.store.sweep()
+        assert [opened.store.entry("work", number) for number in range(3)] == [None, b"b", None]
+        opened.clock.advance(29 * DAY)
+        opened.store.sweep()
+        assert opened.count("ledger") == 0
+
+    def test_many_are_swept(self, opened: Opened) -> None:
+        """A sweep goes on until none is left that has ended."""
+        with opened.outside() as connection:
+            connection.execute("BEGIN")
+            connection.executemany("INSERT INTO ledger VALUES ('work', ?, x'00', 5)", [(n,) for n in range(1700)])
+            connection.execute("COMMIT")
+        opened.store.sweep()
+        assert opened.count("ledger") == 0
+
+    def test_older_files(self, opened: Opened) -> None:
+        """A file from before there was a ledger goes on working and gets one when it is opened."""
+        (position,) = say(opened.store, opened.queue, "kept")
+        opened.store.close()
+        with opened.outside() as connection:
+            connection.execute("DROP TABLE ledger")
+        with contextlib.closing(open_store(opened.file.parent)) as store:
+            queue = store.queue(APP, opened.queue.name)
+            assert [message.position for message in shown(store, queue)] == [position]
+            assert store.enter("work", 0, b"a", expected=None) == b"a"
+            assert store.update_queue(queue, QueueSpec(partitions=4)).partitions == 4
+
+
+def test_long_bodies_are_read_once(opened: Opened) -> None:
+    """A batch that a few long bodies fill reads no more of them, which the next batch would read again."""
+    opened.store.append(opened.queue, [new("x" * 200_000)] * 64)
+    before = bytes_read()
+    batches = list(opened.store.scan_arrow(opened.queue, Slice(1, limit=1000, max_bytes=400_000)))
+    assert [len(batch) for batch in batches] == [2] * 32
+    assert bytes_read() - before < 4 * 64 * 200_000

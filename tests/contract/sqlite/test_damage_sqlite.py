@@ -1,0 +1,95 @@
+"""The embedded store on a file that is damaged: errors of the store, or nothing noticed, and never anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from queuey.errors import QueueyError, StoreIncompatible, StoreUnavailable
+from queuey.messages import Queue
+from queuey.storage import Store
+from queuey.storage.sqlite import check, open_store
+from queuey.storage.sqlite import connection as driver
+from tests.backends import APP
+from tests.contract.catalogue.test_lifecycle import CALLS
+from tests.contract.samples import make_queue, say, shown
+from tests.contract.sqlite.test_faults_sqlite import QUICK, prepare
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a store of a few hundred pages, closed."""
+    made = prepare(tmp_path_factory.mktemp("sound") / "data", QUICK)
+    for n in range(20):
+        make_queue(made.store, f"queue {n}", partitions=3)
+    for n in range(30):
+        say(made.store, made.queue, f"{n} \u20ac" * 40, os.urandom(300), "x" * 9000, ttl=60 + n * 1000)
+    made.store.close()
+    return made.directory
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_garbage_in_the_file(sound: Path, tmp_path: Path, seed: int) -> None:
+    """Pages of garbage make calls fail with the store's errors or leave them as they were; nothing else comes up."""
+    rng = random.Random(seed)
+    content = bytearray((sound / driver.FILE).read_bytes())
+    for _ in range(rng.choice((1, 3, 20))):
+        length = rng.choice((1, 16, 500, 4096))
+        start = rng.randrange(0 if seed % 3 == 0 else 4096, len(content) - length)
+        content[start : start + length] = rng.randbytes(length)
+    (tmp_path / driver.FILE).write_bytes(content)
+    try:
+        store = open_store(tmp_path, options=QUICK)
+    except QueueyError as error:
+        assert isinstance(error, StoreUnavailable | StoreIncompatible)  # noqa: PT017 - opening may succeed as well
+        return
+    try:
+        for call in CALLS:
+            for row in listed(store):
+                try:
+                    CALLS[call](store, row)
+                except QueueyError:
+                    continue
+    finally:
+        store.close()
+
+
+def listed(store: Store) -> list[Queue]:
+    """The queues that can still be listed, and one that is known to have been there."""
+    known = Queue(application=APP, name="orders", uid=1, qid=1, partitions=2, read_delay=0.0, version=1)
+    try:
+        return [known, *store.list_queues(APP, limit=3)]
+    except StoreUnavailable:
+        return [known]
+
+
+def test_truncated_file(sound: Path, tmp_path: Path) -> None:
+    """A file that was cut off is an error, not a smaller store."""
+    content = (sound / driver.FILE).read_bytes()
+    (tmp_path / driver.FILE).write_bytes(content[: len(content) // 8192 * 4096])
+
+    def use() -> None:
+        with contextlib.closing(open_store(tmp_path, options=QUICK)) as store:
+            for row in store.list_queues(APP):
+                shown(store, row)
+            store.ping()
+
+    with pytest.raises(StoreUnavailable):
+        use()
+
+
+def test_check_finds_damage(sound: Path, tmp_path: Path) -> None:
+    """The integrity check passes a sound file and finds fault with a damaged one."""
+    assert check(sound) == []
+    content = bytearray((sound / driver.FILE).read_bytes())
+    content[40_960:49_152] = os.urandom(8192)
+    (tmp_path / driver.FILE).write_bytes(content)
+    try:
+        complaints = check(tmp_path)
+    except StoreUnavailable:
+        return
+    assert complaints != []

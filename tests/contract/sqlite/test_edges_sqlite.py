@@ -1,0 +1,373 @@
+"""The embedded store at the edges: clocks that step back, ids that clients choose, bodies that are long."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from queuey import ids
+from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
+from queuey.messages import Page, Queue, Slice
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, messages, open_store
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.sqlite.connection import _patience, hastily
+from queuey.storage.sqlite.messages import AVOIDED, SLOW
+from queuey.storage.sqlite.read.slices import read_slice
+from queuey.storage.sqlite.write.transaction import Transaction
+from queuey.storage.sqlite.write.writer import SqliteWriter
+from tests.backends import APP, Clock
+from tests.contract.samples import begun, make_queue, new, say, shown, shown_bodies
+from tests.replacing import replace, replace_in
+
+HOUR = 3600 * ids.TICKS_PER_SECOND
+YEAR = 365 * 24 * HOUR
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock moved by hand."""
+    return Clock()
+
+
+@pytest.fixture
+def open_one(tmp_path: Path, clock: Clock) -> Iterator[Callable[[], SqliteStore]]:
+    """Opens Store objects on one file, as several processes would."""
+    with contextlib.ExitStack() as opened:
+
+        def open_it() -> SqliteStore:
+            options = SqliteOptions(clock=clock, sweep_interval=None, readers=1)
+            return opened.enter_context(contextlib.closing(open_store(tmp_path / "data", options=options)))
+
+        yield open_it
+
+
+@pytest.fixture
+def store(open_one: Callable[[], SqliteStore]) -> SqliteStore:
+    """A store with one application, swept when told to, with a single reading connection."""
+    store = open_one()
+    store.create_application(APP)
+    return store
+
+
+def ask(directory: Path, sql: str) -> Any:  # noqa: ANN401 - whatever the column holds
+    """One value out of a store's file, seen from outside."""
+    with contextlib.closing(apsw.Connection(str(directory / driver.FILE))) as connection:
+        row: Any = connection.execute(sql).fetchone()
+    return row[0]
+
+
+class TestAfter:
+    """Clients that choose what their messages come after."""
+
+    def test_nobody_moves_the_clock_step_by_step(self, store: SqliteStore, clock: Clock) -> None:
+        """However often a client names an id a little ahead, ids stay within about a second of the clock."""
+        queue = make_queue(store)
+        (position,) = say(store, queue, "first")
+        for _ in range(5):
+            with contextlib.suppress(InvalidRequest):
+                (position,) = store.append(queue, [new()], after=(position[0] + 9 * ids.TICKS_PER_SECOND // 10, 0))
+        assert position[0] < clock.ticks + 2 * ids.TICKS_PER_SECOND
+
+    def test_an_id_given_out_elsewhere(
+        self, store: SqliteStore, open_one: Callable[[], SqliteStore], clock: Clock
+    ) -> None:
+        """An id given out before the clock stepped back is accepted by a process that has not seen it."""
+        queue = make_queue(store)
+        other = open_one()
+        (given,) = say(other, queue, "first")
+        clock.advance(-60)
+        for one in (store, other):
+            (position,) = one.append(queue, [new("then")], after=given)
+            assert position > given
+
+
+def test_a_long_row_of_chosen_ids_in_the_way(store: SqliteStore, clock: Clock) -> None:
+    """Ten thousand ids put one beside the other where ids are about to be minted hold nobody up."""
+    queue = make_queue(store)
+    say(store, queue, "first")
+    (low,) = {message.low for message in shown(store, queue)}
+    ahead = clock.ticks + ids.TICKS_PER_SECOND
+    for start in range(ahead, ahead + 20_000, 1000):
+        store.put(queue, [(1, (ticks, low)) for ticks in range(start, start + 1000)], new())
+    clock.advance(1)
+    (position,) = say(store, queue, "then")
+    assert position == (ahead + 20_000, low)
+
+
+class TestOldIds:
+    """Messages put at ids much older than themselves."""
+
+    def test_swept_by_their_own_lifetime(self, store: SqliteStore, clock: Clock) -> None:
+        """They leave the file soon after their TTL, however old their ids are."""
+        queue = make_queue(store)
+        store.put(queue, [(1, (clock.ticks - 30 * YEAR, 0)), (1, ids.FIRST)], new(ttl=100))
+        clock.advance(99)
+        assert store.sweep() == 0
+        assert len(shown(store, queue)) == 2
+        clock.advance(20)
+        assert store.sweep() == 2
+
+    def test_counted_once(self, store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
+        """Writing over one again and again leaves the counts that estimates come from as they are."""
+        queue = make_queue(store)
+        for _ in range(5):
+            store.put(queue, [(1, (clock.ticks - 30 * YEAR, 0))], new(ttl=100))
+        assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 1
+        assert store.delete(queue, [(1, (clock.ticks - 30 * YEAR, 0))]) == 1
+        assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 0
+
+
+def test_noticed_where_ids_do_not_ascend(store: SqliteStore, open_one: Callable[[], SqliteStore], clock: Clock) -> None:
+    """Who waits learns of a message that another process puts below the ids that were minted before."""
+    queue = make_queue(store)
+    say(store, queue, "first")
+    wait = store.watch(queue, [1])
+    clock.advance(1)
+    open_one().put(queue, [(1, (clock.ticks - HOUR, 0))], new("old"))
+    assert wait(5.0)
+
+
+def test_newest_first_ends_at_the_first_id(store: SqliteStore) -> None:
+    """A descending read that ends with the lowest id there is has reached the start."""
+    queue = make_queue(store)
+    store.put(queue, [(1, ids.FIRST)], new("lowest"))
+    (page,) = store.read(queue, [Slice(1, limit=1, descending=True)])
+    assert [message.body for message in page.messages] == ["lowest"]
+    assert page.next is None
+
+
+class TestSweep:
+    """What a sweep leaves alone, and how much it takes at a time."""
+
+    def test_the_clock_steps_back_meanwhile(self, store: SqliteStore, clock: Clock) -> None:
+        """A message stored, the clock having stepped back, into a run under the sweep is shown until it ends."""
+        queue = make_queue(store)
+        say(store, queue, "early", ttl=10)
+        clock.advance(30)
+        steps = store._sweep._transactions()
+        next(steps)
+        clock.advance(-25)
+        say(store, queue, "late", ttl=5)
+        assert sum(1 for _ in steps) > 0
+        clock.advance(4)
+        assert shown_bodies(store, queue) == ["late"]
+        clock.advance(30)
+        assert store.sweep() == 1
+
+    def test_few_long_bodies_at_a_time(self, store: SqliteStore, clock: Clock, tmp_path: Path) -> None:
+        """A step frees a few megabytes at most, even after steps of many short messages."""
+        queue = make_queue(store, partitions=2)
+        for _ in range(20):
+            say(store, queue, *["x"] * 1000, ttl=10)
+        for _ in range(10):
+            say(store, queue, *[b"x" * 200_000] * 10, partition=2, ttl=20)
+        sizes: list[int] = []
+        total = "SELECT coalesce(sum(octet_length(body)), 0) FROM messages"
+        perform = SqliteWriter.perform
+
+        def measured(self: SqliteWriter, work: Callable[[Transaction], Any]) -> Any:  # noqa: ANN401 - what the step gives
+            before = ask(tmp_path / "data", total)
+            result = perform(self, work)
+            sizes.append(before - ask(tmp_path / "data", total))
+            return result
+
+        clock.advance(100)
+        with replace(perform, measured):
+            assert store.sweep() == 20_100
+        assert sum(sizes) == 20_000 + 100 * 200_000
+        assert max(sizes) < 5_000_000
+
+
+def test_read_after_a_damaged_row(store: SqliteStore) -> None:
+    """A read that found damage holds no later read to its own moment, even while its error is kept."""
+    queue = make_queue(store)
+
+    def fail() -> None:
+        with store._db.readers.reading() as connection:
+            cursor = connection.execute("SELECT last_ticks FROM clock UNION ALL SELECT catalogue_version FROM clock")
+            assert cursor.fetchone()
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "not text")
+
+    with pytest.raises(StoreUnavailable) as kept:
+        fail()
+    say(store, queue, "later")
+    assert shown_bodies(store, queue) == ["later"]
+    assert "damaged" in str(kept.value)
+
+
+class TestReadsBegun:
+    """Reads in a thread that must not be held up: they are done before ``begin_read`` returns, or not begun."""
+
+    @pytest.fixture(autouse=True)
+    def seconds(self) -> Iterator[list[float]]:
+        """The time by which a read is slow, which stands still: a busy machine is no slow disk."""
+        now = [1.0]
+        with replace_in(messages, time.monotonic, lambda: now[0]):
+            yield now
+
+    @staticmethod
+    def bodies(
+        store: SqliteStore, queue: Queue, limit: int = 100, *, partition: int = 1, descending: bool = False
+    ) -> list[object] | None:
+        """What a read gives, None if it was not begun."""
+        told: list[Page] = []
+
+        def done(page: Page | None, error: Exception | None) -> None:
+            assert page is not None
+            assert error is None
+            told.append(page)
+
+        begun = store.begin_read(queue, Slice(partition, limit=limit, descending=descending), done)
+        assert len(told) == begun
+        return [message.body for message in told[0].messages] if begun else None
+
+    def test_gives_what_a_read_gives(self, store: SqliteStore) -> None:
+        """The same messages, and the same errors."""
+        queue = make_queue(store)
+        say(store, queue, *"abc")
+        assert shown_bodies(store, queue) == ["a", "b", "c"]
+        assert self.bodies(store, queue) == ["a", "b", "c"]
+        assert self.bodies(store, queue, 2, descending=True) == ["c", "b"]
+        store.purge_queue(queue)
+        told: list[Exception | None] = []
+        assert store.begin_read(queue, Slice(1), lambda _page, error: told.append(error))
+        assert [type(error) for error in told] == [QueueChanged]
+
+    def test_nobody_is_waited_for(self, store: SqliteStore) -> None:
+        """While all reading connections are lent, or none has been opened yet, nothing is begun."""
+        queue = make_queue(store)
+        assert self.bodies(store, queue) is None
+        assert shown_bodies(store, queue) == []
+        with store._db.readers.reading():
+            assert self.bodies(store, queue) is None
+        assert self.bodies(store, queue) == []
+
+    def test_a_delayed_message_that_comes_due_takes_a_write(self, store: SqliteStore, clock: Clock) -> None:
+        """Nothing is begun until somebody has shown it, which moves the clock on."""
+        queue = make_queue(store)
+        store.append(queue, [new("later", delay=10)])
+        assert shown_bodies(store, queue) == []
+        assert self.bodies(store, queue) == []
+        clock.advance(11)
+        assert self.bodies(store, queue) is None
+        assert shown_bodies(store, queue) == ["later"]
+        assert self.bodies(store, queue) == ["later"]
+
+    def test_very_many_rows_are_left_to_threads(self, store: SqliteStore, clock: Clock) -> None:
+        """A read that would walk over very many expired messages is broken off; other partitions are read as ever."""
+        queue = make_queue(store, partitions=2)
+        say(store, queue, "long", ttl=3600)
+        for _ in range(10):
+            say(store, queue, *["x"] * 1000, ttl=2)
+        say(store, queue, "other", partition=2)
+        assert len(shown_bodies(store, queue)) > 1
+        clock.advance(3)
+        assert self.bodies(store, queue) is None
+        assert shown_bodies(store, queue) == ["long"]
+        assert self.bodies(store, queue) is None
+        assert self.bodies(store, queue, partition=2) == ["other"]
+        with store._db.readers.reading() as connection:
+            assert len(connection.execute("SELECT * FROM messages").fetchall()) == 10_002
+
+    def test_another_process_is_not_waited_for(self, store: SqliteStore) -> None:
+        """A file that somebody has locked whole stops no thread that must not be held up."""
+        with store._db.readers.reading() as connection, hastily(connection):
+            patience = _patience(60.0)
+            assert not patience(0)
+        assert patience(0)
+
+    def test_thousands_of_short_reads_are_short(self, store: SqliteStore) -> None:
+        """However often a statement has run before, a short read is begun."""
+        queue = make_queue(store)
+        say(store, queue, *"abc")
+        assert shown_bodies(store, queue) == ["a", "b", "c"]
+        assert all(self.bodies(store, queue) == ["a", "b", "c"] for _ in range(3000))
+
+    def test_a_slow_disk_is_left_to_threads(self, store: SqliteStore, seconds: list[float]) -> None:
+        """After a read that took long, none is begun for a second."""
+        queue = make_queue(store)
+        assert shown_bodies(store, queue) == []
+
+        def slow(*args: Any, **kwargs: Any) -> Page:  # noqa: ANN401 - as read_slice takes them
+            seconds[0] += 2 * SLOW
+            return read_slice(*args, **kwargs)
+
+        with replace_in(messages, read_slice, slow):
+            assert self.bodies(store, queue) == []
+        assert self.bodies(store, queue) is None
+        seconds[0] += AVOIDED - SLOW
+        assert self.bodies(store, queue) is None
+        seconds[0] += 2 * SLOW
+        assert self.bodies(store, queue) == []
+
+
+@contextlib.contextmanager
+def busy_writer(store: SqliteStore) -> Iterator[None]:
+    """Keeps the writer's thread in one transaction until the block ends; what is asked of it meanwhile gathers."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def work(_transaction: Transaction) -> None:
+        began.set()
+        go_on.wait(60)
+
+    busy = threading.Thread(target=store._db.writer.perform, args=(work,))
+    busy.start()
+    try:
+        assert began.wait(60)
+        yield
+    finally:
+        go_on.set()
+        busy.join(60)
+
+
+class TestWriter:
+    """The writer's thread."""
+
+    def test_ends_after_a_close_that_did_not_wait_for_it(self, store: SqliteStore) -> None:
+        """A writer that is busy while the store is closed ends once it is done."""
+        with busy_writer(store):
+            store.close(0.01)
+            with pytest.raises(StoreClosed):
+                store.ping()
+        store._db.writer._thread.join(60)
+        assert not store._db.writer._thread.is_alive()
+
+    def test_one_deadline_for_all_that_a_call_waits_for(self, store: SqliteStore) -> None:
+        """A call that has used up its time waits neither for a connection nor for the writer, nor does it write."""
+        queue = make_queue(store)
+        deadline = store._deadline
+        with store._db.readers.reading(), deadline.running(deadline.next_end() - 14.9):
+            with pytest.raises(StoreUnavailable):
+                shown_bodies(store, queue)
+            with pytest.raises(StoreUnavailable) as refused:
+                say(store, queue, "x")
+        assert refused.value.outcome == "none"
+        assert shown_bodies(store, queue) == []
+
+    def test_groups_are_bounded_by_bytes(self, store: SqliteStore) -> None:
+        """However much has gathered, a transaction takes a few megabytes of it."""
+        queue = make_queue(store)
+        with busy_writer(store):
+            before = store._db.writer.commits
+            futures = [begun(store, queue, [new("x" * 1_000_000)] * count) for count in [1] * 20 + [10, 1]]
+        for future in futures:
+            future.result(60)
+        assert store._db.writer.commits - before == 1 + 20 // 5 + 1 + 1
+
+    def test_what_cannot_be_stored_fails_alone(self, store: SqliteStore) -> None:
+        """A message that only the end of the transaction finds wrong fails; those beside it are stored."""
+        queue = make_queue(store)
+        with busy_writer(store):
+            futures = [begun(store, queue, [new(str(n), ttl=1 << 60 if n == 1 else 3600)]) for n in range(5)]
+        with pytest.raises(OverflowError):
+            futures.pop(1).result(60)
+        for future in futures:
+            assert len(future.result(60)) == 1
+        assert shown_bodies(store, queue) == ["0", "2", "3", "4"]

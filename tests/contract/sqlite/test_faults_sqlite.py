@@ -1,0 +1,545 @@
+"""The embedded store when its file, its disk or its lock fails."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import apsw
+import pytest
+
+from queuey.errors import QueueyError, StoreBusy, StoreFull, StoreIncompatible, StoreUnavailable
+from queuey.messages import OffsetChange, Queue, QueueSpec
+from queuey.storage import Store
+from queuey.storage.sqlite import SqliteOptions, SqliteStore, check, open_store
+from queuey.storage.sqlite import connection as driver
+from queuey.storage.troubles import QUIET, Trouble
+from tests.backends import APP, Clock
+from tests.contract.catalogue.test_lifecycle import CALLS, DIGEST, PLACE
+from tests.contract.samples import at_once, begun, make_queue, new, say, shown, shown_bodies
+from tests.replacing import replace
+
+WRITES = {
+    *("create_queue", "update_queue", "purge_queue", "delete_queue", "append", "put", "delete", "ping"),
+    *("create_application", "add_key", "revoke_key", "expire_key", "set_offsets", "delete_group", "load"),
+    *("load_unread", "enter", "identity"),
+}
+MEMORY = {"queue", "has_application", "watch", "begin_append"}
+"""Calls that may answer, or begin, without the file."""
+QUICK = SqliteOptions(busy_timeout=0.05, sweep_interval=None)
+
+
+@contextlib.contextmanager
+def outside(file: Path) -> Iterator[apsw.Connection]:
+    """A connection of another program."""
+    with contextlib.closing(apsw.Connection(str(file))) as connection:
+        yield connection
+
+
+@dataclass
+class Prepared:
+    """A store with something of everything in it."""
+
+    directory: Path
+    store: SqliteStore
+    queue: Queue
+
+    @property
+    def file(self) -> Path:
+        """The store's file."""
+        return self.directory / driver.FILE
+
+    def works(self) -> bool:
+        """Whether the store writes and reads."""
+        self.store.ping()
+        (position,) = say(self.store, self.store.queue(APP, self.queue.name), "works")
+        return position in [message.position for message in shown(self.store, self.store.queue(APP, self.queue.name))]
+
+
+def prepare(directory: Path, options: SqliteOptions) -> Prepared:
+    """Opens a store and fills it."""
+    store = open_store(directory, options=options)
+    store.create_application(APP)
+    queue = make_queue(store, "orders", partitions=2)
+    store.delete(queue, [(1, place) for place in say(store, queue, "deleted")])
+    store.put(queue, [PLACE], new("put"))
+    store.add_key(APP, DIGEST)
+    store.set_offsets(queue, "group", [OffsetChange(1, PLACE[1])])
+    return Prepared(directory, store, queue)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Iterator[Prepared]:
+    """A store that gives up on locks soon."""
+    made = prepare(tmp_path / "data", QUICK)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def lock(prepared: Prepared) -> Iterator[Callable[[], object]]:
+    """Holds the file's write lock, as another process might; calling it lets go."""
+    with outside(prepared.file) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+
+        def let_go() -> None:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+        yield let_go
+
+
+class TestLocked:
+    """Another process holds the write lock for too long."""
+
+    @pytest.mark.parametrize("call", sorted(WRITES))
+    def test_writes_are_refused(self, prepared: Prepared, lock: Callable[[], object], call: str) -> None:
+        """A write waits for the busy timeout, fails as busy with the driver's error as cause, and leaves nothing."""
+        with pytest.raises(StoreBusy) as refused:
+            CALLS[call](prepared.store, prepared.queue)
+        assert prepared.store._db.writer.trouble.reason == "StoreBusy"
+        assert isinstance(refused.value.__cause__, apsw.BusyError)
+        assert refused.value.outcome == "none"
+        lock()
+        assert prepared.store.queue(APP, "orders", fresh=True) == prepared.queue
+        assert shown_bodies(prepared.store, prepared.queue) == ["put"]
+        assert len(prepared.store.keys(APP)) == 1
+        assert prepared.store.applications() == [APP]
+        assert prepared.works()
+
+    def test_a_begun_append_is_answered(self, prepared: Prepared, lock: Callable[[], object]) -> None:
+        """An append that was begun is told the same."""
+        error = begun(prepared.store, prepared.queue, [new("x")]).exception(30)
+        assert isinstance(error, StoreBusy)
+        lock()
+        assert shown_bodies(prepared.store, prepared.queue) == ["put"]
+
+    @pytest.mark.parametrize("call", sorted(set(CALLS) - WRITES - MEMORY))
+    def test_reads_go_on(self, prepared: Prepared, lock: Callable[[], object], call: str) -> None:
+        """Reading does not need the lock."""
+        CALLS[call](prepared.store, prepared.queue)
+
+    def test_reads_go_on_when_a_message_is_due(self, tmp_path: Path) -> None:
+        """A message that falls due while the lock is held shows later; meanwhile reading goes on without it."""
+        clock = Clock()
+        made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=0.05, sweep_interval=None, clock=clock))
+        made.store.append(made.queue, [new("late", delay=5.0)])
+        clock.advance(6)
+        with outside(made.file) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            assert shown_bodies(made.store, made.queue) == ["put"]
+            connection.execute("ROLLBACK")
+        assert shown_bodies(made.store, made.queue) == ["put", "late"]
+        made.store.close()
+
+    def test_short_locks_are_waited_for(self, tmp_path: Path) -> None:
+        """A lock that is let go within the busy timeout only delays a write."""
+        made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=90.0))
+        with outside(made.file) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            future = begun(made.store, made.queue, [new("x")])
+            assert not future.done()
+            connection.execute("ROLLBACK")
+            assert len(future.result(60)) == 1
+        made.store.close()
+
+    def test_deadline(self, tmp_path: Path) -> None:
+        """No call outlasts the deadline: what was not begun is refused with no outcome, what was is unknown."""
+        made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=2.0))
+        errors: dict[str, StoreUnavailable] = {}
+        with outside(made.file) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+
+            def write(body: str) -> None:
+                try:
+                    say(made.store, made.queue, body)
+                except StoreUnavailable as error:
+                    errors[body] = error
+
+            threads = [threading.Thread(target=write, args=(str(n),)) for n in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            connection.execute("ROLLBACK")
+        assert len(errors) == 6
+        made.store.close()
+        with_none = {body for body, error in errors.items() if error.outcome == "none"}
+        again = open_store(made.directory)
+        assert with_none.isdisjoint(set(shown_bodies(again, made.queue)))
+        assert len(with_none) < 6
+        again.close()
+
+    def test_closing_refuses_what_waits(self, tmp_path: Path) -> None:
+        """Closing a store that is stuck refuses the writes that wait, and those do not happen later."""
+        made = prepare(tmp_path / "data", SqliteOptions(busy_timeout=60.0, deadline=60.0))
+        with outside(made.file) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            futures = [begun(made.store, made.queue, [new(str(n))]) for n in range(6)]
+            made.store.close(timeout=0.2)
+            connection.execute("ROLLBACK")
+        errors = {str(n): future.exception(60) for n, future in enumerate(futures)}
+        again = open_store(made.directory)
+        stored = set(map(str, shown_bodies(again, made.queue)))
+        again.close()
+        for body, error in errors.items():
+            assert isinstance(error, StoreUnavailable | None)
+            if error is None:
+                assert body in stored
+            elif error.outcome == "none":
+                assert body not in stored
+
+
+def room(made: Prepared) -> bool:
+    """Writes a large message if there is room for it."""
+    try:
+        say(made.store, made.queue, "x" * 3000)
+    except StoreFull:
+        return False
+    return True
+
+
+class TestFull:
+    """No space is left."""
+
+    @pytest.fixture
+    def full(self, tmp_path: Path) -> Iterator[Prepared]:
+        """A store that may have 100 pages, filled to the last."""
+        made = prepare(tmp_path / "data", SqliteOptions(sweep_interval=None, pragmas=("PRAGMA max_page_count = 100",)))
+        while room(made):
+            pass
+        yield made
+        made.store.close()
+
+    def test_writes_are_refused_whole(self, full: Prepared) -> None:
+        """A batch for which there is no room is refused as a whole, and what was acknowledged stays."""
+        before = shown_bodies(full.store, full.queue)
+        assert len(before) > 10
+        with pytest.raises(StoreFull) as refused:
+            say(full.store, full.queue, "small", *["y" * 3000] * 50)
+        assert refused.value.outcome == "none"
+        assert refused.value.retry_after >= 1
+        assert isinstance(refused.value.__cause__, apsw.FullError)
+        assert shown_bodies(full.store, full.queue) == before
+        assert check(full.directory) == []
+
+    def test_is_logged_once_and_again_when_it_ends(self, full: Prepared, caplog: pytest.LogCaptureFixture) -> None:
+        """However many writes are refused, the log says once that the disk is full, and once that it is over."""
+        now = [0.0]
+        caplog.clear()
+        full.store._db.writer.trouble = Trouble(logging.getLogger("store"), "Writing", clock=lambda: now[0])
+        for _ in range(5):
+            assert not room(full)
+        assert [record.getMessage().partition(":")[2] for record in caplog.records] == [
+            " no space left for the store: database or disk is full"
+        ]
+        full.store.delete(full.queue, [(1, message.position) for message in shown(full.store, full.queue)])
+        now[0] += QUIET
+        assert room(full)
+        assert room(full)
+        assert [record.getMessage() for record in caplog.records[1:]] == ["Writing: works again after 10 s."]
+
+    def test_recovers(self, full: Prepared) -> None:
+        """Once something is deleted the same store writes again."""
+        places = [(1, message.position) for message in shown(full.store, full.queue)]
+        full.store.delete(full.queue, places[:5])
+        say(full.store, full.queue, "z" * 3000)
+        assert full.works()
+
+    def test_purging_makes_room(self, full: Prepared) -> None:
+        """A full store can be purged, and sweeping gives the room back."""
+        queue = full.store.purge_queue(full.queue)
+        full.store.sweep()
+        say(full.store, queue, *["z" * 3000] * 10)
+        assert shown_bodies(full.store, queue) == ["z" * 3000] * 10
+
+
+@dataclass
+class Fuse:
+    """Fails the statement after the next ``left`` ones, and those after it if ``lasting``."""
+
+    left: int = -1
+    lasting: bool = False
+    blown: int = 0
+
+    def __call__(self, *statement: object) -> bool:
+        """Looks at a statement that is about to run."""
+        if self.left < 0:
+            return True
+        if self.left > 0:
+            self.left -= 1
+            return True
+        self.blown += 1
+        if not self.lasting:
+            self.left = -1
+        message = "disk I/O error"
+        raise apsw.IOError(message)
+
+
+@pytest.fixture
+def fuse() -> Iterator[Fuse]:
+    """Lets any statement of any connection of the store fail as a broken disk would."""
+    found = Fuse()
+    connect = driver.connect
+
+    def connect_fused(*arguments: object, **options: object) -> apsw.Connection:
+        connection: apsw.Connection = connect(*arguments, **options)  # type: ignore[arg-type]
+        connection.exec_trace = found
+        return connection
+
+    with replace(connect, connect_fused):
+        yield found
+
+
+class TestBroken:
+    """Statements fail in the middle of everything."""
+
+    def state(self, store: Store, names: tuple[str, ...] = ("orders", "another")) -> object:
+        """What can be seen of everything the calls change."""
+        queues = []
+        for row in store.list_queues(APP):
+            groups = {name: [x.position for x in store.offsets(row, name)] for name in store.groups(row)}
+            bodies = [shown_bodies(store, row, n) for n in range(1, row.partitions + 1)]
+            queues.append((row.name, row.uid, row.qid, row.ttl, groups, bodies))
+        return queues, store.applications(), store.keys(APP)
+
+    @pytest.mark.parametrize("lasting", [False, True], ids=["once", "lasting"])
+    @pytest.mark.parametrize("call", sorted(CALLS))
+    def test_every_statement(self, fuse: Fuse, tmp_path: Path, call: str, *, lasting: bool) -> None:
+        """Whichever statement of a call fails: the store's error and none else, all or nothing, and then it works."""
+        made = prepare(tmp_path / "data", QUICK)
+        for steps in range(60):
+            before = self.state(made.store)
+            row = made.store.queue(APP, "orders")
+            fuse.left, fuse.lasting, fuse.blown = steps, lasting, 0
+            error: BaseException | None = None
+            try:
+                CALLS[call](made.store, row)
+            except BaseException as raised:  # noqa: BLE001 - its kind is what is tested
+                error = raised
+            fuse.left = -1
+            if not fuse.blown:
+                assert steps > 0 or call in MEMORY
+                break
+            after = self.state(made.store)
+            if error is not None:
+                assert isinstance(error, StoreUnavailable)
+                assert isinstance(error.__cause__, apsw.Error)
+                assert error.outcome == "unknown" or after == before
+            assert made.works()
+        else:
+            pytest.fail("the call runs more statements than were tried")
+        made.store.close()
+        assert check(made.directory) == []
+
+    @pytest.mark.parametrize("call", sorted(WRITES - {"add_key"}))  # that key is there: nothing is written
+    def test_failing_after_the_commit(self, tmp_path: Path, call: str) -> None:
+        """A commit that fails when it is already done is not reported as having had no outcome."""
+        armed: list[bool] = []
+        connect = driver.connect
+
+        def fail(*arguments: object) -> int:
+            if armed:
+                message = "disk I/O error"
+                raise apsw.IOError(message)
+            return 0
+
+        def connect_failing(*arguments: object, **options: object) -> apsw.Connection:
+            connection: apsw.Connection = connect(*arguments, **options)  # type: ignore[arg-type]
+            connection.set_wal_hook(fail)
+            return connection
+
+        with replace(connect, connect_failing):
+            made = prepare(tmp_path / "data", QUICK)
+            before = self.state(made.store)
+            armed.append(True)
+            with pytest.raises(StoreUnavailable) as refused:
+                CALLS[call](made.store, made.queue)
+            armed.clear()
+            assert refused.value.outcome == "unknown" or self.state(made.store) == before
+            made.store.ping()
+            made.store.close()
+
+    def test_neighbours_in_a_group(self, fuse: Fuse, tmp_path: Path) -> None:
+        """Writes that fail together are all told so, and none of them is stored."""
+        made = prepare(tmp_path / "data", QUICK)
+        for steps in range(6):
+            bodies = [f"{steps}:{n}" for n in range(5)]
+            with outside(made.file) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                futures = [begun(made.store, made.queue, [new(body)]) for body in bodies]
+                fuse.left, fuse.lasting = steps, True
+                connection.execute("ROLLBACK")
+            errors = [future.exception(60) for future in futures]
+            fuse.left = -1
+            stored = shown_bodies(made.store, made.queue)
+            for body, error in zip(bodies, errors, strict=True):
+                assert error is None or isinstance(error, StoreUnavailable)
+                assert (body in stored) == (error is None) or getattr(error, "outcome", "") == "unknown"
+        assert made.works()
+        made.store.close()
+
+
+def open_as_nobody(directory: Path) -> str:
+    """Opens a store without the privileges of root, for whom no directory is closed; names the error."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setegid(65534)
+        os.seteuid(65534)
+    try:
+        open_store(directory)
+    except QueueyError as error:
+        return type(error).__name__
+    return "opened"
+
+
+class TestPlace:
+    """The directory and the file."""
+
+    @pytest.mark.parametrize("where", ["file", "file/below", "/proc/queuey", "/dev/null/queuey"])
+    def test_directory_that_cannot_be(self, tmp_path: Path, where: str) -> None:
+        """Where no directory can be made the store says so at once."""
+        (tmp_path / "file").write_text("x")
+        with pytest.raises(StoreUnavailable) as refused:
+            open_store(tmp_path / where)
+        assert refused.value.__cause__ is not None
+
+    def test_file_that_is_a_directory(self, tmp_path: Path) -> None:
+        """A directory in the place of the file is no store."""
+        (tmp_path / driver.FILE).mkdir()
+        with pytest.raises(StoreUnavailable):
+            open_store(tmp_path)
+
+    def test_private(self, tmp_path: Path) -> None:
+        """What is made can be read by its owner only."""
+        open_store(tmp_path / "a" / "data").close()
+        assert (tmp_path / "a" / "data").stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / "a" / "data" / driver.FILE).stat().st_mode & 0o777 == 0o600
+
+    def test_directory_that_cannot_be_written(self) -> None:
+        """Whoever may not write into the directory learns so at once."""
+        directory = Path(tempfile.mkdtemp(prefix="queuey-test-"))
+        directory.chmod(0o555)
+        try:
+            context = multiprocessing.get_context("spawn")
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                assert pool.submit(open_as_nobody, directory).result() == "StoreUnavailable"
+            assert list(directory.iterdir()) == []
+        finally:
+            directory.rmdir()
+
+    @pytest.mark.parametrize("replaced", [False, True], ids=["moved", "replaced"])
+    def test_file_moved_away(self, prepared: Prepared, tmp_path: Path, *, replaced: bool) -> None:
+        """A file that was moved or replaced is noticed, no empty one is made, and putting it back makes all well."""
+        kept = tmp_path / "kept"
+        prepared.file.rename(kept)
+        if replaced:
+            open_store(tmp_path / "new").close()
+            (tmp_path / "new" / driver.FILE).rename(prepared.file)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match="moved"):
+                prepared.store.ping()
+        for call in sorted(set(CALLS) - WRITES - MEMORY):
+            try:
+                CALLS[call](prepared.store, prepared.queue)
+            except StoreUnavailable:
+                continue
+            except QueueyError:
+                assert replaced
+        for call in sorted(WRITES - {"identity"}):  # that reads first
+            with pytest.raises(StoreUnavailable, match="moved") as caught:
+                CALLS[call](prepared.store, prepared.queue)
+            assert caught.value.outcome == "none"
+        assert prepared.file.exists() == replaced
+        kept.rename(prepared.file)
+        assert prepared.works()
+
+    def test_nearly_full_disk(self, prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A disk with next to nothing free makes the store unwell, though a small write still succeeds."""
+        free = os.statvfs(prepared.file.parent)
+
+        class Full:
+            f_bavail = 3
+            f_frsize = free.f_frsize
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "statvfs", lambda _path: Full)
+            with pytest.raises(StoreFull, match="no space left"):
+                prepared.store.ping()
+        prepared.store.ping()
+        assert prepared.works()
+
+    def test_opened_by_several(self, tmp_path: Path) -> None:
+        """Stores that open a new directory at the same moment agree on one store."""
+        for number in range(12):
+            stores = at_once(open_store, [tmp_path / str(number)] * 6)
+            stores[0].create_application(APP)
+            assert [store.applications() for store in stores] == [[APP]] * 6
+            at_once(lambda store: store.close(), stores)
+
+
+class TestFormat:
+    """Files that are not ours, or not of this version."""
+
+    def test_newer(self, prepared: Prepared) -> None:
+        """A store of a newer version is refused and not touched."""
+        prepared.store.close()
+        with outside(prepared.file) as connection:
+            connection.execute("PRAGMA user_version = 99")
+        before = prepared.file.read_bytes()
+        with pytest.raises(StoreIncompatible):
+            open_store(prepared.directory)
+        assert prepared.file.read_bytes() == before
+
+    def test_older(self, prepared: Prepared) -> None:
+        """A file of an older version is given what it lacks; its keys are limited to nothing."""
+        prepared.store.close()
+        with outside(prepared.file) as connection:
+            connection.execute("ALTER TABLE keys DROP COLUMN scope")
+        store = open_store(prepared.directory)
+        assert [key.scope for key in store.keys(APP)] == [None]
+        store.close()
+
+    def test_of_another_program(self, tmp_path: Path) -> None:
+        """A database of another program is refused and not touched."""
+        with outside(tmp_path / driver.FILE) as connection:
+            connection.execute("CREATE TABLE theirs (x)")
+        with pytest.raises(StoreIncompatible):
+            open_store(tmp_path)
+        with outside(tmp_path / driver.FILE) as connection:
+            tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
+        assert tables == ["theirs"]
+
+    @pytest.mark.parametrize("content", [b"hello", b"x" * 5000, b"\0" * 8192], ids=["short", "text", "zeros"])
+    def test_no_database(self, tmp_path: Path, content: bytes) -> None:
+        """A file that is no database is refused and not touched."""
+        (tmp_path / driver.FILE).write_bytes(content)
+        with pytest.raises((StoreIncompatible, StoreUnavailable)):
+            open_store(tmp_path)
+        assert (tmp_path / driver.FILE).read_bytes() == content
+
+
+def test_readers_are_waited_for(tmp_path: Path) -> None:
+    """When all reading connections are taken a read is refused after the deadline, and works once one is back."""
+    made = prepare(tmp_path / "data", SqliteOptions(readers=1, deadline=0.1))
+    with made.store._db.readers.reading(), pytest.raises(StoreBusy):
+        shown(made.store, made.queue)
+    assert made.works()
+    made.store.close()
+
+
+def test_spec_is_not_lost_on_a_failed_update(prepared: Prepared, lock: Callable[[], object]) -> None:
+    """An update that failed is not in the cache either."""
+    with pytest.raises(StoreBusy):
+        prepared.store.update_queue(prepared.queue, QueueSpec(ttl=5))
+    assert prepared.store.queue(APP, "orders").ttl is None
+    lock()
+    assert prepared.store.queue(APP, "orders", fresh=True).ttl is None

@@ -1,0 +1,1 @@
+"""Histories and what they are checked against."""

@@ -1,0 +1,101 @@
+"""Groups: known from the first join or offset on, until they are forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from qdo.coordination import TargetAssignment
+from qdo.errors import GroupActive
+from qdo.partitions import Queue
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import Join, Open
+from tests.qdo.contract.samples import NAMES, ONE, OTHER, QUEUE, some
+
+
+async def test_looking_makes_no_group(open_one: Open) -> None:
+    """A group is not known because somebody asked for it."""
+    looking = await open_one("looked-at")
+    assert await looking.members() == {}
+    assert await looking.owners() == {}
+    assert await looking.offsets() == {}
+    assert await looking.target() is None
+    assert await looking.groups() == []
+
+
+async def test_groups_are_known_by_members_and_by_offsets(join: Join, open_one: Open) -> None:
+    """Both make a group known, also after the members are gone; names come sorted, from whatever group one asks."""
+    await (await open_one("b")).set_offsets({ONE: "1"})
+    session, _ = await join("m", "a")
+    await join("m", "c")
+    await session.leave()
+    assert await (await open_one("other")).groups() == ["a", "b", "c"]
+
+
+async def test_names_of_groups_are_listed_as_they_are(open_one: Open) -> None:
+    """However a name is written where it is stored, it is listed as it was given."""
+    for name in NAMES:
+        await (await open_one(name)).set_offsets({ONE: "1"})
+    assert await (await open_one()).groups() == sorted(NAMES)
+
+
+async def test_a_group_with_members_is_not_forgotten(join: Join, open_one: Open) -> None:
+    """A refusal leaves everything as it was."""
+    session, _ = await join("a")
+    held = await session.claim([ONE])
+    await session.commit([(held[ONE], "1")])
+    looking = await open_one()
+    with pytest.raises(GroupActive):
+        await looking.forget()
+    assert (await looking.offsets())[ONE].id == "1"
+    assert await looking.owners() == {ONE: "a"}
+
+
+async def test_a_forgotten_group_is_gone(join: Join, open_one: Open, service: Service) -> None:
+    """Offsets, target and name are removed, those of others stay; forgetting it again does nothing."""
+    await (await open_one("other")).set_offsets({ONE: "9"})
+    session, _ = await join("a")
+    held = await session.claim([ONE])
+    await session.commit([(held[ONE], "1")])
+    await session.set_target(TargetAssignment({ONE: "a"}), -1)
+    await service.expire(session)
+    looking = await open_one()
+    await looking.forget()
+    await looking.forget()
+    assert await looking.groups() == ["other"]
+    assert await looking.offsets() == {}
+    assert await looking.target() is None
+    assert (await (await open_one("other")).offsets())[ONE].id == "9"
+
+
+async def test_a_forgotten_group_may_begin_again(join: Join, open_one: Open) -> None:
+    """Whoever joins later finds nothing of what was."""
+    first, _ = await join("a")
+    held = await first.claim([ONE])
+    await first.commit([(held[ONE], "1")])
+    await first.set_target(TargetAssignment({ONE: "a"}), -1)
+    await first.leave()
+    await (await open_one()).forget()
+    again, _ = await join("a")
+    assert await again.target() == (None, -1)
+    claimed = await again.claim([ONE])
+    assert claimed[ONE].offset.id is None
+    assert (await again.commit([(claimed[ONE], "2")]))[ONE]
+
+
+async def test_what_is_kept_of_some_queues_is_forgotten(join: Join, open_one: Open) -> None:
+    """The rest of the group stays, and the names of services of which nothing is left are gone."""
+    elsewhere = Queue("elsewhere", "acme", "orders")
+    looking = await open_one()
+    await looking.set_offsets(dict.fromkeys([*some(3), *some(2, OTHER), *some(2, elsewhere)], "1"))
+    await looking.forget([QUEUE, elsewhere, Queue("nowhere", "acme", "orders")])
+    assert await looking.offsets() == await looking.offsets(some(2, OTHER))
+    assert await looking.services() == {OTHER.service}
+    session, _ = await join("a")
+    assert (await session.claim([ONE]))[ONE].offset.id is None
+    with pytest.raises(GroupActive):
+        await looking.forget([OTHER])
+    assert set(await looking.offsets()) == set(some(2, OTHER))
+    await session.leave()
+    await looking.forget([OTHER])
+    assert await looking.offsets() == {}
+    assert await looking.groups() == ["group"]

@@ -1,0 +1,138 @@
+"""Members whose interpreter is held up: a process of its own gives their signs of life, for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from qdo.coordination import Coordinator
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.conftest import Join, Start
+from tests.qdo.contract.events import PATIENCE, eventually
+from tests.qdo.contract.ownership.test_fencing import recorded
+from tests.qdo.contract.processes import Process, Refused
+from tests.qdo.contract.samples import ONE
+
+SESSIONS = 3
+"""For so many times of its session a member is held up."""
+
+
+async def test_a_member_that_is_held_up_stays(start: Start, coordinator: Coordinator, service: Service) -> None:
+    """For three times of its session nothing of it runs; it is a member all the same, and records afterwards."""
+    process = await start("held", session_timeout=service.short, outlast=600.0)
+    await process.ask("take", [str(ONE)])
+    await process.ask("hold", SESSIONS * service.short)
+    assert set(await coordinator.members()) == {"held"}
+    assert await process.ask("commit", {str(ONE): "1"}) == [str(ONE)]
+    assert await recorded(coordinator) == "1"
+
+
+async def test_a_member_that_nobody_speaks_for_is_gone(start: Start, service: Service) -> None:
+    """Without such a process the session ends meanwhile, which it finds out at its next step."""
+    process = await start("held", session_timeout=service.short)
+    await process.ask("take", [str(ONE)])
+    await process.ask("hold", SESSIONS * service.short)
+    with pytest.raises(Refused, match="SessionLost"):
+        await process.ask("commit", {str(ONE): "1"})
+
+
+@pytest.mark.parametrize("how", ["hold", "stand"])
+async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join, service: Service, how: str) -> None:
+    """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
+    process = await start("held", session_timeout=service.short, outlast=service.short)
+    await process.ask("take", [str(ONE)])
+    process.say(how, 600)
+    await eventually(heard, mine.members, lambda members: "held" not in members)
+    assert await mine.claim([ONE])
+
+
+async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, service: Service) -> None:
+    """The process that speaks for it ends with it, so its session ends in its time."""
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
+    process = await start("killed", session_timeout=service.short, outlast=600.0)
+    speakers = list(_speakers(process.id))
+    assert speakers
+    process.signal(signal.SIGKILL)
+    await eventually(heard, mine.members, lambda members: "killed" not in members)
+    assert not [each for each in speakers if _alive(each)]
+
+
+async def test_whoever_speaks_for_a_member_is_replaced_when_killed(start: Start, service: Service) -> None:
+    """The session lives on, and the member may be held up afterwards as before."""
+    process = await start("held", session_timeout=service.short, outlast=600.0)
+    await process.ask("take", [str(ONE)])
+    former = set(_speakers(process.id))
+    for each in former:
+        os.kill(each, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        while not any(map(_ready, set(_speakers(process.id)) - former)):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+    await _until_recorded(process, "1")
+    await process.ask("hold", SESSIONS * service.short)
+    assert await process.ask("commit", {str(ONE): "2"}) == [str(ONE)]
+
+
+async def test_a_stopped_speaker_ends_no_session(start: Start, service: Service) -> None:
+    """A program that runs gives its signs of life by itself, or has another process do so."""
+    process = await start("a", session_timeout=service.short, outlast=600.0)
+    await process.ask("take", [str(ONE)])
+    stopped = list(_speakers(process.id))
+    for each in stopped:
+        os.kill(each, signal.SIGSTOP)
+    try:
+        await asyncio.sleep(SESSIONS * service.short)
+        await _until_recorded(process, "1")
+    finally:
+        for each in stopped:
+            os.kill(each, signal.SIGKILL)
+
+
+async def _until_recorded(process: Process, offset: str) -> None:
+    """Commits, again while the connection is broken."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(Refused):
+                assert await process.ask("take", [str(ONE)]) == [str(ONE)]
+                assert await process.ask("commit", {str(ONE): offset}) == [str(ONE)]
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_whoever_speaks_for_a_member_ends_when_it_leaves(start: Start) -> None:
+    """Nothing of it is left."""
+    process = await start("leaving", outlast=600.0)
+    speakers = list(_speakers(process.id))
+    assert speakers
+    await process.end()
+    while [each for each in speakers if _alive(each)]:
+        pass
+
+
+def _speakers(parent: int) -> Iterator[int]:
+    """Gives the processes that a process has started."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
+                yield int(stat.parent.name)
+
+
+def _ready(speaker: int) -> bool:
+    """Tells whether a process that speaks for another has come as far as its own code: it lets SIGTERM pass then."""
+    with suppress(OSError):
+        ignored = re.search(r"^SigIgn:\s*(\w+)$", Path(f"/proc/{speaker}/status").read_text(), re.MULTILINE)
+        return ignored is not None and bool(int(ignored[1], 16) >> (signal.SIGTERM - 1) & 1)
+    return False
+
+
+def _alive(process: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

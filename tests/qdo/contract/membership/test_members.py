@@ -1,0 +1,227 @@
+"""Joining, being seen, leaving."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+
+import pytest
+
+from qdo.coordination import Member, Session, TargetAssignment
+from qdo.errors import CoordinationIncompatible, CoordinationLost, InvalidArgument, MemberExists, SessionLost
+from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
+from tests.qdo.contract.backends import Service
+from tests.qdo.contract.conftest import Join, Open, Start
+from tests.qdo.contract.events import Heard, eventually
+from tests.qdo.contract.samples import NAMES, ONE, some
+
+
+async def test_a_member_is_seen_by_all_as_it_joined(join: Join, open_one: Open) -> None:
+    """Everybody, also the member itself and who only looks, sees what it wants, its kind and when it joined."""
+    wants = Subscription(frozenset({"orders", "bills"}), ("log-*", "a?"), "other", "acme")
+    before = time.time()
+    mine, _ = await join("a", wants=wants, static=True)
+    other, _ = await join("b")
+    seen = (await other.members())["a"]
+    assert before - 60 < seen.since < time.time() + 60
+    assert seen == Member("a", wants, static=True, since=seen.since)
+    assert await mine.members() == await other.members() == await (await open_one()).members()
+    assert set(await mine.members()) == {"a", "b"}
+
+
+async def test_members_of_one_coordinator_are_members_like_others(open_one: Open) -> None:
+    """Many members of one process each have a session of their own."""
+    coordinator = await open_one()
+    heard = [Heard() for _ in range(12)]
+    sessions = [await coordinator.join(Member(f"m{number}"), each) for number, each in enumerate(heard)]
+    assert len(await sessions[0].members()) == 12
+    claimed = [set(await session.claim(some(6))) for session in sessions]
+    assert claimed == [set(some(6)), *[set()] * 11]
+    await sessions[0].leave()
+    assert set(await sessions[5].claim(some(6))) == set(some(6))
+    assert len(await (await open_one()).members()) == 11
+
+
+@pytest.mark.parametrize("static", [False, True])
+async def test_a_live_members_name_is_taken(join: Join, *, static: bool) -> None:
+    """Nobody joins under the name of a live member, and trying does it no harm."""
+    first, _ = await join("a", static=static)
+    held = await first.claim([ONE])
+    with pytest.raises(MemberExists):
+        await join("a", static=static)
+    assert (await first.commit([(held[ONE], "1")]))[ONE]
+
+
+async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Open) -> None:
+    """The earlier one is lost, and commits nothing once what it owned was taken, which is possible at once."""
+    first, heard = await join("a", static=True)
+    held = await first.claim([ONE])
+    assert (await first.commit([(held[ONE], "1")]))[ONE]
+    await first.assignment()
+    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
+    claimed = await again.claim([ONE])
+    assert claimed[ONE].offset.id == "1"
+    with contextlib.suppress(SessionLost):
+        assert await first.commit([(held[ONE], "2")]) == {ONE: None}
+    with contextlib.suppress(SessionLost):
+        await eventually(heard, first.assignment, lambda _: False)
+    await heard.next("lost")
+    assert (await again.commit([(claimed[ONE], "3")]))[ONE]
+    assert list(await again.members()) == ["a"]
+
+
+async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
+    """Whoever starts again under its name does not wait for its session."""
+    process = await start("a", session_timeout=1000)
+    await process.ask("take", [str(ONE)])
+    process.signal(signal.SIGKILL)
+    again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
+    assert set(await again.claim([ONE])) == {ONE}
+    assert list(await again.members()) == ["a"]
+
+
+async def test_groups_know_nothing_of_each_other(join: Join) -> None:
+    """The same name and the same partition belong to somebody in each group."""
+    here, _ = await join("a", "here")
+    there, _ = await join("a", "there")
+    held = await here.claim([ONE])
+    assert set(await there.claim([ONE])) == {ONE}
+    await here.commit([(held[ONE], "1")])
+    assert (await there.claim([ONE]))[ONE].offset.id is None
+    assert list(await here.members()) == ["a"]
+
+
+async def test_a_name_is_free_after_leaving(join: Join) -> None:
+    """Whoever leaves is gone at once, with all that it held."""
+    first, _ = await join("a")
+    await first.claim([ONE])
+    await first.leave()
+    second, _ = await join("a")
+    assert set(await second.claim([ONE])) == {ONE}
+
+
+async def test_a_name_is_free_when_the_session_has_ended(join: Join, service: Service) -> None:
+    """A member that is gone without a word keeps its name no longer than its session."""
+    first, _ = await join("a")
+    await service.expire(first)
+    second, _ = await join("a")
+    assert list(await second.members()) == ["a"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=ascii)
+async def test_any_text_is_a_name(join: Join, open_one: Open, name: str) -> None:
+    """Names of groups, members and of all parts of queues come back as they were given."""
+    partition = Partition(Queue(name, name, name), 255)
+    wants = Subscription(frozenset({name}), (name,), name, name)
+    session, _ = await join(name, name, wants=wants)
+    held = await session.claim([partition])
+    await session.commit([(held[partition], "1")])
+    assert await session.set_target(TargetAssignment({partition: name}, {name: 1.5}, frozenset({name})), -1)
+    looking = await open_one(name)
+    assert (await looking.members())[name].wants == wants
+    assert await looking.owners() == {partition: name}
+    assert (await looking.offsets())[partition].member == name
+    assert await looking.target() == TargetAssignment({partition: name}, {name: 1.5}, frozenset({name}))
+    assert await looking.groups() == [name]
+
+
+async def test_names_that_differ_are_different(join: Join, open_one: Open) -> None:
+    """No two names are mistaken for each other, however they are written where they are stored."""
+    coordinator = await open_one()
+    sessions = {name: await coordinator.join(Member(name), Heard()) for name in NAMES}
+    assert set(await coordinator.members()) == set(NAMES)
+    for name, session in sessions.items():
+        assert len(await session.claim([Partition(Queue("h", "a", name), 1)])) == 1
+    assert len(await coordinator.owners()) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 1001, "\ud800"], ids=ascii)
+async def test_what_is_no_name_is_refused(service: Service, open_one: Open, name: str) -> None:
+    """Names that cannot be stored are refused before anything is."""
+    with pytest.raises(InvalidArgument):
+        service.coordinator(name)
+    with pytest.raises(InvalidArgument):
+        await (await open_one()).join(Member(name), Heard())
+
+
+async def expect_lost(session: Session) -> None:
+    """Every method says that the session is over."""
+    assert session.state == "lost"
+    for call in (
+        session.members,
+        session.target,
+        lambda: session.set_target(TargetAssignment(), -1),
+        session.assignment,
+        session.lead,
+        lambda: session.claim([ONE]),
+        lambda: session.release([ONE]),
+        lambda: session.commit([]),
+    ):
+        with pytest.raises(SessionLost):
+            await call()  # type: ignore[no-untyped-call, unused-ignore]
+
+
+async def test_leaving_ends_everything(join: Join, open_one: Open) -> None:
+    """What was held is free, the methods refuse, leaving again does nothing, and nothing more is told."""
+    mine, heard = await join("a")
+    other, others_heard = await join("b")
+    await mine.claim(some(3))
+    assert await other.claim([ONE]) == {}
+    await mine.leave()
+    heard.forget()
+    told = len(heard.events)
+    await expect_lost(mine)
+    await mine.leave()
+    await others_heard.next("changed")
+    assert set(await other.claim(some(3))) == set(some(3))
+    assert set(await other.members()) == {"b"}
+    assert len(heard.events) == told
+    assert "lost" not in heard.events
+
+
+async def test_closing_ends_the_sessions(open_one: Open) -> None:
+    """Closing tells the members that they are lost, frees what they held, and may be done again."""
+    coordinator, looking = await open_one(), await open_one()
+    heard = Heard()
+    session = await coordinator.join(Member("a"), heard)
+    await session.claim([ONE])
+    await coordinator.close()
+    await heard.next("lost")
+    assert heard.events[-1] == "lost"
+    await expect_lost(session)
+    await session.leave()
+    await coordinator.close()
+    assert await looking.members() == {}
+    assert await looking.owners() == {}
+
+
+async def test_only_an_open_coordinator_works(service: Service, open_one: Open) -> None:
+    """Before it is opened and after it is closed every method refuses; opening twice does no harm."""
+    fresh, closed = service.coordinator(), await open_one()
+    await closed.open()
+    await closed.close()
+    for coordinator in (fresh, closed):
+        for call in (
+            lambda coordinator=coordinator: coordinator.join(Member("a"), Heard()),
+            coordinator.members,
+            coordinator.target,
+            coordinator.owners,
+            coordinator.offsets,
+            lambda coordinator=coordinator: coordinator.set_offsets({ONE: "1"}),
+            coordinator.groups,
+            coordinator.forget,
+        ):
+            with pytest.raises(CoordinationLost):
+                await call()
+    await fresh.close()
+
+
+async def test_a_member_of_a_newer_program_is_not_guessed_at(join: Join, service: Service) -> None:
+    """What a newer program has written is refused rather than misread."""
+    mine, _ = await join("a")
+    await join("b")
+    await service.write_member("group", "b", b"qdo9=?")
+    with pytest.raises(CoordinationIncompatible):
+        await mine.members()

@@ -1,0 +1,119 @@
+"""The states of a session: suspended while the service cannot be reached, lost when its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from qdo.coordination import Member, TargetAssignment
+from qdo.errors import CoordinationLost, SessionLost
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.conftest import Join, Open
+from tests.qdo.contract.events import Heard, eventually
+from tests.qdo.contract.samples import ONE
+
+
+async def test_a_session_begins_connected(join: Join) -> None:
+    """Nothing is told of it."""
+    session, heard = await join("a")
+    assert session.state == "connected"
+    assert "connected" not in heard.events
+
+
+async def test_a_short_cut_suspends(join: Join, service: Service) -> None:
+    """Members are told when the service is gone and when it is back, and hold what they held."""
+    session, heard = await join("a", session_timeout=LONG_ENOUGH)
+    held = (await session.claim([ONE]))[ONE]
+    await service.cut()
+    await heard.next("suspended")
+    states = [session.state]
+    await service.heal()
+    await heard.next("connected")
+    assert [*states, session.state] == ["suspended", "connected"]
+    assert (await session.commit([(held, "1")]))[ONE]
+    assert "lost" not in heard.events
+
+
+async def test_nothing_works_during_a_cut(join: Join, open_one: Open, service: Service) -> None:
+    """Every method says that the service is lost, and works again afterwards."""
+    session, heard = await join("a", session_timeout=LONG_ENOUGH)
+    coordinator = await open_one(session_timeout=LONG_ENOUGH)
+    held = (await session.claim([ONE]))[ONE]
+    await service.cut()
+    calls: list[Awaitable[object]] = [
+        session.members(),
+        session.target(),
+        session.set_target(TargetAssignment(), -1),
+        session.assignment(),
+        session.lead(),
+        session.claim([ONE]),
+        session.commit([(held, "1")]),
+        session.release([ONE]),
+        coordinator.join(Member("b"), Heard()),
+        coordinator.members(),
+        coordinator.target(),
+        coordinator.owners(),
+        coordinator.offsets(),
+        coordinator.set_offsets({ONE: "1"}),
+        coordinator.groups(),
+        coordinator.services(),
+        coordinator.copy_offsets("a", "b"),
+        coordinator.forget(),
+    ]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [CoordinationLost] * len(calls)
+    await heard.next("suspended")
+    await service.heal()
+    await heard.next("connected")
+    assert (await session.claim([ONE]))[ONE].offset.id is None
+    assert set(await coordinator.members()) == {"a"}
+
+
+async def test_a_change_during_a_cut_is_heard_of(join: Join, open_one: Open, service: Service) -> None:
+    """Whoever was told of the end of a cut and looks again after each event sees what is there."""
+    session, heard = await join("a", session_timeout=LONG_ENOUGH)
+    await session.target()
+    await service.cut()
+    await heard.next("suspended")
+    await service.heal()
+    other, _ = await join("b")
+    await other.set_target(TargetAssignment({ONE: "b"}), -1)
+    await heard.next("connected")
+    await eventually(heard, session.target, lambda found: found.target == TargetAssignment({ONE: "b"}))
+
+
+async def test_a_long_cut_ends_the_session(join: Join, service: Service) -> None:
+    """When its time is over a session is lost for good, and a new one under its name takes its place afterwards."""
+    session, heard = await join("a", session_timeout=service.short)
+    held = (await session.claim([ONE]))[ONE]
+    await service.cut()
+    await heard.next("suspended")
+    await heard.next("lost")
+    assert session.state == "lost"
+    await service.heal()
+    with pytest.raises(SessionLost):
+        await session.commit([(held, "1")])
+    await session.leave()
+    other, others_heard = await join("b")
+    await eventually(others_heard, other.members, lambda members: "a" not in members)
+    again, _ = await join("a")
+    assert (await again.claim([ONE]))[ONE].offset.id is None
+    assert heard.events[-1] == "lost"
+
+
+async def test_a_session_that_was_ended_is_lost(join: Join, service: Service) -> None:
+    """The member is told without asking, and nothing comes after that."""
+    session, heard = await join("a", session_timeout=LONG_ENOUGH)
+    other, _ = await join("b")
+    await session.target()
+    await service.expire(session)
+    await heard.next("lost")
+    assert session.state == "lost"
+    with pytest.raises(SessionLost):
+        await session.claim([ONE])
+    await other.set_target(TargetAssignment(), -1)
+    await session.leave()
+    assert heard.events[-1] == "lost"
+    assert heard.events.count("lost") == 1

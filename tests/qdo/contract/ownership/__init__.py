@@ -1,0 +1,1 @@
+"""Who owns a partition, and what is recorded of it."""

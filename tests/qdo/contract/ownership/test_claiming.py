@@ -1,0 +1,128 @@
+"""Taking partitions and giving them up: one owner at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+from qdo.coordination import CommittedOffset
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.conftest import Join, Open, Start
+from tests.qdo.contract.events import eventually
+from tests.qdo.contract.samples import ONE, some
+
+FOUR = some(4)
+
+
+async def test_a_free_partition_is_taken(join: Join, open_one: Open) -> None:
+    """Who takes it owns it, at the offset that is recorded: none, in the beginning."""
+    session, _ = await join("a")
+    held = await session.claim([ONE])
+    assert held[ONE].partition == ONE
+    assert held[ONE].offset == CommittedOffset()
+    assert await (await open_one()).owners() == {ONE: "a"}
+
+
+async def test_each_partition_is_taken_for_itself(join: Join, open_one: Open) -> None:
+    """What somebody owns is left out, and the others are taken nevertheless."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    await mine.claim(FOUR[1:3])
+    assert set(await other.claim(FOUR)) == {FOUR[0], FOUR[3]}
+    assert await (await open_one()).owners() == dict(zip(FOUR, "baab", strict=True))
+    assert await other.claim(FOUR[1:3]) == {}
+    assert await other.claim([]) == {}
+
+
+async def test_taking_again_gives_a_new_version(join: Join) -> None:
+    """What is owned already is in the answer, at a version that was not given before."""
+    session, _ = await join("a")
+    versions = [(await session.claim([ONE]))[ONE].version for _ in range(5)]
+    assert len(set(versions)) == 5
+
+
+async def test_what_is_released_is_free(join: Join, open_one: Open) -> None:
+    """Only what was given up changes hands."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    await mine.claim(FOUR)
+    await mine.release(FOUR[:2])
+    assert await (await open_one()).owners() == dict.fromkeys(FOUR[2:], "a")
+    assert set(await other.claim(FOUR)) == set(FOUR[:2])
+
+
+async def test_what_is_not_owned_is_not_released(join: Join, open_one: Open) -> None:
+    """Giving up what nobody owns, or somebody else, passes over it."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    await mine.claim(FOUR[:2])
+    await other.release(FOUR)
+    await other.release(FOUR)
+    await mine.release(FOUR[1:])
+    assert await (await open_one()).owners() == {FOUR[0]: "a"}
+
+
+async def test_a_partition_has_one_owner_in_a_race(join: Join, open_one: Open) -> None:
+    """Of all that take the same partitions at once each is told exactly what it owns."""
+    partitions = some(100)
+    sessions = {name: (await join(name))[0] for name in "abcdef"}
+    looking = await open_one()
+    for _ in range(3):
+        orders = [partitions[shift:] + partitions[:shift] for shift in range(0, 96, 16)]
+        claimed = await asyncio.gather(
+            *(session.claim(order) for session, order in zip(sessions.values(), orders, strict=True))
+        )
+        said = {partition: name for name, held in zip(sessions, claimed, strict=True) for partition in held}
+        assert sum(map(len, claimed)) == len(said) == 100
+        assert await looking.owners() == said
+        await asyncio.gather(*(session.release(partitions) for session in sessions.values()))
+        assert await looking.owners() == {}
+
+
+async def test_processes_that_take_turns_lose_no_count(start: Start, open_one: Open) -> None:
+    """Four processes that each take, read the offset, commit one more and release arrive at the sum."""
+    processes = [await start(f"p{number}") for number in range(4)]
+    for process in processes:
+        process.say("count", [str(ONE)], 25)
+    assert [await process.answer() for process in processes] == [25] * 4
+    assert (await (await open_one()).offsets())[ONE].id == "100"
+
+
+async def test_an_ended_session_owns_nothing(join: Join, open_one: Open, service: Service) -> None:
+    """Its partitions belong to nobody, and whoever asks first gets them."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    await mine.claim(FOUR)
+    await service.expire(mine)
+    assert await (await open_one()).owners() == {}
+    assert set(await (await open_one()).members()) == {"b"}
+    assert set(await other.claim(FOUR)) == set(FOUR)
+
+
+async def test_a_killed_process_owns_nothing(join: Join, start: Start, service: Service) -> None:
+    """When a process is killed its partitions become free, and who could not take them is told."""
+    process = await start("killed", session_timeout=service.short)
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
+    assert len(await process.ask("take", [str(partition) for partition in FOUR])) == 4
+    assert await mine.claim(FOUR) == {}
+    process.signal(signal.SIGKILL)
+    await eventually(heard, lambda: mine.claim(FOUR), lambda held: set(held) == set(FOUR))
+    await eventually(heard, mine.members, lambda members: set(members) == {"a"})
+
+
+async def test_a_thousand_partitions_change_hands(join: Join, open_one: Open) -> None:
+    """Large groups work: taken, committed, released and taken by another, each in one call."""
+    partitions = some(1000)
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    held = await mine.claim(partitions)
+    assert set(held) == set(partitions)
+    committed = await mine.commit([(each, f"id{partition.number}") for partition, each in held.items()])
+    assert all(committed.values())
+    assert await other.claim(partitions) == {}
+    await mine.release(partitions)
+    claimed = await other.claim(partitions)
+    assert {partition: each.offset.id for partition, each in claimed.items()} == {
+        partition: f"id{partition.number}" for partition in partitions
+    }
+    assert len(await (await open_one()).owners()) == 1000

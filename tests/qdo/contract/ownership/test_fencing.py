@@ -1,0 +1,247 @@
+"""Commits, and that nobody commits who does not own the partition any more."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from qdo.coordination import Coordinator, Member, OwnedOffset, Session
+from qdo.errors import SessionLost
+from qdo.partitions import Partition
+from tests.qdo.contract.backends import LONG_ENOUGH, Service
+from tests.qdo.contract.conftest import Join, Open, Start
+from tests.qdo.contract.events import Heard, eventually
+from tests.qdo.contract.processes import Refused
+from tests.qdo.contract.samples import ONE, some
+
+
+async def recorded(coordinator: Coordinator, partition: Partition = ONE) -> str | None:
+    """Returns the id that is recorded for a partition."""
+    found = (await coordinator.offsets([partition])).get(partition)
+    return None if found is None else found.id
+
+
+async def committed(session: Session, held: OwnedOffset, identifier: str) -> OwnedOffset:
+    """Commits what must be recorded."""
+    after = (await session.commit([(held, identifier)]))[held.partition]
+    assert after is not None
+    return after
+
+
+async def test_a_commit_is_recorded(join: Join, coordinator: Coordinator) -> None:
+    """It says which id, by whom and when; the answer is what the next commit needs."""
+    session, _ = await join("a")
+    held = (await session.claim([ONE]))[ONE]
+    for identifier in ("1", "2", "3"):
+        before = time.time()
+        held = await committed(session, held, identifier)
+        found = (await coordinator.offsets())[ONE]
+        assert (found.id, found.member) == (identifier, "a")
+        assert before - 60 < found.at < time.time() + 60
+        assert held.offset == found
+
+
+async def test_the_next_owner_goes_on_where_the_last_one_was(join: Join) -> None:
+    """An offset outlives its owner, whoever takes the partition next."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    await committed(mine, (await mine.claim([ONE]))[ONE], "7")
+    await mine.leave()
+    assert (await other.claim([ONE]))[ONE].offset.id == "7"
+
+
+async def test_committing_nothing_is_allowed(join: Join) -> None:
+    """No offsets, no answer."""
+    session, _ = await join("a")
+    assert await session.commit([]) == {}
+
+
+async def test_only_the_latest_version_commits(join: Join, coordinator: Coordinator) -> None:
+    """What was held before a commit, or before the partition was taken again, records nothing."""
+    session, _ = await join("a")
+    first = (await session.claim([ONE]))[ONE]
+    second = await committed(session, first, "1")
+    assert await session.commit([(first, "2")]) == {ONE: None}
+    third = (await session.claim([ONE]))[ONE]
+    assert await session.commit([(second, "3")]) == {ONE: None}
+    assert await recorded(coordinator) == "1"
+    await committed(session, third, "4")
+
+
+async def test_each_partition_is_committed_for_itself(join: Join, coordinator: Coordinator) -> None:
+    """One that is refused keeps no other from being recorded."""
+    session, _ = await join("a")
+    other, _ = await join("b")
+    partitions = some(4)
+    held = await session.claim(partitions)
+    await committed(session, held[partitions[0]], "1")
+    await session.release(partitions[1:3])
+    await other.claim(partitions[1:2])
+    answer = await session.commit([(each, "2") for each in held.values()])
+    assert {partition: each is not None for partition, each in answer.items()} == dict(
+        zip(partitions, [False, False, False, True], strict=True)
+    )
+    assert [await recorded(coordinator, partition) for partition in partitions] == ["1", None, None, "2"]
+
+
+async def test_nothing_is_committed_after_the_release(join: Join, coordinator: Coordinator) -> None:
+    """Neither while the partition is free, nor while another owns it, nor after it came back."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    old = (await mine.claim([ONE]))[ONE]
+    await mine.release([ONE])
+    assert await mine.commit([(old, "1")]) == {ONE: None}
+    theirs = (await other.claim([ONE]))[ONE]
+    assert await mine.commit([(old, "2")]) == {ONE: None}
+    await committed(other, theirs, "3")
+    await other.release([ONE])
+    back = (await mine.claim([ONE]))[ONE]
+    assert await mine.commit([(old, "4")]) == {ONE: None}
+    assert await recorded(coordinator) == "3"
+    await committed(mine, back, "5")
+
+
+async def test_nobody_commits_with_what_another_holds(join: Join, coordinator: Coordinator) -> None:
+    """Knowing the version is not enough: the partition must belong to the very session."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    held = (await mine.claim([ONE]))[ONE]
+    assert await other.commit([(held, "1")]) == {ONE: None}
+    assert await recorded(coordinator) is None
+
+
+async def test_no_version_comes_back(join: Join, coordinator: Coordinator) -> None:
+    """What was held before the offset was removed from outside records nothing after later takings."""
+    mine, _ = await join("a")
+    other, _ = await join("b")
+    old = [(await mine.claim([ONE]))[ONE]]
+    old.append(await committed(mine, old[0], "1"))
+    await mine.release([ONE])
+    await coordinator.set_offsets({ONE: None})
+    for taker in (other, mine, other, mine):
+        held = (await taker.claim([ONE]))[ONE]
+        assert held.version not in {each.version for each in old}
+        assert await mine.commit([(old[0], "x")]) == {ONE: None}
+        assert await mine.commit([(old[1], "x")]) == {ONE: None}
+        await taker.release([ONE])
+
+
+async def test_an_ended_session_commits_nothing_although_nobody_took_over(
+    join: Join, coordinator: Coordinator, service: Service
+) -> None:
+    """The partition is free, the version is the latest, and still nothing is recorded."""
+    session, _ = await join("a")
+    held = await committed(session, (await session.claim([ONE]))[ONE], "1")
+    await service.expire(session)
+    with pytest.raises(SessionLost):
+        await session.commit([(held, "2")])
+    assert await recorded(coordinator) == "1"
+
+
+async def takeover(join: Join, service: Service) -> tuple[Session, OwnedOffset]:
+    """Has a session end and another one go on with its partition up to 5; returns the old one with what it held."""
+    old, _ = await join("old")
+    held = await committed(old, (await old.claim([ONE]))[ONE], "1")
+    new, _ = await join("new")
+    await service.expire(old)
+    await committed(new, (await new.claim([ONE]))[ONE], "5")
+    return old, held
+
+
+async def test_an_ended_session_commits_nothing_after_a_takeover(
+    join: Join, coordinator: Coordinator, service: Service
+) -> None:
+    """What the new owner recorded stays."""
+    old, held = await takeover(join, service)
+    with pytest.raises(SessionLost):
+        await old.commit([(held, "2")])
+    assert await recorded(coordinator) == "5"
+
+
+async def test_without_fencing_an_offset_moves_back(join: Join, coordinator: Coordinator, service: Service) -> None:
+    """The same scenario shows the violation once commits ask neither for the owner nor for the version."""
+    old, held = await takeover(join, service)
+    with service.unfenced(coordinator):
+        await old.commit([(held, "2")])
+    assert await recorded(coordinator) == "2"
+
+
+async def test_a_name_does_not_commit_for_its_earlier_life(
+    join: Join, coordinator: Coordinator, service: Service
+) -> None:
+    """A static member that is back is another session: what its earlier life held is worth nothing."""
+    earlier, _ = await join("a", static=True)
+    old = (await earlier.claim([ONE]))[ONE]
+    await service.expire(earlier)
+    later, _ = await join("a", static=True)
+    new = (await later.claim([ONE]))[ONE]
+    assert await later.commit([(old, "1")]) == {ONE: None}
+    with pytest.raises(SessionLost):
+        await earlier.commit([(new, "2")])
+    assert await recorded(coordinator) is None
+
+
+@pytest.mark.parametrize(("claimed", "outlast"), [(False, 0.0), (True, 0.0), (True, 600.0)])
+async def test_a_process_that_was_stopped_for_longer_commits_nothing(
+    start: Start, join: Join, coordinator: Coordinator, service: Service, *, claimed: bool, outlast: float
+) -> None:
+    """Stopped past its session a process finds out at its next commit, whether somebody took over or not.
+
+    What keeps a session while the interpreter is held does not do so for a process that is stopped.
+    """
+    process = await start("stopped", session_timeout=service.short, outlast=outlast)
+    await process.ask("take", [str(ONE)])
+    await process.ask("commit", {str(ONE): "1"})
+    mine, heard = await join("a", session_timeout=LONG_ENOUGH)
+    process.signal(signal.SIGSTOP)
+    process.say("commit", {str(ONE): "2"})
+    await eventually(heard, mine.members, lambda members: "stopped" not in members)
+    if claimed:
+        await committed(mine, (await mine.claim([ONE]))[ONE], "5")
+    process.signal(signal.SIGCONT)
+    with pytest.raises(Refused, match="SessionLost"):
+        await process.answer()
+    with pytest.raises(Refused, match="SessionLost"):
+        await process.ask("take", [str(ONE)])
+    assert await recorded(coordinator) == ("5" if claimed else "1")
+
+
+async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordinator: Coordinator) -> None:
+    """A pause shorter than the session changes nothing."""
+    process = await start("stopped")
+    await process.ask("take", [str(ONE)])
+    process.signal(signal.SIGSTOP)
+    process.say("commit", {str(ONE): "1"})
+    process.signal(signal.SIGCONT)
+    assert await process.answer() == [str(ONE)]
+    assert await recorded(coordinator) == "1"
+
+
+async def test_what_was_acknowledged_survives_a_kill(start: Start, open_one: Open) -> None:
+    """Every commit that was answered is recorded, although the process is killed at once."""
+    process = await start("killed")
+    partitions = some(20)
+    await process.ask("take", [str(partition) for partition in partitions])
+    for partition in partitions:
+        await process.ask("commit", {str(partition): f"id{partition.number}"})
+    process.signal(signal.SIGKILL)
+    found = await (await open_one()).offsets()
+    assert {partition: offset.id for partition, offset in found.items()} == {
+        partition: f"id{partition.number}" for partition in partitions
+    }
+
+
+async def test_members_of_one_process_are_fenced_from_each_other(open_one: Open, service: Service) -> None:
+    """Sharing a coordinator shares no session: one that ended records nothing, the other goes on."""
+    coordinator = await open_one()
+    one = await coordinator.join(Member("one"), Heard())
+    two = await coordinator.join(Member("two"), Heard())
+    mine, theirs = some(2)
+    held, others = (await one.claim([mine]))[mine], (await two.claim([theirs]))[theirs]
+    await service.expire(one)
+    with pytest.raises(SessionLost):
+        await one.commit([(held, "1")])
+    await committed(two, others, "2")
+    assert await recorded(coordinator, mine) is None

@@ -1,0 +1,106 @@
+"""Three servers of ZooKeeper as the coordination service of an experiment."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tests.qdo.contract.zookeeper import plain
+from tests.qdo.faults.checking.records import FaultKind
+from tests.qdo.faults.servers.services import Deed
+from tests.qdo.zookeeper.proxy import Proxy
+from tests.servers import unique_name
+
+if TYPE_CHECKING:
+    from deploy.local import ZooKeeperEnsemble
+    from deploy.local.zookeeper import ZooKeeperNode
+
+LOOK_SECONDS = 0.05
+LEADER_SECONDS = 30.0
+
+
+class ZooKeeperService:
+    """A chroot of its own on an ensemble that may be broken, by one fault at a time.
+
+    Args:
+        ensemble: Three servers.
+        session_timeout: Seconds.
+        apart: See the protocol. Each of these workers has a proxy before each server.
+    """
+
+    recovery = 6.0
+
+    def __init__(self, ensemble: ZooKeeperEnsemble, session_timeout: float = 2.5, apart: Collection[str] = ()) -> None:
+        self.session_timeout = session_timeout
+        self.apart = apart
+        self.deeds: Mapping[FaultKind, Deed] = {
+            "cut": self._cut,
+            "leader": self._kill_leader,
+            "hush": self._hush_leader,
+            "silence": self._silence,
+        }
+        self._ensemble = ensemble
+        self._hosts = ensemble.connect_string
+        self._root = unique_name("faults")
+        self._one = threading.Lock()
+        self._proxies = {slot: [Proxy(host) for host in self._hosts.split(",")] for slot in apart}
+
+    def url(self, slot: str = "") -> str:
+        """See the protocol."""
+        hosts = ",".join(proxy.address for proxy in self._proxies.get(slot, [])) or self._hosts
+        return f"zookeeper://{hosts}/{self._root}?connect_timeout=20"
+
+    def expire(self, session: str) -> None:
+        """Closes it as another client that has its number and password."""
+        number, _, password = session.partition(":")
+        # Nobody may be there to be asked; then it goes on.
+        with contextlib.suppress(Exception), plain(self._hosts, client_id=(int(number), bytes.fromhex(password))):
+            """Leaving closes the session."""
+
+    def restore(self) -> None:
+        """See the protocol."""
+        self._ensemble.restore()
+
+    def close(self) -> None:
+        """Ends the proxies."""
+        for proxies in self._proxies.values():
+            for proxy in proxies:
+                proxy.close()
+
+    def _cut(self, slot: str, seconds: float) -> None:
+        self._hush(self._ensemble.nodes, seconds)
+
+    def _kill_leader(self, slot: str, seconds: float) -> None:
+        with self._one:
+            leader = self._leader()
+            leader.kill()
+            threading.Event().wait(seconds)
+            leader.start()
+
+    def _hush_leader(self, slot: str, seconds: float) -> None:
+        self._hush([self._leader()], seconds)
+
+    def _silence(self, slot: str, seconds: float) -> None:
+        for proxy in self._proxies[slot]:
+            proxy.silence()
+        threading.Event().wait(seconds)
+        for proxy in self._proxies[slot]:
+            proxy.resume()
+
+    def _hush(self, nodes: Sequence[ZooKeeperNode], seconds: float) -> None:
+        with self._one:
+            for node in nodes:
+                node.pause()
+            threading.Event().wait(seconds)
+            for node in nodes:
+                node.resume()
+
+    def _leader(self) -> ZooKeeperNode:
+        until = time.monotonic() + LEADER_SECONDS
+        while (leader := self._ensemble.leader) is None:
+            assert time.monotonic() < until, "the servers agree on no leader"
+            threading.Event().wait(LOOK_SECONDS)
+        return leader

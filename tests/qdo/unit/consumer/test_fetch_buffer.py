@@ -1,0 +1,143 @@
+"""Who is next to be handed out, how much each gets, and what counts as handed out."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.consumer.batches import Batch
+from qdo.consumer.fetch.fetch_buffer import FetchBuffer, share
+from qdo.consumer.fetch.fetch_state import FetchState
+from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.coordination import CommittedOffset, OwnedOffset
+from qdo.partitions import Partition
+from tests.qdo.unit.samples import ONE, QUEUE, THREE, TWO, message_id, messages
+
+
+def opened(partition: Partition) -> FetchState:
+    """Gives a fetch state that may be handed out."""
+    fetch_state = FetchState(OwnedPartition(partition, OwnedOffset(partition, CommittedOffset(), 1)))
+    fetch_state.place(None)
+    fetch_state.opened = True
+    return fetch_state
+
+
+def filled(*counts: int) -> tuple[FetchBuffer, list[FetchState]]:
+    """Gives a fetch buffer with so many messages of each partition."""
+    buffer = FetchBuffer()
+    fetch_states = [opened(Partition(QUEUE, number)) for number in range(1, len(counts) + 1)]
+    for fetch_state, count in zip(fetch_states, counts, strict=True):
+        buffer.put(fetch_state, messages(1, count, fetch_state.partition.number))
+    return buffer, fetch_states
+
+
+def handed(buffer: FetchBuffer, most: int, skip: frozenset[Partition] = frozenset()) -> list[tuple[int, int]]:
+    """Hands out, and gives the partitions with the number of messages of each."""
+    batches = buffer.hand_out(buffer.take(most, skip))
+    return [(batch.partition.number, len(batch.messages)) for batch in batches]
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=20), st.integers(0, 300))
+def test_shares_are_fair_and_leave_nothing(counts: list[int], more: int) -> None:
+    """Nobody gets more than it has, all of what may be given is, and who gets less than another has no more."""
+    most = len(counts) + more
+    shares = share(counts, most)
+    assert sum(shares) == min(most, sum(counts))
+    assert all(0 < got <= count for got, count in zip(shares, counts, strict=True))
+    equal = most // len(counts)
+    assert all(got == count for got, count in zip(shares, counts, strict=True) if got < equal)
+
+
+def test_partitions_take_turns() -> None:
+    """Who was handed out goes to the end of the line, so that all come to their turn."""
+    buffer, _ = filled(2, 2, 2)
+    assert [handed(buffer, 1) for _ in range(6)] == [[(number, 1)] for number in (1, 2, 3, 1, 2, 3)]
+    assert handed(buffer, 1) == []
+
+
+def test_one_partition_may_have_everything() -> None:
+    """If others have nothing, or little, one gets what they leave."""
+    buffer, _ = filled(1000, 1)
+    assert handed(buffer, 500) == [(1, 499), (2, 1)]
+    assert handed(buffer, 1000) == [(1, 501)]
+
+
+def test_those_to_be_skipped_are_left_where_they_are() -> None:
+    """They come when they are no longer skipped."""
+    buffer, _ = filled(3, 3)
+    assert handed(buffer, 10, frozenset([ONE])) == [(2, 3)]
+    assert handed(buffer, 10, frozenset([ONE])) == []
+    assert handed(buffer, 10) == [(1, 3)]
+
+
+def test_the_position_moves_when_messages_are_handed_out() -> None:
+    """Not when they are merely taken."""
+    buffer, (fetch_state,) = filled(5)
+    taken = buffer.take(3)
+    assert fetch_state.position is None
+    assert buffer.hand_out(taken) == [Batch(ONE, messages(1, 3))]
+    assert fetch_state.position == message_id(3)
+
+
+def test_nothing_is_handed_out_of_what_moved_meanwhile() -> None:
+    """What was taken before a revocation or a seek is dropped, and its position stays."""
+    buffer, (one, two) = filled(5, 5)
+    taken = buffer.take(10)
+    one._row.state = "revoking"
+    buffer.clear(one)
+    assert [batch.partition for batch in buffer.hand_out(taken)] == [TWO]
+    assert one.position is None
+    assert two.position == message_id(5)
+
+
+def test_what_cannot_be_handed_out_now_is_kept() -> None:
+    """A pause, or a session that is suspended, drops nothing."""
+    buffer, (one, _) = filled(5, 5)
+    taken = buffer.take(10)
+    one.paused = True
+    assert [batch.partition for batch in buffer.hand_out(taken)] == [TWO]
+    one.paused = False
+    buffer.refresh(one)
+    assert buffer.hand_out(buffer.take(3), stopped=True) == []
+    assert buffer.count == 5
+    assert buffer.hand_out(buffer.take(10)) == [Batch(ONE, messages(1, 5))]
+
+
+def test_what_reached_nobody_is_handed_out_again() -> None:
+    """A recall undoes the last hand-out alone, and only where nothing moved since."""
+    buffer, (one, two) = filled(4, 4)
+    buffer.hand_out(buffer.take(2))
+    buffer.hand_out(buffer.take(4))
+    two._row.state = "revoking"
+    buffer.clear(two)
+    buffer.recall()
+    assert one.position == message_id(1)
+    assert buffer.hand_out(buffer.take(10)) == [Batch(ONE, messages(2, 4))]
+    buffer.recall()
+    buffer.recall()
+    assert buffer.hand_out(buffer.take(10)) == [Batch(ONE, messages(2, 4))]
+
+
+def test_messages_count_as_processed_when_more_is_asked_for() -> None:
+    """Except those of partitions that are still being worked on."""
+    buffer, (one, two) = filled(4, 4)
+    buffer.hand_out(buffer.take(4))
+    assert (one.settled, two.settled) == (None, None)
+    buffer.settle(skip=[ONE])
+    assert (one.settled, two.settled) == (None, message_id(2))
+    buffer.settle()
+    assert one.settled == message_id(2)
+
+
+def test_the_sums_are_those_of_the_partitions() -> None:
+    """Whatever comes and goes, also by seeking and pausing."""
+    buffer, fetch_states = filled(7, 8, 9)
+    buffer.hand_out(buffer.take(11))
+    buffer.hand_out(buffer.take(5), stopped=True)
+    fetch_states[1].paused = True
+    buffer.refresh(fetch_states[1])
+    buffer.clear(fetch_states[2])
+    buffer.put(fetch_states[2], messages(20, 24, 3))
+    assert buffer.count == sum(fetch_state.count for fetch_state in fetch_states)
+    assert buffer.size == sum(fetch_state.size for fetch_state in fetch_states)
+    assert dict(handed(buffer, 100)) == {ONE.number: 2, THREE.number: 5}

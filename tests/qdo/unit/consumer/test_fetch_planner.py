@@ -1,0 +1,211 @@
+"""What is asked next: by what is wanted, what there is room for, and what is under way."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.consumer.fetch.fetch_planner import (
+    GATHER,
+    PARTITIONS,
+    QUEUES,
+    READS,
+    SLICE,
+    BufferSpace,
+    FetchPlan,
+    InFlightCalls,
+    ReadablePartition,
+    plan_fetches,
+    space_for,
+)
+from qdo.partitions import Partition, Queue
+from queuey.client import EARLIEST
+
+NOW = 100.0
+PAGE = 1000
+WAIT = 20.0
+IDLE = InFlightCalls(0, (), 4)
+ROOMY = BufferSpace(3750, low=True, reserve=100)
+FULL = BufferSpace(0, low=False, reserve=7)
+
+
+def want(number: int, *, held: int = 0, more: bool | None = False, queue: str = "orders") -> ReadablePartition:
+    """Gives a partition that wants messages."""
+    return ReadablePartition(Partition(Queue("host", "app", queue), number), EARLIEST, held, more)
+
+
+def planned(*wants: ReadablePartition, room: BufferSpace = ROOMY, pending_calls: InFlightCalls = IDLE) -> FetchPlan:
+    """Plans for these."""
+    return plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT)
+
+
+def test_partitions_without_news_wait_in_one_poll() -> None:
+    """However many queues they belong to, up to what one call can ask."""
+    wants = [want(number, queue=f"q{queue}") for number in (1, 2, 3) for queue in range(QUEUES)]
+    (ask,) = planned(*wants).asks
+    assert set(ask.wants) == set(wants)
+    assert ask.wait == WAIT
+
+
+def test_calls_hold_no_more_than_the_service_takes() -> None:
+    """More queues or partitions than fit into one call are asked in several."""
+    many = [want(1, queue=f"q{number}") for number in range(2 * QUEUES + 1)]
+    assert [len(ask.wants) for ask in planned(*many).asks] == [QUEUES, QUEUES, 1]
+    many = [want(number) for number in range(1, PARTITIONS + 2)]
+    assert [len(ask.wants) for ask in planned(*many).asks] == [PARTITIONS, 1]
+
+
+def test_whoever_has_more_is_read_at_once_and_apart() -> None:
+    """A full partition does not make the idle ones be asked again and again, nor do they make it wait."""
+    read, poll = planned(want(1, more=True), want(2), want(3)).asks
+    assert ([one.partition.number for one in read.wants], read.wait, read.limit) == ([1], 0, PAGE)
+    assert ([one.partition.number for one in poll.wants], poll.wait) == ([2, 3], WAIT)
+
+
+def test_whoever_was_not_looked_at_is_read_at_once() -> None:
+    """A partition that was just assigned may have messages, so it does not wait for a place in a poll."""
+    (ask,) = planned(want(1, more=None), want(2, more=None)).asks
+    assert len(ask.wants) == 2
+    assert ask.wait == 0
+
+
+def test_reads_are_few_at_a_time() -> None:
+    """As many as are allowed are under way, so no other is begun; a poll still is."""
+    plan_fetches = planned(want(1, more=True), want(2, more=None), want(3), pending_calls=InFlightCalls(READS, (), 4))
+    assert [ask.wait for ask in plan_fetches.asks] == [WAIT]
+
+
+def test_room_is_shared_by_those_who_have_more() -> None:
+    """Each gets its part of what may be held; and when the parts would get too small, fewer are asked."""
+    other = InFlightCalls(1, (), 4)
+    (ask,) = planned(*(want(number, more=True) for number in range(1, 6)), pending_calls=other).asks
+    assert (len(ask.wants), ask.limit) == (5, 750)
+    (ask,) = planned(*(want(number, more=True) for number in range(1, 1001)), pending_calls=other).asks
+    assert [one.partition.number for one in ask.wants] == list(range(1, 38))
+    assert ask.limit == 101
+
+
+def test_two_calls_take_turns() -> None:
+    """With nothing under way those who have more are divided, so that one call is answered while another is made."""
+    asks = planned(*(want(number, more=True) for number in range(1, 6))).asks
+    assert [[one.partition.number for one in ask.wants] for ask in asks] == [[1, 2, 3], [4, 5]]
+    assert {ask.limit for ask in asks} == {750}
+    (ask,) = planned(want(1, more=True)).asks
+    assert ask.limit == PAGE
+
+
+def test_whoever_was_not_looked_at_comes_first() -> None:
+    """Those who always have more would keep it waiting for ever if they came before it."""
+    full, new = want(1, more=True), want(2, more=None)
+    (ask,) = planned(full, new, pending_calls=InFlightCalls(READS - 1, (), 4)).asks
+    assert ask.wants == (new,)
+    assert {ask.wants for ask in planned(full, new).asks} == {(full,), (new,)}
+
+
+def test_what_is_held_is_used_up_first() -> None:
+    """Whoever holds a page, or anything while room is short, is not asked for more."""
+    assert planned(want(1, held=PAGE, more=True), want(2, held=PAGE)).asks == []
+    short = BufferSpace(1000, low=False, reserve=10)
+    assert planned(want(1, held=1, more=True), want(2, held=1), room=short).asks == []
+    assert planned(want(1, held=1, more=True), room=ROOMY).asks[0].limit == PAGE
+
+
+def test_whoever_holds_nothing_is_never_starved() -> None:
+    """Even when others hold all that may be held, it may read its reserve."""
+    read, poll = planned(want(1, more=True), want(2), want(3, held=1), room=FULL).asks
+    assert (read.limit, poll.limit) == (7, 7)
+    assert [one.partition.number for one in poll.wants] == [2]
+
+
+def test_a_newcomer_waits_until_the_others_end() -> None:
+    """It gets a poll of its own that ends when theirs does, and theirs is not broken off."""
+    (ask,) = planned(want(2), pending_calls=InFlightCalls(0, (NOW + 7.5, NOW + 8), 4)).asks
+    assert ask.wait == 7.5
+
+
+def test_polls_that_end_together_become_one() -> None:
+    """Shortly before a poll ends no other is begun; if its answer is overdue, nobody waits for it."""
+    soon = planned(want(2), pending_calls=InFlightCalls(0, (NOW + GATHER / 2,), 4))
+    assert soon.asks == []
+    assert soon.recheck == NOW + GATHER * 1.5
+    overdue = planned(want(2), pending_calls=InFlightCalls(0, (NOW - GATHER,), 4))
+    assert overdue.asks[0].wait == WAIT
+
+
+def test_too_many_polls_are_not_begun() -> None:
+    """The service has few places; who finds none is looked at without waiting."""
+    (ask,) = planned(want(2), pending_calls=InFlightCalls(1, (NOW + 9,) * 4, 4)).asks
+    assert ask.wait == 0
+    assert planned(want(2), pending_calls=InFlightCalls(READS, (NOW + 9,) * 4, 4)).asks == []
+
+
+WANTS = st.lists(
+    st.builds(
+        want,
+        st.integers(1, 30),
+        held=st.sampled_from([0, 0, 1, PAGE - 1, PAGE, 3000]),
+        more=st.sampled_from([True, False, None]),
+        queue=st.sampled_from([f"q{number}" for number in range(150)]),
+    ),
+    max_size=300,
+    unique_by=lambda one: one.partition,
+)
+ROOMS = st.builds(
+    lambda held, size, partitions: space_for(held, size, partitions, prefetch_messages=5000, prefetch_bytes=1000),
+    st.integers(0, 6000),
+    st.integers(0, 1100),
+    st.integers(1, 6000),
+)
+FLIGHTS = st.builds(
+    InFlightCalls,
+    st.integers(0, READS),
+    st.lists(st.floats(NOW - 2, NOW + WAIT), max_size=5).map(tuple),
+    st.integers(1, 5),
+)
+
+
+@given(WANTS, ROOMS, FLIGHTS)
+def test_plans_stay_within_all_bounds(
+    wants: list[ReadablePartition], room: BufferSpace, pending_calls: InFlightCalls
+) -> None:
+    """Nobody is asked twice, no call is too large, no more calls than may be, and no more than there is room for."""
+    asks = plan_fetches(wants, room, pending_calls, NOW, page=PAGE, wait=WAIT).asks
+    asked = [one for ask in asks for one in ask.wants]
+    assert len(asked) == len(set(asked))
+    assert set(asked) <= set(wants)
+    reads = [ask for ask in asks if not ask.wait]
+    polls = [ask for ask in asks if ask.wait]
+    assert len(reads) + pending_calls.reads <= READS
+    assert len(polls) <= max(0, pending_calls.most_polls - len(pending_calls.polls))
+    for ask in asks:
+        assert len({one.partition.queue for one in ask.wants}) <= QUEUES
+        assert 1 <= ask.limit <= PAGE
+        assert ask.limit * len(ask.wants) <= max(room.free + SLICE, len(ask.wants) * room.reserve)
+    assert all(one.more is False for ask in polls for one in ask.wants)
+    if not room.free:
+        assert not any(one.held for one in asked)
+
+
+@given(WANTS, ROOMS)
+def test_there_is_always_something_to_do(wants: list[ReadablePartition], room: BufferSpace) -> None:
+    """When nothing is under way and somebody holds nothing, somebody is asked; so reading never stands still."""
+    asks = plan_fetches(wants, room, IDLE, NOW, page=PAGE, wait=WAIT).asks
+    if any(not one.held for one in wants):
+        assert asks
+
+
+@given(st.integers(0, 8000), st.integers(1, 2000))
+def test_room_ends_where_the_settings_say(held: int, partitions: int) -> None:
+    """What all may hold together and what each may hold in any case add up to the setting, or one for each."""
+    room = space_for(held, 0, partitions, prefetch_messages=5000, prefetch_bytes=1000)
+    assert (
+        held + room.free + partitions * room.reserve <= max(5000, held, 3750 + partitions) + partitions * room.reserve
+    )
+    assert room.free == max(0, 3750 - held)
+    assert partitions * room.reserve <= max(1250, partitions)
+
+
+def test_bytes_end_prefetching_as_messages_do() -> None:
+    """Whoever holds as many bytes as may be held reads only where nothing is held, one message each."""
+    assert space_for(3, 1000, 2, prefetch_messages=5000, prefetch_bytes=1000) == BufferSpace(0, low=False, reserve=1)
+    assert space_for(3, 999, 2, prefetch_messages=5000, prefetch_bytes=1000).free > 0

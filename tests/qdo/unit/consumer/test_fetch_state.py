@@ -1,0 +1,105 @@
+"""Where a partition stands: what it holds, gives and takes back, and what may be committed of it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.consumer.fetch.fetch_state import FetchState, check_commit
+from qdo.consumer.rebalance.partition_table import OwnedPartition
+from qdo.coordination import CommittedOffset, OwnedOffset
+from qdo.errors import InvalidArgument
+from queuey.client import EARLIEST, id_after
+from tests.qdo.unit.samples import ONE, message_id, messages
+
+
+def track(committed: int | None = None, position: int | None = None) -> FetchState:
+    """Gives a track that was handed out up to a position."""
+    made = FetchState(
+        OwnedPartition(ONE, OwnedOffset(ONE, CommittedOffset(None if committed is None else message_id(committed)), 1))
+    )
+    made.place(made.committed)
+    if position is not None:
+        made.position = message_id(position)
+    return made
+
+
+def test_it_begins_after_what_was_committed() -> None:
+    """Or with the lowest id there can be; a seek to the beginning is the same."""
+    assert track(5).since == id_after(message_id(5))
+    assert track().since == EARLIEST
+    moved = track(5)
+    moved.seek(EARLIEST)
+    assert moved.since == EARLIEST
+
+
+@given(
+    st.lists(st.integers(1, 7), min_size=1, max_size=6),
+    st.lists(st.tuples(st.integers(1, 9), st.booleans()), max_size=30),
+)
+def test_what_is_given_is_what_was_taken_in_order(chunks: list[int], steps: list[tuple[int, bool]]) -> None:
+    """However it is cut into portions, and whatever of it is put back, nothing is lost, doubled or moved."""
+    one = track()
+    total = sum(chunks)
+    end = 0
+    for size in chunks:
+        one.push(messages(end + 1, end + size), 10 * size)
+        end += size
+    given_out = []
+    for most, back in steps:
+        if not one.count:
+            break
+        before = one.count
+        taken = one.take(most)
+        assert 1 <= len(taken) <= most
+        assert one.count == before - len(taken)
+        if back:
+            one.put_back(taken, 10 * len(taken))
+            assert one.count == before
+        else:
+            given_out += taken
+    rest = one.take(total) if one.count else []
+    assert given_out + rest == messages(1, total)
+    assert (one.count, one.size) == (0, 0)
+
+
+def test_a_whole_chunk_is_given_as_it_is() -> None:
+    """What was read as one page costs no copy when it is handed out as one."""
+    one = track()
+    page = messages(1, 100)
+    one.push(page, 1000)
+    assert one.take(100) is page
+
+
+def test_only_what_was_handed_out_is_committed() -> None:
+    """An id above the position is refused, and so is anything while nothing was handed out."""
+    assert check_commit(track(position=5), message_id(5))
+    assert check_commit(track(position=5), message_id(3))
+    for refused in (track(position=5), track()):
+        with pytest.raises(InvalidArgument, match="not handed out"):
+            check_commit(refused, message_id(6))
+
+
+def test_commits_do_not_go_back_unless_somebody_sought() -> None:
+    """Below what is recorded, or being recorded, only who went back on purpose may commit."""
+    one = track(3, position=9)
+    with pytest.raises(InvalidArgument, match="lies before"):
+        check_commit(one, message_id(2))
+    one._row.wish = message_id(7)
+    with pytest.raises(InvalidArgument, match="lies before"):
+        check_commit(one, message_id(5))
+    one.seek(message_id(2))
+    assert check_commit(one, message_id(1))
+
+
+def test_what_is_recorded_already_is_not_recorded_again() -> None:
+    """The same id as before is no change."""
+    assert not check_commit(track(3, position=9), message_id(3))
+
+
+@pytest.mark.parametrize("text", ["", "5", "not an id", None])
+def test_an_id_is_an_id(text: str) -> None:
+    """Anything else is refused before it can be recorded."""
+    with pytest.raises(InvalidArgument, match="not a message id"):
+        check_commit(track(position=5), text)

@@ -1,0 +1,226 @@
+"""What a member does next, alone and together with others that see everything late."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.consumer.rebalance.member_states import (
+    TRANSITIONS,
+    Cause,
+    ComputedPlan,
+    LeaderDecision,
+    LeaderView,
+    PartitionChanges,
+    State,
+    after,
+    decide_as_leader,
+    partition_changes,
+)
+from qdo.consumer.rebalance.partition_table import State as PartitionState
+from qdo.coordination import Member, TargetAssignment
+from qdo.partitions import Partition, Queue
+from qdo.subscriptions import Subscription
+from tests.qdo.unit.grouping import DEEDS, Play
+from tests.qdo.unit.test_assignment import downhill
+
+QUEUE = Queue("host", "app", "orders")
+ONE, TWO, THREE, FOUR = (Partition(QUEUE, number) for number in (1, 2, 3, 4))
+QUEUES_THERE = {QUEUE: 4}
+WANTS = Subscription(frozenset({"orders"}), (), "host", "app")
+A, B = Member("a", WANTS), Member("b", WANTS)
+BOTH: Mapping[str, Member] = {"a": A, "b": B}
+HALVES = TargetAssignment({ONE: "a", TWO: "b", THREE: "a", FOUR: "b"})
+MINE = frozenset({TWO, FOUR})
+
+
+def view(**changes: Any) -> LeaderView:  # noqa: ANN401 - any field
+    """Returns what the leader of a group of two that has come to rest knows, but for some changes."""
+    rest = LeaderView(
+        members=BOTH, queues=QUEUES_THERE, target=HALVES, planned=None, now=1000.0, age=60.0, settle=0.05, grace=10.0
+    )
+    return rest._replace(**changes)
+
+
+def test_whoever_has_what_is_given_to_it_rests() -> None:
+    """Nothing is set, taken, given up or waited for, by the leader as well."""
+    assert partition_changes(MINE, dict.fromkeys(MINE, "owned")) == PartitionChanges()
+    rests = decide_as_leader(view())
+    assert rests == LeaderDecision(planned=ComputedPlan(BOTH, QUEUES_THERE, HALVES, None))
+    assert decide_as_leader(view(planned=rests.planned)) == rests
+
+
+def test_what_is_given_is_taken() -> None:
+    """All of it that is not owned, what is unsure as well."""
+    assert partition_changes(MINE, {TWO: "owned"}).claim == {FOUR}
+    assert partition_changes(MINE, {TWO: "unsure"}).claim == {TWO, FOUR}
+
+
+def test_what_is_taken_away_is_given_up() -> None:
+    """And nothing else: what stays is not touched."""
+    assert partition_changes(MINE, dict.fromkeys([ONE, TWO, FOUR], "owned")) == PartitionChanges(
+        give_up=frozenset([ONE])
+    )
+
+
+@pytest.mark.parametrize("state", ["revoking", "releasing"])
+def test_a_revocation_is_carried_through(state: PartitionState) -> None:
+    """What is being given up is neither given up again nor taken back before it is released."""
+    assert partition_changes(MINE, {FOUR: "owned", TWO: state}) == PartitionChanges()
+    assert partition_changes(MINE, {TWO: "owned", FOUR: "owned", ONE: state}) == PartitionChanges()
+
+
+def test_what_may_have_been_taken_is_given_up_when_it_is_not_to_be_had() -> None:
+    """What is unsure is released like the rest."""
+    assert partition_changes(MINE, {TWO: "owned", FOUR: "owned", ONE: "unsure"}) == PartitionChanges(
+        give_up=frozenset([ONE])
+    )
+
+
+def test_a_leader_sets_the_target() -> None:
+    """When there is none, when somebody comes, and when there are other queues."""
+    first = decide_as_leader(view(target=None)).target
+    assert first is not None
+    assert set(first.owners) == set(HALVES.owners)
+    third = decide_as_leader(view(members={**BOTH, "c": Member("c", WANTS)})).target
+    assert third is not None
+    assert sorted(third.owners.values()) in (["a", "a", "b", "c"], ["a", "b", "b", "c"])
+    more = decide_as_leader(view(queues={QUEUE: 6})).target
+    assert more is not None
+    assert len(more.owners) == 6
+
+
+def test_nobody_gets_what_it_does_not_want() -> None:
+    """Queues of another name, application or service go to those who subscribe to them."""
+    others = [Queue("host", "app", "bills"), Queue("host", "other", "orders"), Queue("elsewhere", "app", "orders")]
+    members = {"a": A, "b": Member("b", Subscription(frozenset(), ("b*",), "host", "app"))}
+    target = decide_as_leader(view(members=members, queues=dict.fromkeys([QUEUE, *others], 1), target=None)).target
+    assert target is not None
+    assert target.owners == {Partition(QUEUE, 1): "a", Partition(others[0], 1): "b"}
+
+
+def test_a_leader_waits_for_more_changes_to_come() -> None:
+    """It says for how long."""
+    members = {**BOTH, "c": Member("c", WANTS)}
+    early = decide_as_leader(view(members=members, age=0.02))
+    assert early.target is None
+    assert early.wait == pytest.approx(0.03)
+    assert decide_as_leader(view(members=members, age=0.05)).target is not None
+
+
+def test_a_leader_computes_once() -> None:
+    """As long as members, queues and target are those of the last time; one change is enough."""
+    wrong = ComputedPlan(BOTH, QUEUES_THERE, HALVES, None)
+    assert decide_as_leader(view(planned=wrong)).planned is wrong
+    for change in ({"members": {"a": A}}, {"queues": {QUEUE: 5}}, {"target": TargetAssignment({ONE: "b"})}):
+        assert decide_as_leader(view(planned=wrong, **change)).planned is not wrong
+
+
+def test_a_leader_looks_again_when_an_absent_member_is_given_up() -> None:
+    """It knows when that is, and computes again then."""
+    before = TargetAssignment(HALVES.owners, static=frozenset("b"))
+    away = decide_as_leader(view(members={"a": A}, target=before))
+    assert away.target is not None
+    assert away.target.absent == {"b": 1000.0}
+    assert away.wait == 10.0
+    later = view(members={"a": A}, target=away.target, planned=away.planned, now=1004.0)
+    assert decide_as_leader(later) == LeaderDecision(wait=6.0, planned=away.planned)
+    over = decide_as_leader(later._replace(now=1010.0))
+    assert over.target is not None
+    assert set(over.target.owners.values()) == {"a"}
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_every_life_can_be_ended(state: State) -> None:
+    """Whatever a member is doing, stop leads to the end, and there it stays."""
+    assert after(after(state, "stop"), "left") == "left"
+    assert all(after("left", cause) == "left" for cause in get_args(Cause))
+
+
+def test_a_lost_session_is_followed_by_another() -> None:
+    """Whoever had one joins again, and nobody else does."""
+    leading_there = {state for (state, cause), then in TRANSITIONS.items() if cause == "lost" and then == "joining"}
+    assert leading_there == {"active", "suspended"}
+    assert after("leaving", "lost") == "leaving"
+    assert after(after("joining", "joined"), "suspended") == "suspended"
+    assert after("suspended", "connected") == "active"
+
+
+QUEUES = [Queue("host", "app", name) for name in ("audits", "billing", "carts")]
+happenings = st.lists(
+    st.tuples(
+        st.sampled_from([*DEEDS, "join", "look", "look", "act", "act", "act", "finish", "wait"]),
+        st.sampled_from("abcde"),
+        st.integers(0, 30),
+    ),
+    max_size=120,
+)
+
+
+@given(happenings)
+def test_members_that_see_late_never_share_a_partition_and_agree_in_the_end(
+    history: list[tuple[str, str, int]],
+) -> None:
+    """At no step two members own a partition; once nothing happens any more everybody has what is its own."""
+    play_through(history)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_long_histories_end_well(seed: int) -> None:
+    """The same over hundreds of events, most of them of members that are there and look, act and finish."""
+    chance = random.Random(seed)
+    often = ["look"] * 8 + ["act"] * 10 + ["finish"] * 5 + ["wait"] * 3
+    deeds = chance.choices([*DEEDS, *often], k=500)
+    play_through([(deed, chance.choice("abcde"), chance.randrange(31)) for deed in deeds])
+
+
+def play_through(history: list[tuple[str, str, int]]) -> None:
+    """Plays a history, looks at every step for a partition with two owners, and waits for agreement."""
+    play = Play(QUEUES)
+    for deed, name, number in history:
+        DEEDS[deed](play, name, number)
+        for partition, holders in play.holders().items():
+            assert len(holders) == 1
+            assert play.owners[partition] == play.players[holders[0]].session
+    assert play.settle()
+    agreed(play)
+
+
+def agreed(play: Play) -> None:
+    """Checks that a group is at rest and as it should be."""
+    if not play.members:
+        assert play.owners == {}
+        return
+    target = play.right()
+    assert play.targets[-1] == target
+    assert target.absent == {}
+    seen = {
+        name: {queue: count for queue, count in play.counts.items() if member.wants.takes(queue)}
+        for name, member in play.members.items()
+    }
+    assert downhill(seen, target.owners) == []
+    for name, player in play.players.items():
+        assert player.held == {partition for partition, owner in target.owners.items() if owner == name}
+        assert not player.revoking
+        assert not player.unsure
+    assert set(play.owners) == set(target.owners)
+
+
+def test_a_newcomer_stops_only_what_it_gets() -> None:
+    """In a group at rest, a join has exactly those partitions revoked that the newcomer is to have."""
+    play = Play(QUEUES)
+    for name in "ab":
+        play.join(name, 7)
+    assert play.settle()
+    before = {name: set(player.held) for name, player in play.players.items()}
+    play.join("e", 7)
+    assert play.settle()
+    agreed(play)
+    assert all(play.players[name].held <= held for name, held in before.items())
+    given_up = sum(len(held - play.players[name].held) for name, held in before.items())
+    assert given_up == len(play.players["e"].held) > 0

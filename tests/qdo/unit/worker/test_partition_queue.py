@@ -1,0 +1,292 @@
+"""Which messages of a partition may be handled now."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from random import Random
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as some
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from qdo.worker.dispatch.partition_queue import FailedMessage, KeyedQueue, MessageRun, OrderedQueue, PartitionQueue
+from qdo.worker.keys import key_by
+from queuey.client import Message
+from tests.qdo.unit.worker.dead_letter_samples import message
+
+KEYS = ["a", "b", "c", "d", None]
+PARALLEL, WINDOW = 3, 20
+
+
+class QueueModel(RuleBasedStateMachine):
+    """A partition queue is fed and worked on in any order; what it must never do is watched from outside."""
+
+    runs = Bundle("runs")
+    held = Bundle("held")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.partition_queue = self.new_lane()
+        self.sent: list[Message] = []
+        self.done: list[Message] = []
+        self.running: list[MessageRun] = []
+        self.failed: dict[str, int] = {}
+        self.holding: list[FailedMessage] = []
+
+    def new_lane(self) -> PartitionQueue:
+        """An ordered one; keyed ones override it."""
+        return OrderedQueue()
+
+    def key(self, one: Message) -> Hashable:
+        """Messages with one key keep their order: here all of them."""
+        return None
+
+    @rule(keys=some.lists(some.sampled_from(KEYS), min_size=1, max_size=8))
+    def add(self, keys: list[str | None]) -> None:
+        """More messages come."""
+        start = len(self.sent)
+        new = [message(start + at, headers={"key": key} if key else {}) for at, key in enumerate(keys)]
+        self.sent += new
+        self.partition_queue.add(new)
+
+    @rule(target=runs, most=some.integers(1, 9))
+    def take(self, most: int) -> Any:  # noqa: ANN401 - a run, or nothing
+        """Somebody asks for work."""
+        run = self.partition_queue.take(most)
+        if run is None:
+            return multiple()
+        assert 1 <= len(run.messages) <= most
+        for one in run.messages:
+            assert run.attempt == self.failed.get(one.id, 0) + 1
+        self.running.append(run)
+        return run
+
+    @rule(target=held, run=consumes(runs), part=some.floats(0, 1), failed=some.booleans())
+    def settle(self, run: MessageRun, part: float, failed: bool) -> Any:  # noqa: ANN401, FBT001 - drawn; held, or nothing
+        """Some of it is handled; then it fails, or is cut short."""
+        handled = round(part * len(run.messages))
+        failed = failed and handled < len(run.messages)
+        self.running.remove(run)
+        self.done += run.messages[:handled]
+        before = self.partition_queue.count
+        found = self.partition_queue.settle(run, handled, failed=failed)
+        assert before - self.partition_queue.count == handled
+        if not failed:
+            assert found is None
+            return multiple()
+        assert found is not None
+        assert found.message is run.messages[handled]
+        self.failed[found.message.id] = found.attempt
+        self.holding.append(found)
+        return found
+
+    @rule(one=consumes(held))
+    def again(self, one: FailedMessage) -> None:
+        """It is to be tried again."""
+        self.holding.remove(one)
+        self.partition_queue.again(one)
+
+    @rule(one=consumes(held))
+    def finish(self, one: FailedMessage) -> None:
+        """It was given up."""
+        self.holding.remove(one)
+        self.done.append(one.message)
+        self.partition_queue.finish(one)
+
+    @invariant()
+    def keeps_order(self) -> None:
+        """Messages with one key are done in the order in which they came, and never two at a time."""
+        order = {one.id: at for at, one in enumerate(self.sent)}
+        for key in {self.key(one) for one in self.sent}:
+            mine = [order[one.id] for one in self.done if self.key(one) == key]
+            assert mine == sorted(set(mine))
+            assert sum(any(self.key(one) == key for one in run.messages) for run in self.running) <= 1
+            for run in self.running:
+                now = [order[one.id] for one in run.messages if self.key(one) == key]
+                assert now == sorted(now)
+                assert not mine or not now or mine[-1] < now[0]
+
+    @invariant()
+    def tells_how_far_it_is(self) -> None:
+        """The end lies before the first message that is not done."""
+        done = {one.id for one in self.done}
+        first = next((at for at, one in enumerate(self.sent) if one.id not in done), len(self.sent))
+        assert self.partition_queue.end == (self.sent[first - 1].id if first else None)
+        assert self.partition_queue.count == len(self.sent) - len(done)
+
+    def teardown(self) -> None:
+        """Whatever happened, everything can be finished from there, and nothing is forgotten."""
+        for one in list(self.holding):
+            self.finish(one)
+        for run in list(self.running):
+            self.settle_all(run)
+        while (more := self.partition_queue.take(5)) is not None:
+            self.running.append(more)
+            self.settle_all(more)
+        assert len(self.done) == len(self.sent)
+        self.tells_how_far_it_is()
+
+    def settle_all(self, run: MessageRun) -> None:
+        """Handles all of a run."""
+        self.running.remove(run)
+        self.done += run.messages
+        self.partition_queue.settle(run, len(run.messages))
+        self.keeps_order()
+
+
+class KeyedModel(QueueModel):
+    """The same for a partition queue that handles several keys at a time."""
+
+    def new_lane(self) -> PartitionQueue:
+        """A keyed one."""
+        return KeyedQueue(key_by("header:key"), PARALLEL, WINDOW)
+
+    def key(self, one: Message) -> Hashable:
+        """The header."""
+        return one.headers.get("key")
+
+    @invariant()
+    def keeps_bounds(self) -> None:
+        """There are never more runs than may be."""
+        assert len(self.running) <= PARALLEL
+
+
+TestOrderedQueue = QueueModel.TestCase
+TestKeyedQueue = KeyedModel.TestCase
+
+
+def fed(partition_queue: PartitionQueue, keys: str) -> list[Message]:
+    """Feeds one message for each letter, which is its key."""
+    messages = [message(at, headers={"key": key}) for at, key in enumerate(keys)]
+    partition_queue.add(messages)
+    return messages
+
+
+def test_a_failed_message_travels_alone_when_it_is_tried_again() -> None:
+    """Its attempt is another than that of those behind it, so they are not in its run."""
+    partition_queue = OrderedQueue()
+    messages = fed(partition_queue, "aaa")
+    run = partition_queue.take(10)
+    assert run is not None
+    held = partition_queue.settle(run, 1, failed=True)
+    assert held == FailedMessage(messages[1], 1)
+    assert partition_queue.take(10) is None
+    partition_queue.again(held)
+    alone = partition_queue.take(10)
+    assert alone is not None
+    assert alone == MessageRun([messages[1]], 2)
+    partition_queue.settle(alone, 1)
+    assert partition_queue.take(10) == MessageRun([messages[2]], 1)
+
+
+def test_a_held_message_holds_up_only_its_own_key() -> None:
+    """Others go on; the end stays before the held one until it is done, then passes everything."""
+    partition_queue = KeyedQueue(key_by("header:key"), 2, 100)
+    messages = fed(partition_queue, "abab")
+    first = partition_queue.take(2)
+    assert first is not None
+    assert [one.headers["key"] for one in first.messages] == ["a", "a"]
+    held = partition_queue.settle(first, 0, failed=True)
+    other = partition_queue.take(10)
+    assert other is not None
+    assert [one.headers["key"] for one in other.messages] == ["b", "b"]
+    partition_queue.settle(other, 2)
+    assert (partition_queue.take(10), partition_queue.end) == (None, None)
+    assert held is not None
+    partition_queue.finish(held)
+    assert partition_queue.end == messages[1].id
+    rest = partition_queue.take(10)
+    assert rest is not None
+    partition_queue.settle(rest, 1)
+    assert partition_queue.end == messages[3].id
+
+
+def test_each_message_begins_at_its_first_attempt() -> None:
+    """That a message with the same key needed two attempts says nothing about the next."""
+    partition_queue = KeyedQueue(key_by("header:key"), 2, 100)
+    fed(partition_queue, "aa")
+    for attempt in (1, 2):
+        run = partition_queue.take(1)
+        assert run is not None
+        assert run.attempt == attempt
+        held = partition_queue.settle(run, attempt - 1, failed=attempt == 1)
+        if held is not None:
+            partition_queue.again(held)
+    last = partition_queue.take(1)
+    assert last is not None
+    assert last.attempt == 1
+
+
+def test_work_is_shared_out_evenly() -> None:
+    """One run does not take everything while other places stay empty."""
+    partition_queue = KeyedQueue(key_by("header:key"), 4, 1000)
+    fed(partition_queue, "abcdefgh" * 2)
+    sizes = [len(run.messages) for run in iter(lambda: partition_queue.take(100), None)]
+    assert sizes == [4, 4, 4, 4]
+
+
+def test_no_more_is_wanted_than_the_window() -> None:
+    """One unfinished message lets the partition queue hold only so many behind it, though they are done."""
+    partition_queue = KeyedQueue(key_by("header:key"), 2, 10)
+    fed(partition_queue, "abbbbbbbbb")
+    assert partition_queue.full
+    run = partition_queue.take(1)
+    other = partition_queue.take(100)
+    assert run is not None
+    assert other is not None
+    partition_queue.settle(other, len(other.messages))
+    assert partition_queue.full
+    partition_queue.settle(run, 1)
+    assert not partition_queue.full
+
+
+@given(some.lists(some.sampled_from("abcd"), min_size=1, max_size=30), some.randoms(use_true_random=False))
+def test_a_lane_that_closes_fills_its_gaps_and_begins_nothing_else(keys: list[str], choice: Random) -> None:
+    """What was done is recorded at the end, and nothing behind it has been handled in vain."""
+    partition_queue = KeyedQueue(key_by("header:key"), 3, 100)
+    messages = fed(partition_queue, "".join(keys))
+    order = {one.id: at for at, one in enumerate(messages)}
+    done: set[int] = set()
+    runs = []
+    for _ in range(choice.randrange(12)):
+        if (run := partition_queue.take(choice.randrange(1, 5))) is not None:
+            runs.append(run)
+        if runs and choice.random() < 0.6:
+            _settle(partition_queue, runs.pop(choice.randrange(len(runs))), choice, order, done)
+    for run in runs:
+        _settle(partition_queue, run, choice, order, done)
+    last = max(done, default=-1)
+    more = partition_queue.narrow()
+    while (run := partition_queue.take(choice.randrange(1, 5))) is not None:
+        assert more
+        _settle(partition_queue, run, None, order, done)
+    assert max(done, default=-1) == last
+    assert partition_queue.end == (messages[last].id if last >= 0 else None)
+    assert not partition_queue.waiting
+
+
+def _settle(
+    partition_queue: PartitionQueue, run: MessageRun, choice: Random | None, order: dict[str, int], done: set[int]
+) -> None:
+    """Handles a run, or a part of it."""
+    handled = len(run.messages) if choice is None else choice.randrange(len(run.messages) + 1)
+    done |= {order[one.id] for one in run.messages[:handled]}
+    partition_queue.settle(run, handled)
+
+
+def test_a_failure_while_a_lane_closes_ends_what_cannot_be_recorded() -> None:
+    """Behind a held message nothing is handled any more, for it would be handled again elsewhere."""
+    partition_queue = KeyedQueue(key_by("header:key"), 1, 100)
+    messages = fed(partition_queue, "abcd")
+    for key in "abcd":
+        run = partition_queue.take(1)
+        assert run is not None
+        assert run.keys == (key,)
+        partition_queue.settle(run, 1 if key == "d" else 0)
+    assert partition_queue.narrow()
+    run = partition_queue.take(1)
+    assert run == MessageRun([messages[0]], 1, ("a",))
+    assert partition_queue.settle(run, 0, failed=True) is not None
+    assert partition_queue.take(3) is None
+    assert not partition_queue.waiting

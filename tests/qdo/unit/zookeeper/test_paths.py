@@ -1,0 +1,67 @@
+"""Names of nodes: every name has one of its own that ZooKeeper takes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from qdo.coordination.zookeeper.paths import GroupPaths, decode, encode, parent, partition_of
+from qdo.errors import CoordinationIncompatible
+from qdo.partitions import Partition, Queue
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from([".", "..", "", "zookeeper", "%", "%2E"])
+
+
+@given(NAMES)
+def test_a_name_is_read_back(name: str) -> None:
+    """What is encoded is decoded to the same name."""
+    assert decode(encode(name)) == name
+
+
+@given(NAMES)
+def test_a_name_is_a_node(name: str) -> None:
+    """No node is named as ZooKeeper does not allow, whatever the name."""
+    node = encode(name)
+    assert node not in {"", ".", "..", "zookeeper"}
+    assert node.isascii()
+    assert node.isprintable()
+    assert "/" not in node
+
+
+@given(NAMES, NAMES)
+def test_different_names_are_different_nodes(one: str, other: str) -> None:
+    """Two names share a node only if they are the same."""
+    assert (encode(one) == encode(other)) == (one == other)
+
+
+@pytest.mark.parametrize("node", ["a b", "%2e", "%41", ".", "zookeeper", "%zz", "ä", "%FF"])
+def test_nodes_of_somebody_else_are_noticed(node: str) -> None:
+    """A node that no name is encoded as is not taken for one of ours."""
+    with pytest.raises(CoordinationIncompatible):
+        decode(node)
+
+
+@given(NAMES, NAMES, NAMES, st.integers(1, 10**9))
+def test_a_partition_is_read_back(host: str, application: str, name: str, number: int) -> None:
+    """The path of a partition's node names the partition, wherever the group lies."""
+    partition = Partition(Queue(host, application, name), number)
+    group_paths = GroupPaths("/some/where", "group")
+    for path in (group_paths.owner(partition), group_paths.offset(partition)):
+        assert path.startswith("/some/where/groups/group/")
+        assert partition_of(tuple(path.split("/")[-4:])) == partition
+        assert parent(path).endswith(encode(name))
+
+
+@pytest.mark.parametrize("number", ["0", "01", "-1", "x", "", "1.0", "\u0663"])
+def test_what_is_no_number_is_no_partition(number: str) -> None:
+    """A partition has a number from 1 on, written in the one way."""
+    with pytest.raises(CoordinationIncompatible):
+        partition_of(("h", "a", "q", number))
+
+
+def test_the_root_lies_in_itself() -> None:
+    """Going up ends."""
+    assert parent("/a/b") == "/a"
+    assert parent("/a") == "/"
+    assert parent("/") == "/"

@@ -1,0 +1,242 @@
+"""Archives of queues: exact, idempotent, sealed, and never losing what they had."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from queuey import ids
+from queuey.errors import QueueNotFound
+from queuey.messages import NewMessage, Queue
+from queuey.spark.errors import OptionError
+from queuey.spark.jobs.archive import archive_stream, directory, storage
+from queuey.spark.jobs.archive.archive_job import ArchiveReport, archive
+from queuey.spark.jobs.archive.buckets import ArchiveBucket
+from queuey.spark.jobs.archive.hadoop_files import HadoopFiles
+from queuey.spark.jobs.archive.lease import ArchiveBusy, ArchiveLease
+from queuey.spark.jobs.archive.verify import CheckOptions, CheckReport, check
+from queuey.spark.options import Pattern, Subscribe
+from tests.replacing import replace
+from tests.spark.jobs.archive.archives import HOUR, archived, last_hour, message, options, past, stored, until
+from tests.spark.kept import Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WEIRD = "100%, {a}=[b]*:? ü"
+"""The name of a queue with most of what directories cannot have in their names."""
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    """Where an archive goes."""
+    return tmp_path / "archive"
+
+
+def quiet(text: str) -> None:
+    """Takes no notice of what a job says."""
+
+
+def checked(spark: SparkSession, kept: Kept, to: Path, **more: Any) -> CheckReport:  # noqa: ANN401 - of the options
+    """Checks an archive."""
+    return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to), **more), quiet)
+
+
+def rows(spark: SparkSession, to: Path, queue: str) -> list[tuple[Any, ...]]:
+    """Returns the archived messages of a queue, as anybody's Spark would read them, sorted."""
+    messages = spark.read.parquet(str(to / "messages"))
+    return sorted(archived(row) for row in messages.where(messages["queue"] == queue).collect())
+
+
+def delete_all(kept: Kept, queue: Queue, share: int = 1) -> None:
+    """Deletes every ``share``-th message, as TTL would."""
+    found = kept.all(queue)[::share]
+    kept.store.delete(queue, [(one.partition, one.position) for one in found])
+
+
+def test_two_runs_at_once(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A run that begins while another one writes to the archive is told so, and changes nothing."""
+    past(embedded, "orders", 10, hours=2)
+    with (
+        ArchiveLease(embedded.store, HadoopFiles(spark, str(to)).root),
+        pytest.raises(ArchiveBusy, match="by another run: process"),
+    ):
+        archive(spark, options(embedded, to), quiet)
+    assert not to.exists()
+    assert archive(spark, options(embedded, to), quiet).messages == 10
+
+
+def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """All messages of closed buckets are in the archive with all that belongs to them, and nothing is done twice."""
+    first = past(embedded, "orders", 120, hours=2)
+    second = past(embedded, WEIRD, 30, hours=3, partitions=3)
+    embedded.post(first, [NewMessage("now", 1, 600)])
+    embedded.queue("empty")
+    planned = archive(spark, options(embedded, to, dry_run=True), quiet)
+    assert not to.exists()
+    report = archive(spark, options(embedded, to), quiet)
+    assert [(one.queue, one.count) for one in report.archived] == [(WEIRD, 10)] * 3 + [("orders", 60)] * 2
+    assert [(one.queue, one.bucket, one.count) for one in planned.archived] == [
+        (one.queue, one.bucket, one.count) for one in report.archived
+    ]
+    old = [one for one in embedded.all(first) if one.body != "now"]
+    assert rows(spark, to, "orders") == stored(old)
+    assert rows(spark, to, WEIRD) == stored(embedded.all(second))
+    sealed = json.loads(min((to / "manifests/queue=orders").glob("*.json")).read_text())
+    assert sealed["summary"]["count"] == 60
+    assert sealed["verified"]
+    assert (
+        sealed["summary"]["partitions"]["1"]["first"]
+        == min((one for one in old if one.partition == 1), key=lambda one: one.position).id
+    )
+    assert checked(spark, embedded, to).ok
+    assert archive(spark, options(embedded, to), quiet).archived == ()
+    assert not list((to / "_staging").iterdir())
+
+
+def test_a_run_that_ended_in_between(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """After a crash between messages and manifests the next run completes, with messages that expired meanwhile."""
+    queue = past(embedded, "orders", 40, hours=2)
+    everything = stored(embedded.all(queue))
+    record = directory.ArchiveDirectory.record
+    left = [1]
+
+    def fail(self: directory.ArchiveDirectory, found: Any) -> None:  # noqa: ANN401 - a manifest
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError("killed")
+        record(self, found)
+
+    with replace(record, fail), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to), quiet)
+    assert len(list((to / "manifests").glob("*/*.json"))) == 1
+    delete_all(embedded, queue, 3)
+    report = archive(spark, options(embedded, to), quiet)
+    assert [one.count for one in report.archived] == [20]
+    assert rows(spark, to, "orders") == everything
+    assert checked(spark, embedded, to).ok
+
+
+def test_a_scan_that_misses_messages(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A bucket that lacks messages at the second scan is not archived, and the others are."""
+    past(embedded, "orders", 40, hours=2)
+    lost = ArchiveBucket(last_hour() - HOUR, HOUR).name
+    stage = storage.stage
+
+    def lossy(messages: Any, files: HadoopFiles, path: str) -> None:  # noqa: ANN401 - a frame
+        stage(messages.where(f"bucket != '{lost}' OR partition != 1"), files, path)
+
+    with replace(stage, lossy):
+        report = archive(spark, options(embedded, to), quiet)
+    assert not report.ok
+    assert [(one.bucket, one.missing, one.changed) for one in report.failed] == [(lost, 10, 0)]
+    assert [one.count for one in report.archived] == [20]
+    assert len(list((to / "manifests").glob("*/*.json"))) == 1
+    assert not list((to / "messages").glob(f"*/bucket={lost}"))
+    assert [one.count for one in archive(spark, options(embedded, to), quiet).archived] == [20]
+
+
+def test_damage_is_found(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A check finds lost files, files of others, manifests that are none, and what the store has beyond them."""
+    queue = past(embedded, "orders", 80, hours=4)
+    archive(spark, options(embedded, to), quiet)
+    names = [ArchiveBucket(last_hour() - back * HOUR, HOUR).name for back in (4, 3, 2, 1)]
+    files = [next((to / f"messages/queue=orders/bucket={name}").glob("*.parquet")) for name in names]
+    files[0].unlink()
+    files[1].with_name(f".{files[1].name}.crc").unlink()
+    files[1].write_bytes(files[2].read_bytes())
+    manifest = to / f"manifests/queue=orders/{names[2]}.json"
+    manifest.with_name(f".{manifest.name}.crc").unlink()
+    manifest.write_text("{}")
+    low = ids.random_low()
+    embedded.store.load(queue, [message(0, last_hour() - HOUR + 7, low, 2)])
+    report = checked(spark, embedded, to)
+    found = {name: [one.text for one in report.damaged if one.bucket == name] for name in names}
+    assert any("not there" in text for text in found[names[0]])
+    assert any("others" in text for text in found[names[1]])
+    assert found[names[3]] == ["it lacks 1 messages of the store"]
+    assert len(report.unreadable) == 1
+    assert not report.ok
+    again = archive(spark, options(embedded, to, again=True), quiet)
+    assert sum(one.count for one in again.archived) >= 81
+    assert {one.bucket for one in checked(spark, embedded, to).damaged} <= {names[1]}
+
+
+def test_messages_that_may_be_lost(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """Buckets that are older than their queue's TTL are reported as such."""
+    past(embedded, "orders", 40, hours=4, ttl=2 * HOUR + HOUR)
+    report = archive(spark, options(embedded, to), quiet)
+    assert [one.expiring for one in report.archived] == [True, True, False, False]
+
+
+def test_another_life_of_a_queue(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A bucket of a queue that was purged is archived again, and keeps the messages of both."""
+    queue = past(embedded, "orders", 20, hours=1)
+    before = stored(embedded.all(queue))
+    archive(spark, options(embedded, to), quiet)
+    queue = embedded.store.purge_queue(queue)
+    assert archive(spark, options(embedded, to), quiet).archived == ()
+    embedded.store.load(queue, [message(5, last_hour() - 5, ids.random_low(), 2)])
+    report = archive(spark, options(embedded, to), quiet)
+    assert [one.count for one in report.archived] == [21]
+    assert rows(spark, to, "orders") == sorted(before + stored(embedded.all(queue)))
+
+
+def test_what_is_refused(spark: SparkSession, embedded: Kept, to: Path, tmp_path: Path) -> None:
+    """Unknown queues, directories of something else, other kinds of archives and missing packages are refused."""
+    past(embedded, "orders", 4, hours=1)
+    with pytest.raises(QueueNotFound):
+        archive(spark, options(embedded, to, selection=Subscribe(("nothing",))), quiet)
+    for kind in ("delta", "iceberg"):
+        with pytest.raises(OptionError, match=f"format {kind} needs a package"):
+            archive(spark, options(embedded, to, data=kind), quiet)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "letter.txt").write_text("x")
+    with pytest.raises(OptionError, match="other files"):
+        archive(spark, options(embedded, other), quiet)
+    archive(spark, options(embedded, to), quiet)
+    with pytest.raises(OptionError, match="width of buckets"):
+        archive(spark, options(embedded, to, seconds=60), quiet)
+
+
+def test_a_stream_keeps_what_does_not_live_that_long(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """What a stream has kept is in the bucket when that is over, though it is gone from the store by then."""
+    queue = past(embedded, "orders", 20, hours=1)
+    width = 5
+    items = [NewMessage(f"short {n}", n % 2 + 1, 600) for n in range(10)]
+    short = embedded.post(queue, items)
+    bucket = ArchiveBucket(int(ids.ticks_to_seconds(max(one.ticks for one in short))) // width * width, width)
+    everything = stored(embedded.all(queue))
+
+    def stream() -> archive_stream.StreamReport:
+        job = archive_stream.archive_stream
+        chosen = options(embedded, to, seconds=width)
+        return job(spark, chosen, str(to.with_name("checkpoint")), quiet, once=True)
+
+    first = stream()
+    delete_all(embedded, queue)
+    until(lambda: ids.now_ticks() > bucket.upper[0])
+    second = stream()
+    assert (first.failed, second.failed) == ((), ())
+    assert first.closed + second.closed >= 20
+    assert rows(spark, to, "orders") == everything
+    assert checked(spark, embedded, to).ok
+    assert archive(spark, options(embedded, to, seconds=width), quiet).ok
+
+
+def test_many_queues_are_one_run(spark: SparkSession, embedded: Kept, to: Path) -> None:
+    """A run over many queues is a handful of Spark's jobs, however many there are."""
+    for number in range(40):
+        past(embedded, f"q{number}", 4, hours=1)
+    tracker = spark.sparkContext.statusTracker()
+    spark.sparkContext.setJobGroup("many", "many queues")
+    report: ArchiveReport = archive(spark, options(embedded, to), quiet)
+    jobs = tracker.getJobIdsForGroup("many")
+    spark.sparkContext.setLocalProperty("spark.jobGroup.id", "")
+    assert len(report.archived) == 40
+    assert report.messages == 160
+    assert 0 < len(jobs) <= 12

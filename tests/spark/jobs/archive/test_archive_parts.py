@@ -1,0 +1,213 @@
+"""Parts of archives that Spark or a file system does: names of buckets, manifests in numbers, streams that go on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from queuey import ids
+from queuey.messages import NewMessage, Queue
+from queuey.spark.errors import OptionError
+from queuey.spark.jobs.archive import directory, find_buckets, stream_parts
+from queuey.spark.jobs.archive.archive_job import archive
+from queuey.spark.jobs.archive.archive_stream import StreamReport, archive_stream
+from queuey.spark.jobs.archive.buckets import ArchiveBucket
+from queuey.spark.jobs.archive.directory import ArchiveDirectory
+from queuey.spark.jobs.archive.hadoop_files import FilesUnavailable, HadoopFiles
+from queuey.spark.jobs.archive.manifest import Manifest
+from queuey.spark.jobs.archive.verify import CheckOptions, CheckReport, check
+from queuey.spark.options import Assign, Pattern
+from tests.replacing import replace
+from tests.spark.jobs.archive.archives import last_hour, message, options, past, stored, until
+from tests.spark.kept import Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MOMENTS = (0, 59, 3599, 3600, 951_782_399, 1_774_749_600, 1_774_753_199, 1_792_890_000, 1_795_188_242)
+"""Seconds since 1970; among them ends of days and hours when clocks are changed."""
+
+
+def quiet(text: str) -> None:
+    """Takes no notice of what a job says."""
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kathmandu"])
+def test_names_of_buckets_by_spark(spark: SparkSession, zone: str) -> None:
+    """Spark names buckets as Python does, whatever time zone a session has."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    assert before is not None
+    rows = [(seconds, datetime.fromtimestamp(seconds, UTC)) for seconds in MOMENTS]
+    try:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+        frame = spark.createDataFrame(rows, "seconds long, timestamp timestamp")
+        for width in (1, 900, 3600, 86_400):
+            name = stream_parts.bucket_name(frame["timestamp"], width).alias("name")
+            found = {row.seconds: row.name for row in frame.select("seconds", name).collect()}
+            assert found == {seconds: ArchiveBucket(seconds // width * width, width).name for seconds in MOMENTS}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Small files are replaced as a whole, directories moved over others, and what cannot be done is one error."""
+    files = HadoopFiles(spark, str(tmp_path))
+    assert (files.read("a/b"), files.list("a"), files.exists("a")) == (None, [], False)
+    for text in ("first ü", "second ü"):
+        files.write("a/b", text)
+        assert files.read("a/b") == text
+    assert [entry.name for entry in files.list("a") if not entry.name.startswith(".")] == ["b"]
+    files.write("c/d", "moved")
+    files.move("c", "a")
+    assert files.read("a/d") == "moved"
+    assert not files.exists("a/b")
+    with pytest.raises(FilesUnavailable, match="a/d/e"):
+        files.write("a/d/e", "below a file")
+    with pytest.raises(FilesUnavailable, match="nowhere"):
+        HadoopFiles(spark, "nowhere://x/y")
+    with pytest.raises(OptionError, match="the name of an archive has none of"):
+        HadoopFiles(spark, str(tmp_path / "a[1]"))
+
+
+def test_many_manifests(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """Manifests in numbers are read by a job, and the damaged one among them is found all the same."""
+    past(embedded, "orders, later = {x}", 40, hours=4)
+    to = tmp_path / "archive"
+    archive(spark, options(embedded, to), quiet)
+    there = directory.open_existing(spark, str(to))
+    [name] = there.queues()
+    keys = {(name, bucket) for bucket in there.bucket_names(name)}
+    expected = there.manifests(keys)
+    there = ArchiveDirectory(spark, there.files, there.about, few=1)
+    assert there.manifests(keys) == expected
+    there.files.write(f"manifests/queue=orders, later %3D %7Bx}}/{expected[1].bucket}.json", "{}")
+    damaged: list[str] = []
+    assert there.manifests(keys, damaged) == [expected[0], *expected[2:]]
+    assert expected[1].bucket in damaged[0]
+
+
+def delete_all(kept: Kept, queue: Queue) -> None:
+    """Deletes every message, as TTL would."""
+    kept.store.delete(queue, [(one.partition, one.position) for one in kept.all(queue)])
+
+
+def checked(spark: SparkSession, kept: Kept, to: Path) -> CheckReport:
+    """Checks an archive of all queues."""
+    return check(spark, CheckOptions(store=kept.named, selection=Pattern(".*"), archive=str(to)), quiet)
+
+
+def test_a_run_that_ended_while_it_replaced_a_bucket(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A bucket that was about to be replaced keeps what it had, though the store has it no more."""
+    queue, to = past(embedded, "orders, {x}", 20, hours=1), tmp_path / "archive"
+    archive(spark, options(embedded, to), quiet)
+    delete_all(embedded, queue)
+    embedded.store.load(queue, [message(7, last_hour() - 5, ids.random_low(), 2)])
+    move = HadoopFiles.move
+
+    def killed(self: HadoopFiles, source: str, target: str) -> None:
+        if source.startswith("_staging") and target.startswith("messages/"):
+            self.delete(target)
+            raise OSError("killed")
+        move(self, source, target)
+
+    with replace(move, killed), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to, again=True), quiet)
+    delete_all(embedded, queue)
+    report = archive(spark, options(embedded, to), quiet)
+    assert [one.count for one in report.archived] == [20]
+    assert checked(spark, embedded, to).messages == 20
+    assert not (to / "_replaced").exists()
+
+
+def test_a_bucket_that_was_not_sealed_in_time(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A bucket without a manifest gets one, though all its messages have left the store; until then a check says so."""
+    queue, to = past(embedded, "orders", 20, hours=2), tmp_path / "archive"
+    record = ArchiveDirectory.record
+
+    def killed(self: ArchiveDirectory, found: Manifest) -> None:
+        record(self, found)
+        raise OSError("killed")
+
+    with replace(record, killed), pytest.raises(OSError, match="killed"):
+        archive(spark, options(embedded, to), quiet)
+    delete_all(embedded, queue)
+    [damage] = checked(spark, embedded, to).damaged
+    assert "no manifest" in damage.text
+    assert len(archive(spark, options(embedded, to, dry_run=True), quiet).archived) == 1
+    assert [(one.bucket, one.count) for one in archive(spark, options(embedded, to), quiet).archived] == [
+        (damage.bucket, 10)
+    ]
+    sealed = max((to / "manifests").glob("*/*.json"))
+    sealed.with_name(f".{sealed.name}.crc").unlink()
+    sealed.write_text("{}")
+    report = archive(spark, options(embedded, to), quiet)
+    assert (len(report.damaged), [one.count for one in report.archived]) == (1, [10])
+    found = checked(spark, embedded, to)
+    assert (found.damaged, found.unreadable, found.messages) == ((), (), 20)
+
+
+def test_a_micro_batch_that_comes_again(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """What was kept of a micro-batch stays when it is done again with less, because messages have expired."""
+    queue = past(embedded, "orders", 10, hours=1)
+    frame = spark.read.format("queuey").options(**find_buckets.texts_of(embedded.named), includeHeaders="true")
+    messages = frame.option("subscribe", "orders").load()
+    files = HadoopFiles(spark, str(tmp_path / "archive"))
+    stream_parts.write(files, messages, "query", 3, 3600)
+    stream_parts.write(files, messages.limit(1), "query", 3, 3600)
+    parts = stream_parts.kept(files)
+    assert len(parts) == 1
+    assert stream_parts.read(spark, files, parts, parts).count() == len(embedded.all(queue))
+    known = {("gone", "20261120T140000Z"): ["_incoming/query/3"], **stream_parts.kept(files)}
+    stream_parts.again(files, known, "query", 3)
+    assert known == parts
+    stream_parts.tidy(files, parts, "query", 4)
+    assert stream_parts.kept(files) == parts
+    stream_parts.remove(files, parts, parts)
+    stream_parts.tidy(files, {}, "query", 3)
+    assert files.exists("_incoming/query/3/_SUCCESS")
+    stream_parts.tidy(files, {}, "query", 4)
+    assert not files.exists("_incoming/query/3")
+
+
+def test_a_checkpoint_of_another_archive(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A stream does not go on into an archive that has nothing of what it has kept so far."""
+    embedded.queue("orders")
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "commits").mkdir(parents=True)
+    (checkpoint / "commits" / "0").write_text("v1\n{}")
+    (checkpoint / "metadata").write_text('{"id":"566fb1bf-dd18-4045-a342-3cf1b9113a84"}')
+    with pytest.raises(OptionError, match="of a stream to another archive"):
+        archive_stream(spark, options(embedded, tmp_path / "archive"), str(checkpoint), quiet, once=True)
+
+
+def test_a_stream_that_goes_on(spark: SparkSession, embedded: Kept, tmp_path: Path) -> None:
+    """A stream completes buckets while it runs, also when nothing comes any more, and ends when it is stopped."""
+    to, queue = tmp_path / "archive", embedded.queue("orders", partitions=2)
+    chosen = options(embedded, to, selection=Assign((("orders", (1,)),)))
+    with pytest.raises(OptionError, match="whole queues"):
+        archive_stream(spark, chosen, str(tmp_path / "checkpoint"), quiet)
+    messages = embedded.post(queue, [NewMessage(f"{n}", n % 2 + 1, 600) for n in range(20)])
+    ended: list[StreamReport] = []
+
+    def run() -> None:
+        ended.append(
+            archive_stream(spark, options(embedded, to, seconds=1), str(tmp_path / "checkpoint"), quiet, every=1)
+        )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    until(lambda: bool(list(to.glob("manifests/*/*.json"))) or not thread.is_alive(), 90)
+    last = max(message.ticks for message in messages)
+    until(lambda: time.time() > ids.ticks_to_seconds(last) + 3)
+    for query in spark.streams.active:
+        query.stop()
+    thread.join(60)
+    [report] = ended
+    assert (report.messages, report.failed, report.open) == (20, (), 0)
+    found = spark.read.parquet(str(to / "messages"))
+    assert sorted(row.id for row in found.collect()) == sorted(row[1] for row in stored(messages))

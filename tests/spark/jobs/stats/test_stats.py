@@ -1,0 +1,222 @@
+"""Measures of queues, and the lag of groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+
+from queuey import ids
+from queuey.errors import QueueNotFound
+from queuey.messages import NewMessage, OffsetChange
+from queuey.spark.errors import OptionError
+from queuey.spark.jobs import name_ranges, tasks
+from queuey.spark.jobs.stats import lag, stats_job
+from queuey.spark.jobs.stats.lag import LagOptions
+from queuey.spark.jobs.stats.stats_job import StatsOptions
+from queuey.spark.jobs.stats.totals import Totals
+from queuey.spark.jobs.stats.ttl_forecast import Forecast
+from queuey.spark.options import Assign, Pattern, Subscribe
+from queuey.storage import Store
+from tests.replacing import replace
+from tests.spark.kept import Kept
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEPTHS = {"deep": 60, "uneven": 41, "shallow": 3}
+BODY = "x" * 500
+
+
+def filled(kept: Kept) -> Kept:
+    """Three queues of two partitions with messages, one without."""
+    for name, depth in DEPTHS.items():
+        queue = kept.queue(name, partitions=2)
+        kept.post(queue, [NewMessage(BODY, 2 if name != "uneven" and n % 2 else 1, 600) for n in range(depth)])
+    kept.queue("empty", partitions=2)
+    return kept
+
+
+def check(found: Totals) -> None:
+    """Compares with what :func:`filled` posted."""
+    assert (found.queues, found.empty, found.partitions) == (4, 1, 5)
+    assert (found.messages, found.bytes) == (sum(DEPTHS.values()), sum(DEPTHS.values()) * len(BODY))
+    assert [one.queue for one in found.top["messages"]] == ["deep", "uneven"]
+    assert [one.queue for one in found.top["skew"]] == ["uneven", "deep"]
+    assert [one.skew for one in found.top["skew"]] == [2.0, 1.0]
+
+
+def refuse(*_: object, **__: object) -> Any:  # noqa: ANN401 - stands for any method
+    """Fails the test."""
+    raise AssertionError("a message was read")
+
+
+@contextmanager
+def unreadable(store: type[Store]) -> Iterator[None]:
+    """Takes from a store what hands out messages."""
+    with ExitStack() as replaced:
+        for method in (store.scan, store.scan_arrow, store.read, store.fetch, store.begin_read):
+            replaced.enter_context(replace(method, refuse))
+        yield
+
+
+def test_no_message_leaves_the_store(embedded: Kept) -> None:
+    """A task that measures never asks for messages, and what it hands back does not grow with them."""
+    filled(embedded)
+    with unreadable(type(embedded.store)):
+        [part] = name_ranges.name_ranges_of(embedded.named, None)
+        [packed] = stats_job._tallied(embedded.named, 2, msgspec.msgpack.encode(part))
+        batches = list(stats_job.rows(embedded.named, msgspec.msgpack.encode(part)))
+    check(msgspec.msgpack.decode(packed, type=Totals))
+    assert len(packed) < 2000 < sum(DEPTHS.values()) * len(BODY)
+    assert sum(batch.num_rows for batch in batches) == 5
+
+
+def test_measuring_with_spark(spark: SparkSession, embedded: Kept) -> None:
+    """Tallies of tasks make the report; what they hand to the driver is one small value for each range of queues."""
+    filled(embedded)
+    handed: list[bytes] = []
+
+    def values(*given: Any) -> list[bytes]:  # noqa: ANN401 - passed on
+        handed.extend(real(*given))
+        return handed
+
+    real = tasks.values
+    said: list[str] = []
+    with replace(real, values):
+        found = stats_job.run(spark, StatsOptions(store=embedded.named, top=2, size=2), said.append)
+    check(found.tally)
+    assert len(handed) == 2
+    assert sum(map(len, handed)) < 3000
+    assert {name: (one.minute, one.hour, one.more) for name, one in found.recent.items()} == {
+        "deep": (60, 60, False),
+        "uneven": (41, 41, False),
+    }
+    assert said[0] == "listing queues"
+
+
+def test_measures_can_be_queried(spark: SparkSession, embedded: Kept) -> None:
+    """The DataFrame has a row for each partition that holds anything, whatever it holds."""
+    filled(embedded)
+    stats_job.frame(spark, StatsOptions(store=embedded.named, selection=Pattern("[du].*"))).createOrReplaceTempView("m")
+    rows = spark.sql(
+        "SELECT queue, count(*) AS parts, sum(messages) AS messages, sum(bytes) AS bytes, bool_and(exact) AS exact, "
+        "bool_and(oldest <= newest AND oldest > now() - INTERVAL 10 MINUTES) AS timely FROM m GROUP BY queue ORDER BY 1"
+    ).collect()
+    assert [tuple(row) for row in rows] == [
+        ("deep", 2, 60, 60 * len(BODY), True, True),
+        ("uneven", 1, 41, 41 * len(BODY), True, True),
+    ]
+
+
+def test_measuring_nothing(spark: SparkSession, embedded: Kept) -> None:
+    """A store without queues is measured too; a queue that is named has to be there, and is measured whole."""
+    assert stats_job.run(spark, StatsOptions(store=embedded.named)).tally == Totals()
+    with pytest.raises(QueueNotFound):
+        stats_job.run(spark, StatsOptions(store=embedded.named, selection=Subscribe(("absent",))))
+    with pytest.raises(OptionError, match="partitions"):
+        StatsOptions(store=embedded.named, selection=Assign((("q", (1,)),)))
+
+
+def behind(kept: Kept) -> list[str]:
+    """A queue of which a group has read 30 of the 50 messages of partition 1; returns their ids."""
+    queue = kept.queue("deep", partitions=2, ttl=1000)
+    posted = kept.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(50)])
+    kept.queue("other")
+    kept.store.set_offsets(queue, "g", [OffsetChange(1, posted[29].position)])
+    return [message.id for message in posted]
+
+
+def test_lag_of_groups(spark: SparkSession, embedded: Kept) -> None:
+    """Each group is shown in each partition; what it will miss if nobody acts is what the TTL takes in that time."""
+    stored = behind(embedded)
+    found = lag.run(spark, LagOptions(store=embedded.named, within=2000))
+    assert (found.partitions, found.behind, found.messages, found.lost) == (2, 1, 20, 20)
+    [row] = found.rows
+    assert (row.queue, row.partition, row.group, row.offset, row.messages) == ("deep", 1, "g", stored[29], 20)
+    assert row.forecast.first is not None
+    assert 900 < row.forecast.first <= 1000
+    soon = lag.run(spark, LagOptions(store=embedded.named, selection=Subscribe(("deep", "other")), within=60))
+    assert (soon.messages, soon.lost, soon.first) == (20, 0, None)
+
+
+def test_two_looks_give_the_rates(spark: SparkSession, embedded: Kept) -> None:
+    """With two observations the rates are what was stored and what was read between them."""
+    behind(embedded)
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        queue = embedded.queue("deep")
+        posted = embedded.post(queue, [NewMessage(BODY, 1, 1000) for _ in range(40)])
+        embedded.store.set_offsets(queue, "g", [OffsetChange(1, posted[9].position)])
+        waited.append(seconds)
+
+    found = lag.run(spark, LagOptions(store=embedded.named, within=3000, sample=5), wait=wait)
+    [row] = found.rows
+    assert waited == [5]
+    assert row.messages == 30
+    assert row.arriving is not None
+    assert row.reading is not None
+    assert row.reading / row.arriving == pytest.approx(30 / 40)
+
+
+def test_offsets_of_a_file_stand_for_a_group(embedded: Kept) -> None:
+    """A group that the store does not know is looked at through its file; queues that are gone are left out."""
+    stored = behind(embedded)
+    given = {"deep": {1: embedded.all(embedded.queue("deep"))[9].position}, "gone": {1: (0, 0)}}
+    options = LagOptions(store=embedded.named, offsets=given, groups=("workers",))
+    rows = [
+        msgspec.msgpack.decode(one, type=lag.GroupObservation)
+        for payload in lag._payloads(options)
+        for one in lag._observe(options.store, options.groups, payload)
+    ]
+    assert [(row.queue, row.partition, row.group, row.count) for row in rows] == [
+        ("deep", 1, "workers", 40),
+        ("deep", 2, "workers", 0),
+    ]
+    assert ids.to_hex(rows[0].position) == stored[9]
+    with pytest.raises(OptionError, match="stands still"):
+        LagOptions(store=embedded.named, offsets=given, sample=1)
+
+
+def test_the_report_is_a_document(embedded: Kept) -> None:
+    """A report survives JSON, and lists those first that lose first."""
+    rows = [
+        lag.Behind(
+            queue=f"q{number}",
+            partition=1,
+            group="g",
+            offset=None,
+            messages=number,
+            exact=True,
+            seconds=1.0,
+            arriving=None,
+            reading=None,
+            forecast=Forecast(first, 1 if first else 0),
+        )
+        for number, first in enumerate([None, 5.0, 2.0, None])
+    ]
+    found = lag.summed_up(rows, LagOptions(store=embedded.named, top=3), 7.0)
+    assert [row.queue for row in found.rows] == ["q2", "q1", "q3"]
+    assert (found.partitions, found.behind, found.messages, found.first, found.lost) == (4, 3, 6, 2.0, 2)
+    assert json.loads(msgspec.json.encode(found))["rows"][0]["forecast"] == {"first": 2.0, "lost": 1, "rate": 0.0}
+
+
+def test_measuring_cassandra(spark: SparkSession, clustered: Kept) -> None:
+    """A cluster is measured by its nodes, with the same sums, and groups are behind there as anywhere."""
+    filled(clustered)
+    queue = clustered.queue("deep", partitions=2)
+    read = [one for one in clustered.all(queue) if one.partition == 1][9]
+    clustered.store.set_offsets(queue, "g", [OffsetChange(1, read.position)])
+    found = stats_job.run(spark, StatsOptions(store=clustered.named, top=2)).tally
+    assert (found.queues, found.empty, found.partitions) == (4, 1, 5)
+    if found.exact:
+        check(found)
+    late = lag.run(spark, LagOptions(store=clustered.named, within=10_000))
+    assert (late.partitions, late.behind) == (2, 2)
+    assert {row.partition: row.messages for row in late.rows if row.exact} in ({1: 20, 2: 30}, {})
+    assert all(0 < row.forecast.lost <= row.messages for row in late.rows)

@@ -1,0 +1,392 @@
+"""Incoming rows: which columns may come, how they are cut into chunks and what messages they become. No Spark runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import types
+
+from queuey import ids
+from queuey.errors import QueueNotFound
+from queuey.messages import Message, Meta, Queue, QueueSpec, Slice
+from queuey.partitions import by_key
+from queuey.spark.errors import OptionError
+from queuey.spark.options import SinkOptions, StoreOptions
+from queuey.spark.sink.arrow_rows import ColumnLayout, RowChunk, chunks, layout_of
+from queuey.spark.sink.exactly_once import NotRepeatable, WriteCounts
+from queuey.spark.sink.rate_limit import RateLimit
+from queuey.spark.sink.write_task import TaskIdentity, TaskWriter, WriteLimits
+from queuey.storage import Store
+from tests.backends import APP, Clock, SqliteSite
+
+_HEADER = types.StructType(
+    [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
+)
+_TYPES: dict[str, types.DataType] = {
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "string": types.StringType(),
+    "binary": types.BinaryType(),
+    "timestamp": types.TimestampType(),
+    "timestamp_ntz": types.TimestampNTZType(),
+    "map<string,string>": types.MapType(types.StringType(), types.StringType()),
+    "array<struct<key:string,value:binary>>": types.ArrayType(_HEADER),
+}
+NOW = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
+TICKS = ids.seconds_to_ticks(NOW.timestamp())
+LOW = ids.random_low()
+
+
+def layout(schema: str, queue: str | None = "q") -> ColumnLayout:
+    """The layout of a schema written as ``name type, name type``."""
+    fields = [field.split(" ") for field in schema.split(", ")]
+    return layout_of(types.StructType([types.StructField(name, _TYPES[kind]) for name, kind in fields]), queue=queue)
+
+
+@pytest.mark.parametrize(
+    ("schema", "queue", "text"),
+    [
+        ("value string, colour string", "q", "A write has no column 'colour'; it can have value, queue, partition"),
+        ("key string", "q", "A write needs a column value"),
+        ("value int", "q", "The column value is of type int; it can be binary or string."),
+        ("body binary, value string", "q", "The column value is there twice"),
+        ("value string", None, "A write needs the option queue or a column queue"),
+        ("value string, id string, sequence long", "q", "The columns id and sequence do not go together"),
+        ("value string, ttl int, expires timestamp", "q", "The columns ttl and expires do not go together"),
+        ("value string, timestamp timestamp", "q", "The column timestamp only goes with a column id"),
+        ("value string, headers map<string,string>", "q", "The column headers is of type map<string,string>"),
+        ("value string, expires timestamp_ntz", "q", "The column expires is of type timestamp_ntz"),
+    ],
+)
+def test_wrong_columns_are_refused_by_name(schema: str, queue: str | None, text: str) -> None:
+    """Every mistake in a frame's columns is one sentence that names the column, before anything is written."""
+    with pytest.raises(OptionError) as caught:
+        layout(schema, queue)
+    assert text in str(caught.value)
+
+
+def test_columns_are_known_by_any_case_and_alias() -> None:
+    """Spark does not care for case, and Kafka users know other names."""
+    found = layout("BODY binary, Topic string, valuetype string, id string, position string, timestamp timestamp", None)
+    assert found == ColumnLayout(("value", "queue", "valueType", "id", "", ""), text=False)
+
+
+def test_everything_that_a_read_gives_can_be_written() -> None:
+    """A frame that was read from a queue, headers included, is written as it is."""
+    from queuey.spark.source.columns import read_schema  # noqa: PLC0415 - imports PySpark
+
+    assert "id" in layout_of(read_schema(headers=True), queue=None)
+
+
+@given(st.lists(st.lists(st.integers(0, 40), max_size=8), max_size=8), st.integers(1, 7), st.integers(1, 60))
+def test_chunks_do_not_depend_on_how_rows_arrive(lengths: list[list[int]], rows: int, size: int) -> None:
+    """The same rows in other Arrow batches give the same chunks: none is too long, and no row is lost or turned."""
+    texts = [["x" * length for length in batch] for batch in lengths]
+    flat = [text for batch in texts for text in batch]
+    found = list(chunks(map(_batch, texts), layout("value string"), rows=rows, size=size))
+    assert found_texts(found) == found_texts(list(chunks([_batch(flat)], layout("value string"), rows=rows, size=size)))
+    assert [text for some in found_texts(found) for text in some] == flat
+    assert [chunk.number for chunk in found] == list(range(len(found)))
+    for chunk in found:
+        values = chunk.columns["value"]
+        assert 0 < chunk.count == len(values) <= rows
+        assert sum(map(len, values[:-1])) < size
+
+
+def found_texts(found: Sequence[RowChunk]) -> list[list[str]]:
+    """The values of chunks."""
+    return [chunk.columns["value"] for chunk in found]
+
+
+def _batch(texts: list[str]) -> pa.RecordBatch:
+    return pa.record_batch([pa.array(texts, pa.string())], names=["value"])
+
+
+class Desk:
+    """An embedded store with a queue of four partitions, and tasks that write to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = Clock(TICKS)
+        self.store: Store = SqliteSite(path).open(self.clock)
+        self.store.create_application(APP)
+        self.queue, _ = self.store.create_queue(APP, "q", QueueSpec(partitions=4))
+
+    def write(
+        self,
+        schema: str,
+        rows: Sequence[tuple[Any, ...]],
+        *,
+        name: str = "x",
+        task: int = 0,
+        batch: int = 0,
+        **options: Any,  # noqa: ANN401 - fields of WriteOptions
+    ) -> WriteCounts:
+        """Writes rows as one attempt of a task does."""
+        named: dict[str, Any] = {"queue": "q", **options}
+        wanted = SinkOptions(store=StoreOptions(), **named)
+        columns = layout(schema, wanted.queue)
+        identity = TaskIdentity.of("run", APP, name, batch=batch, task=task)
+        limits = WriteLimits(max_body=100, default_ttl=5000)
+        writer = TaskWriter(self.store, APP, wanted, columns, identity, limits, sleep=self.clock.advance)
+        return writer.write([_arrow(schema, rows)])
+
+    def all(self, queue: Queue | None = None) -> list[Message]:
+        """What is in a queue, by partition and position."""
+        self.clock.advance(40.0)
+        queue = queue or self.queue
+        slices = [Slice(partition, limit=100_000, max_bytes=1 << 30) for partition in range(1, queue.partitions + 1)]
+        return [message for page in self.store.read(queue, slices) for message in page.messages]
+
+
+_ARROW = {
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "array<struct<key:string,value:binary>>": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+}
+
+
+def _arrow(schema: str, rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
+    fields = [field.split(" ") for field in schema.split(", ")]
+    columns = [
+        pa.array([row[place] for row in rows], _ARROW[kind]) for place, (_, kind) in enumerate(fields)
+    ]  # fmt: skip
+    return pa.record_batch(columns, names=[name for name, _ in fields])
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """A fresh desk."""
+    made = Desk(tmp_path / "data")
+    yield made
+    made.store.close()
+
+
+def test_rows_become_messages_with_all_that_they_say(desk: Desk) -> None:
+    """Bodies keep their kind, headers, content type and end; what a row leaves out has its default."""
+    headers = "array<struct<key:string,value:binary>>"
+    schema = f"value binary, partition int, ttl int, valueType string, contentType string, headers {headers}"
+    rows = [
+        (b"plain", 1, None, None, None, None),
+        ("täxt".encode(), 2, 7, "text", "text/csv", []),
+        (b'{"a":1}', 3, 9, "json", None, [{"key": "Who", "value": b"me"}]),
+        (b"\xff", 4, 20, "bytes", None, None),
+    ]
+    assert desk.write(schema, rows) == WriteCounts(rows=4, written=4)
+    desk.store.read(desk.queue, [Slice(1)])
+    places = desk.store.fetch(desk.queue, _places(desk))
+    found = [(one.partition, one.body, one.meta or Meta(), one.expires - one.ticks) for one in places]
+    assert [(partition, body, meta, span // ids.TICKS_PER_SECOND) for partition, body, meta, span in found] == [
+        (1, b"plain", Meta(), 5000),
+        (2, "täxt", Meta("text/csv"), 7),
+        (3, '{"a":1}', Meta(None, (("who", "me"),), json=True), 9),
+        (4, b"\xff", Meta(), 20),
+    ]
+
+
+def _places(desk: Desk) -> list[tuple[int, ids.Position]]:
+    """Where the messages are, delayed ones included."""
+    infos = desk.store.inspect(desk.queue)[1]
+    return [(info.partition, info.newest) for info in infos if info.newest is not None]
+
+
+def test_a_column_expires_is_an_instant(desk: Desk) -> None:
+    """The end that a row gives is kept to the microsecond."""
+    end = NOW + dt.timedelta(seconds=300, microseconds=17)
+    desk.write("value string, partition int, expires timestamp", [("a", 1, end)])
+    [message] = desk.all()
+    assert message.expires == TICKS + 300 * ids.TICKS_PER_SECOND + 170
+
+
+def test_partitions_come_from_the_row_its_key_or_its_place(desk: Desk) -> None:
+    """A partition wins, then a key, then rows are divided evenly; another attempt divides them the same way."""
+    rows = [("a", 3, "k"), ("b", None, "k"), *((str(number), None, None) for number in range(40))]
+    desk.write("value string, partition int, key string", rows)
+    where = {str(one.body): one.partition for one in desk.all()}
+    assert where["a"] == 3
+    assert where["b"] == by_key("k", 4)
+    counts = [sum(where[str(number)] == partition for number in range(40)) for partition in range(1, 5)]
+    assert min(counts) >= 9
+
+
+def test_a_queue_that_gets_partitions_between_attempts_keeps_rows_where_they_were(desk: Desk) -> None:
+    """Otherwise a retry would write rows a second time, to another partition."""
+    rows = [(str(number), f"k{number}") for number in range(50)]
+    assert desk.write("value string, key string", rows).written == 50
+    desk.queue = desk.store.update_queue(desk.queue, QueueSpec(partitions=9))
+    assert desk.write("value string, key string", rows[::-1]).skipped == 50
+    # As if nothing had been noted of the rows: only where they go is known.
+    work = TaskIdentity.of("run", APP, "y").own(f"{desk.queue.uid:x}/partitions")
+    desk.store.enter(work, 0, b"0 4", expected=None)
+    desk.write("value string, key string", rows, name="y")
+    assert {one.partition for one in desk.all()} <= {1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("schema", "bad", "text"),
+    [
+        ("value string", ("",), "column value: a message cannot be empty"),
+        ("value string", (None,), "column value: null"),
+        ("value string", ("ä" * 51,), "column value: longer than the 100 bytes of max_body"),
+        ("value string, partition int", ("a", 5), "column partition: 5 is not one of the queue's (1 to 4)"),
+        ("value string, partition int", ("a", 0), "column partition: 0 is not one of the queue's (1 to 4)"),
+        ("value string, ttl int", ("a", 0), "column ttl: 0 is not between 1 and 33554432 seconds"),
+        ("value string, expires timestamp", ("a", None), "column expires: null"),
+        ("value string, valueType string", ("a", "xml"), "column valueType: 'xml' is none of text, bytes, json"),
+        ("value binary, valueType string", (b"\xff", "text"), "column value: 'utf-8' codec can't decode"),
+        ("value string, valueType string", ("{", "json"), "column value: Input data was truncated"),
+        ("value string, valueType string", ("[" * 300 + "]" * 300, "json"), "longer than the 100 bytes"),
+        ("value string, sequence long", ("a", -1), "column sequence: every row needs a number from 0 on"),
+        ("value string, id string", ("a", "xyz"), "column id: 'xyz' is not a message id"),
+        ("value string, id string", ("a", None), "column id: "),
+        ("value string, contentType string", ("a", "a\nb"), "column contentType: a content type has no control"),
+    ],
+)
+def test_a_bad_row_ends_the_task_and_its_chunk_is_not_written(
+    desk: Desk, schema: str, bad: tuple[Any, ...], text: str
+) -> None:
+    """The error names the row and its column, and no row of the chunk is there afterwards."""
+    fine = {"value string": ("fine",), "value binary": (b"fine",)}[schema.split(", ", maxsplit=1)[0]]
+    others = {
+        "partition int": 1,
+        "ttl int": 9,
+        "expires timestamp": NOW + dt.timedelta(seconds=99),
+        "valueType string": None,
+        "sequence long": 3,
+        "id string": ids.to_hex((TICKS, LOW)),
+        "contentType string": None,
+    }
+    good = (*fine, *(others[field] for field in schema.split(", ")[1:]))
+    with pytest.raises(OptionError) as caught:
+        desk.write(schema, [good, bad])
+    assert "Row 2 of this task" in str(caught.value)
+    assert text in str(caught.value)
+    assert desk.all() == []
+
+
+def test_deep_json_is_refused() -> None:
+    """What the service would not take over HTTP does not come in through Spark either."""
+    from queuey.spark.sink.messages_from_rows import _check_json  # noqa: PLC0415 - private
+
+    _check_json("[" * 200 + "]" * 200)
+    for deep in (201, 100_000):
+        with pytest.raises(ValueError, match="nested deeper than 200 levels"):
+            _check_json("[" * deep + "]" * deep)
+    _check_json("[" + ",".join(["[]"] * 1000) + "]")
+
+
+def test_rows_go_to_the_queues_that_they_name(desk: Desk) -> None:
+    """Rows of one task may go to many queues; if one of them does not exist nothing of the chunk is written."""
+    other, _ = desk.store.create_queue(APP, "other", QueueSpec())
+    schema = "value string, queue string"
+    rows = [("a", "other"), ("b", "q"), ("c", "other"), ("d", "q")]
+    assert desk.write(schema, rows, queue=None) == WriteCounts(rows=4, written=4)
+    assert desk.write(schema, rows, queue=None) == WriteCounts(rows=4, skipped=4)
+    assert sorted(str(one.body) for one in desk.all()) == ["b", "d"]
+    assert [str(one.body) for one in desk.all(other)] == ["a", "c"]
+    with pytest.raises(QueueNotFound):
+        desk.write(schema, [("e", "q"), ("f", "nowhere")], name="y", queue=None)
+    with pytest.raises(OptionError, match="no queue is named"):
+        desk.write(schema, [("e", "q"), ("f", None)], name="y", queue=None)
+    assert len(desk.all()) == 2
+
+
+def test_a_task_may_write_to_hundreds_of_queues(desk: Desk) -> None:
+    """Rows find their queues and are done once each, however many queues share a chunk."""
+    queues = [desk.store.create_queue(APP, f"q{number}", QueueSpec())[0] for number in range(200)]
+    rows = [(f"m{number}", f"q{number % 200}") for number in range(600)]
+    assert desk.write("value string, queue string", rows, queue=None) == WriteCounts(rows=600, written=600)
+    assert desk.write("value string, queue string", rows, queue=None) == WriteCounts(rows=600, skipped=600)
+    for number in (0, 77, 199):
+        found = [str(one.body) for one in desk.all(queues[number])]
+        assert found == [f"m{number}", f"m{number + 200}", f"m{number + 400}"]
+
+
+def test_the_option_goes_before_the_column(desk: Desk) -> None:
+    """What was read from one queue is copied to the other one that is named, and not back to where it came from."""
+    other, _ = desk.store.create_queue(APP, "other", QueueSpec())
+    assert desk.write("value string, queue string", [("a", "q"), ("b", None)], queue="other").written == 2
+    assert [str(one.body) for one in desk.all(other)] == ["a", "b"]
+    assert desk.all() == []
+
+
+def test_rows_with_ids_are_written_there_again_and_again(desk: Desk) -> None:
+    """An archive comes back at its own ids, however often; a TTL counts from now."""
+    rows = [(f"m{number}", ids.to_hex((TICKS - 1000 + number, LOW)), 2) for number in range(5)]
+    for _ in range(2):
+        assert desk.write("value string, id string, partition int", rows) == WriteCounts(rows=5, written=5)
+    found = desk.all()
+    assert [(one.id, str(one.body)) for one in found] == [(id_, body) for body, id_, _ in rows]
+    assert found[0].expires == TICKS + 5000 * ids.TICKS_PER_SECOND
+
+
+def test_sequences_decide_about_ids_whatever_task_writes_them(desk: Desk) -> None:
+    """Rows with a number have the same id from whatever task, so another layout of the tasks changes nothing."""
+    rows = [(f"m{number}", number) for number in range(3, 20_003, 500)]
+    schema = "value string, sequence long"
+    for task in range(3):
+        desk.write(schema, rows[task::3], task=task)
+    counts = [desk.write(schema, rows[task::2], task=task) for task in (1, 0)]
+    assert sum(count.skipped for count in counts) == len(rows) == 40
+    found = desk.all()
+    assert len(found) == 40
+    for partition in range(1, 5):
+        assert [str(one.body) for one in found if one.partition == partition] == [
+            text for text, number in rows if number % 4 + 1 == partition
+        ]
+
+
+def test_a_run_is_one_queues(desk: Desk) -> None:
+    """The same name used for another queue, or for one made again under the old name, writes there from the start."""
+    rows = [("a",), ("b",)]
+    assert desk.write("value string", rows).written == 2
+    desk.store.create_queue(APP, "other", QueueSpec())
+    assert desk.write("value string", rows, queue="other").written == 2
+    desk.store.delete_queue(desk.store.queue(APP, "q", fresh=True))
+    desk.queue, _ = desk.store.create_queue(APP, "q", QueueSpec())
+    assert desk.write("value string", rows).written == 2
+    assert len(desk.all()) == 2
+
+
+def test_each_micro_batch_divides_rows_anew(desk: Desk) -> None:
+    """A queue that got more partitions is used as a whole by the next micro-batch; an older one is refused."""
+    rows = [(str(number),) for number in range(40)]
+    for batch, partitions in enumerate((4, 9)):
+        desk.queue = desk.store.update_queue(desk.queue, QueueSpec(partitions=partitions))
+        assert desk.write("value string", rows, batch=batch).written == 40
+    assert max(one.partition for one in desk.all()) > 4
+    with pytest.raises(NotRepeatable, match="micro-batch 1 has begun"):
+        desk.write("value string", rows, batch=0)
+
+
+def test_a_rate_is_kept_over_all_tasks(desk: Desk) -> None:
+    """Tasks take turns from one budget; what was written before costs none of it."""
+    rows = [(str(number),) for number in range(100)]
+    start = desk.clock.ticks
+    for task in range(3):
+        desk.write("value string", rows, task=task, rate=20.0)
+    seconds = (desk.clock.ticks - start) / ids.TICKS_PER_SECOND
+    assert 14.0 - 0.01 <= seconds < 15.1
+    start = desk.clock.ticks
+    for task in range(3):
+        assert desk.write("value string", rows, task=task, rate=7.0).skipped == 100
+    assert desk.clock.ticks == start
+
+
+def test_two_tasks_never_get_the_same_turn(desk: Desk) -> None:
+    """A turn that another task has taken meanwhile is not taken again."""
+    one, other = (RateLimit(desk.store, "pace", 1.0, sleep=desk.clock.advance) for _ in range(2))
+    start = desk.clock.ticks
+    for _ in range(3):
+        one.wait(1)
+        other.wait(1)
+    assert (desk.clock.ticks - start) / ids.TICKS_PER_SECOND == pytest.approx(5.0)

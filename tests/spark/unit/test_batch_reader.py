@@ -1,0 +1,162 @@
+"""How a batch read is divided, and what its tasks read, without Spark around it."""
+
+from __future__ import annotations
+
+import pickle
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.errors import QueueNotFound
+from queuey.messages import Message, Queue, QueueSpec, Slice
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import SourceOptions, read_options
+from queuey.spark.source import columns
+from queuey.spark.source.batch_reader import QueueSlice, planned, read_parts, shared_out
+from tests.backends import APP
+from tests.replacing import replace
+from tests.spark.kept import Kept
+
+IDS = columns.read_schema(headers=False)["id"]
+
+
+def asked(kept: Kept, **options: str) -> SourceOptions:
+    """A batch read."""
+    return read_options({"subscribe": "orders", "application": "acme", **kept.options, **options}, streaming=False)
+
+
+def found(options: SourceOptions, parts: list[QueueSlice]) -> list[str]:
+    """The ids that slices give."""
+    schema = type(columns.read_schema(headers=False))([IDS])
+    return [one for batch in read_parts(options, parts, schema) for one in batch.column("id").to_pylist()]
+
+
+def in_order(stored: list[Message]) -> list[str]:
+    """The ids of messages, by partition and position."""
+    return [one.id for one in sorted(stored, key=lambda one: (one.partition, one.position))]
+
+
+@pytest.mark.parametrize("options", [{}, {"minPartitions": "7"}, {"maxRecordsPerPartition": "20"}])
+def test_slices_give_everything_once(options: dict[str, str], embedded: Kept) -> None:
+    """However a read is divided, its slices give every message once, by partition and position."""
+    stored = embedded.fill(embedded.queue(partitions=3), 200)
+    read = asked(embedded, **options)
+    parts = planned(read)
+    assert len(parts) >= int(options.get("minPartitions", "1"))
+    assert found(read, parts) == in_order(stored)
+    places = [(part.slice.partition, part.slice.lower, part.slice.upper) for part in parts]
+    assert all(one[2] <= other[1] for one, other in pairwise(places) if one[0] == other[0])
+    assert pickle.loads(pickle.dumps(parts)) == parts
+
+
+def test_many_queues_are_not_looked_into(embedded: Kept) -> None:
+    """Of more queues than are worth planning each partition is one slice, and everything is found all the same."""
+    stored = [message for name in "abc" for message in embedded.fill(embedded.queue(name, partitions=2), 10)]
+    read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
+    parts = planned(read, most=2)
+    assert [(part.queue, part.slice.partition) for part in parts] == [(name, n) for name in "abc" for n in (1, 2)]
+    assert sorted(found(read, parts)) == sorted(one.id for one in stored)
+
+
+def test_a_plan_does_not_move(embedded: Kept) -> None:
+    """What was posted after a read was planned is not in it, so a task that is done again gives the same."""
+    queue = embedded.queue()
+    stored = embedded.fill(queue, 20)
+    for most in (100, 0):
+        read = asked(embedded)
+        parts = planned(read, most=most)
+        later = embedded.fill(queue, 20)
+        assert found(read, parts) == found(read, parts) == in_order(stored)
+        stored += later
+
+
+def test_batches_are_small(embedded: Kept) -> None:
+    """A slice comes in batches, none above the limit of rows."""
+    embedded.fill(embedded.queue(), 100)
+    read = asked(embedded)
+    schema = columns.read_schema(headers=False)
+    sizes = [batch.num_rows for batch in read_parts(read, planned(read), schema, rows=30)]
+    assert sum(sizes) == 100
+    assert max(sizes) <= 30
+
+
+def test_partitions_that_are_not_there(embedded: Kept) -> None:
+    """Partitions beyond the queue's are refused when the read is planned, and so are bounds that leave some out."""
+    embedded.fill(embedded.queue(partitions=2), 4)
+    read = read_options({**embedded.options, "assign": '{"orders":[1,3]}'}, streaming=False)
+    with pytest.raises(OptionError, match="assign names partition 3 of queue 'orders', which has 2"):
+        planned(read)
+    with pytest.raises(OptionError, match="endingOffsets says nothing of partition 2 of queue 'orders'"):
+        planned(asked(embedded, endingOffsets='{"orders":{"1":-1}}'))
+
+
+@given(st.lists(st.floats(0.5, 1000), max_size=60), st.integers(1, 20))
+def test_sharing_out(weights: list[float], tasks: int) -> None:
+    """Slices are shared out to no more than about the tasks asked for, all of them, in order, none empty."""
+    parts = [QueueSlice("q", 1, 1, Slice(n + 1), weight) for n, weight in enumerate(weights)]
+    shares = shared_out(parts, tasks)
+    assert [part for share in shares for part in share] == parts
+    assert all(shares)
+    assert len(shares) <= tasks + 1
+
+
+def test_nothing_to_read(embedded: Kept) -> None:
+    """A queue that holds nothing, or nothing in the range asked for, gives no slices."""
+    queue = embedded.queue(partitions=2)
+    assert planned(asked(embedded)) == []
+    embedded.fill(queue, 10)
+    assert planned(asked(embedded, startingTimestamp="99999999999999")) == []
+    assert planned(asked(embedded, endingTimestamp="1000")) == []
+
+
+@pytest.mark.parametrize("most", [100, 0])
+def test_queues_that_change_while_they_are_planned(most: int, embedded: Kept) -> None:
+    """Queues that are changed or deleted between their listing and their turn do not end the planning of all."""
+    for name in "abc":
+        embedded.fill(embedded.queue(name), 10)
+    listed = open_stores.selected
+
+    def changed(*asked: Any) -> list[Queue]:  # noqa: ANN401 - whatever it is asked for
+        queues = listed(*asked)
+        embedded.store.update_queue(queues[0], QueueSpec(ttl=77))
+        embedded.store.delete_queue(embedded.store.queue(APP, "b", fresh=True))
+        return queues
+
+    read = read_options({**embedded.options, "subscribePattern": "."}, streaming=False)
+    with replace(listed, changed):
+        parts = planned(read, most=most)
+    assert [part.queue for part in parts] == ["a", "c"]
+    assert len(found(read, parts)) == 20
+
+
+def test_a_named_queue_that_goes_while_it_is_planned(embedded: Kept) -> None:
+    """A queue that is deleted between its look-up and its turn is an error that names it."""
+    embedded.fill(embedded.queue(), 10)
+    listed = open_stores.selected
+
+    def gone(*asked: Any) -> list[Queue]:  # noqa: ANN401 - whatever it is asked for
+        queues = listed(*asked)
+        embedded.store.delete_queue(queues[0])
+        return queues
+
+    with (
+        replace(listed, gone),
+        pytest.raises(QueueNotFound, match="application 'acme' has no queue 'orders'"),
+    ):
+        planned(asked(embedded))
+
+
+def test_a_task_waits_for_a_horizon_that_is_behind(embedded: Kept) -> None:
+    """On a machine whose clock is behind the driver's nothing is left out: the task waits until it may read it."""
+    stored = embedded.fill(embedded.queue(), 10)
+    read = asked(embedded)
+    parts = planned(read)
+    horizon, looks = type(embedded.store).horizon, iter([100, 100, 0])
+    with replace(horizon, lambda self, queue: horizon(self, queue) - next(looks) * ids.TICKS_PER_SECOND):
+        assert found(read, parts) == in_order(stored)
+    assert next(looks, None) is None

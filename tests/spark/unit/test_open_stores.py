@@ -1,0 +1,121 @@
+"""Stores in Spark's processes."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from queuey.errors import QueueNotFound, SettingsError
+from queuey.spark import open_stores
+from queuey.spark.errors import OptionError
+from queuey.spark.options import Assign, Pattern, StoreOptions, Subscribe
+from tests.backends import APP
+from tests.spark.kept import Kept
+
+
+def test_one_store_for_one_set_of_options(embedded: Kept) -> None:
+    """The same options give the same open store; other options another."""
+    store = open_stores.opened(embedded.named)
+    assert open_stores.opened(msgspec.structs.replace(embedded.named)) is store
+    other = msgspec.structs.replace(embedded.named, settings=(*embedded.named.settings, ("readers", "2")))
+    assert open_stores.opened(other) is not store
+
+
+def test_processes_share_no_store(embedded: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was forked from one with an open store opens one of its own."""
+    store = open_stores.opened(embedded.named)
+    pid = os.getpid()
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: pid + 1)
+        assert open_stores.opened(embedded.named) is not store
+        open_stores.close_all()
+    assert open_stores.opened(embedded.named) is store
+
+
+def test_a_closed_store_is_opened_again(embedded: Kept) -> None:
+    """After all stores were closed, the next use opens one that works."""
+    store = open_stores.opened(embedded.named)
+    open_stores.close_all()
+    assert open_stores.opened(embedded.named) is not store
+    assert open_stores.opened(embedded.named).applications() == [APP]
+
+
+def test_no_store_is_made(tmp_path: Path) -> None:
+    """Where there is no embedded store, none is made: it is a mistake in an option."""
+    with pytest.raises(OptionError, match=f"There is no store at {tmp_path / 'none'}"):
+        open_stores.opened(StoreOptions((("data", str(tmp_path / "none")),)))
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(OptionError, match=f"There is no store at {tmp_path / 'other'}"):
+        open_stores.opened(StoreOptions((("data", str(tmp_path / "other")),)))
+    assert list((tmp_path / "other").iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "text"), [("cassandra_timeout", "3"), ("consistency.very_strong", "delay=9")])
+def test_settings_that_cannot_be_used(name: str, text: str) -> None:
+    """A setting that cannot be used is named as the option that it is."""
+    options = StoreOptions(((name, text), ("data", "/nowhere")))
+    with pytest.raises(SettingsError, match=re.escape(f"{name} from option {name}")):
+        open_stores.opened(options)
+
+
+def test_environment_and_file(embedded: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings also come from the environment and from a file, as for the service."""
+    file = tmp_path / "queuey.toml"
+    file.write_text(f"data = {embedded.options['data']!r}\nreaders = 3\n")
+    monkeypatch.setenv("QUEUEY_SYNC", "normal")
+    found = open_stores.settings_of(StoreOptions(config=str(file)))
+    assert (str(found.data), found.readers, found.sync) == (embedded.options["data"], 3, "normal")
+    assert open_stores.opened(StoreOptions(config=str(file))).applications() == [APP]
+
+
+def test_the_only_application(embedded: Kept) -> None:
+    """The application need not be named where the store has exactly one."""
+    anyone = msgspec.structs.replace(embedded.named, application=None)
+    store = open_stores.opened(anyone)
+    assert open_stores.application(store, anyone) == APP
+    embedded.store.create_application("other")
+    with pytest.raises(OptionError, match=f"is needed.*It has 2: {APP}, other"):
+        open_stores.application(store, anyone)
+    assert open_stores.application(store, embedded.named) == APP
+    with pytest.raises(OptionError, match="There is no application 'nobody'"):
+        open_stores.application(store, msgspec.structs.replace(anyone, application="nobody"))
+
+
+def test_selected_queues(embedded: Kept) -> None:
+    """Queues are found by name and by pattern, past the length of one listing, sorted by name and as they are now."""
+    for name in ("b", "a", "ab", "c", "aa", "ba", "abc"):
+        embedded.queue(name)
+
+    def names(selection: Subscribe | Pattern | Assign) -> list[str]:
+        return [queue.name for queue in open_stores.selected(embedded.named, selection, page=3)]
+
+    assert names(Subscribe(("c", "a"))) == ["a", "c"]
+    assert names(Assign((("b", (1,)), ("a", (1,))))) == ["a", "b"]
+    assert names(Pattern("a.?")) == ["a", "aa", "ab"]
+    assert names(Pattern(".*")) == ["a", "aa", "ab", "abc", "b", "ba", "c"]
+    assert names(Pattern("z")) == []
+    with pytest.raises(QueueNotFound, match="application 'acme' has no queue 'z'"):
+        names(Subscribe(("a", "z")))
+
+
+def test_queues_are_fresh(embedded: Kept) -> None:
+    """A queue is looked up as it is now, whatever this process knew of it."""
+    queue = embedded.queue()
+    store = open_stores.opened(embedded.named)
+    assert open_stores.queue(store, embedded.named, "orders") == queue
+    purged = embedded.store.purge_queue(queue)
+    assert open_stores.queue(store, embedded.named, "orders").qid == purged.qid
+
+
+def test_names_of_new_queues() -> None:
+    """A new queue gets no name that the service would refuse."""
+    open_stores.check_name("a=b, ü")
+    open_stores.check_name("x" * 50)
+    for name in ("x" * 51, "a/b", ""):
+        with pytest.raises(OptionError, match="cannot be the name of a queue"):
+            open_stores.check_name(name)

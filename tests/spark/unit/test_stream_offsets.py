@@ -1,0 +1,264 @@
+"""Where a stream stands: what a checkpoint keeps, what a batch is divided into, how messages are shared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_MAX, Position, following
+from queuey.spark.errors import OptionError
+from queuey.spark.source.stream_offsets import (
+    MOST_TASKS,
+    PositionRange,
+    QueuePartition,
+    ScannedTo,
+    StreamOffset,
+    occupied,
+    parse,
+    plan,
+    ranges,
+    share,
+)
+
+TICKS = st.one_of(st.integers(1, 40), st.integers(0, TICKS_MAX))
+POSITIONS = st.one_of(
+    st.just(FIRST), st.tuples(TICKS, st.just(LOW_MIN)), st.tuples(TICKS, st.integers(LOW_MIN, LOW_MAX))
+)
+NAMES = st.sampled_from(["a", "b", "a-1", "ü", "q" * 50])
+PLACES = st.tuples(NAMES, st.integers(1, 12))
+OFFSETS = st.dictionaries(PLACES, POSITIONS, max_size=20).map(StreamOffset)
+
+
+def at(tick: int) -> Position:
+    """A position as a horizon has it."""
+    return tick, LOW_MIN
+
+
+@given(OFFSETS)
+def test_a_checkpoint_gives_back_what_it_was_given(offset: StreamOffset) -> None:
+    """An offset survives being written as JSON."""
+    assert parse(json.loads(json.dumps(offset.to_json()))) == offset
+
+
+@given(OFFSETS)
+def test_equal_offsets_are_the_same_text(offset: StreamOffset) -> None:
+    """Spark compares texts, so an offset has one text, in whatever order its partitions came to be known."""
+    other = StreamOffset(dict(reversed(offset.positions.items())))
+    assert json.dumps(other.to_json()) == json.dumps(offset.to_json())
+    assert json.dumps(parse(offset.to_json()).to_json()) == json.dumps(offset.to_json())
+
+
+def test_partitions_in_a_row_at_one_place_are_written_together() -> None:
+    """The form of a checkpoint: ranges of partitions, ids in hex, and the beginning as a word."""
+    horizon = at(0x1D2_3456_789A_BCDE)
+    queue_partitions: dict[QueuePartition, Position] = {("a", number): horizon for number in (1, 2, 3, 5)}
+    offset = StreamOffset({**queue_partitions, ("a", 4): FIRST, ("b", 1): FIRST, ("b", 2): FIRST})
+    text = "789abcde345611d28080808080808080"
+    assert offset.to_json() == {
+        "v": 1,
+        "queues": {"a": {"1-3": text, "4": "earliest", "5": text}, "b": {"1-2": "earliest"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ({"v": 2, "queues": {}}, "newer version"),
+        ({"partition-0": 5}, "another source"),
+        ("5", "another source"),
+        (None, "another source"),
+        ({"v": 1, "queues": []}, "another source"),
+        ({"v": 1, "queues": {"a": {"x": "earliest"}}}, "cannot be read"),
+        ({"v": 1, "queues": {"a": {"1": "latest"}}}, "cannot be read"),
+        ({"v": 1, "queues": {"a": {"1": 5}}}, "cannot be read"),
+        ({"v": 1, "queues": {"a": ["1"]}}, "cannot be read"),
+    ],
+)
+def test_what_is_no_offset_is_refused(value: object, says: str) -> None:
+    """A checkpoint of something else, or of a later version, is refused with a sentence."""
+    with pytest.raises(OptionError, match=says):
+        parse(value)
+
+
+@given(OFFSETS, OFFSETS, st.one_of(st.none(), st.integers(1, 300)))
+def test_a_plan_covers_exactly_what_lies_between(start: StreamOffset, end: StreamOffset, least: int | None) -> None:
+    """Every position from start to end is in exactly one task, in order; nothing else is in any."""
+    tasks = plan(start, end, least=least)
+    pieces = [piece for task in tasks for piece in task]
+    assert all(tasks)
+    assert all(piece.lower < piece.upper for piece in pieces)
+    assert pieces == sorted(pieces, key=lambda piece: (piece.queue_partition, piece.lower))
+    joined: dict[QueuePartition, tuple[Position, Position]] = {}
+    for piece in pieces:
+        lower, upper = joined.get(piece.queue_partition, (piece.lower, piece.lower))
+        assert upper == piece.lower
+        joined[piece.queue_partition] = lower, piece.upper
+    wanted = {
+        queue_partition: (start.of(queue_partition), upper)
+        for queue_partition, upper in end.positions.items()
+        if start.of(queue_partition) < upper
+    }
+    assert joined == wanted
+
+
+@given(OFFSETS, OFFSETS, st.one_of(st.none(), st.integers(1, 300)))
+def test_a_plan_follows_from_the_checkpoint_alone(start: StreamOffset, end: StreamOffset, least: int | None) -> None:
+    """A batch that is planned again from its texts has the same tasks in the same order."""
+    again = plan(parse(start.to_json()), parse(end.to_json()), least=least)
+    assert again == plan(start, end, least=least)
+
+
+@given(st.integers(1, 900), st.one_of(st.none(), st.integers(1, 500)))
+def test_there_are_few_tasks_unless_more_are_asked_for(count: int, least: int | None) -> None:
+    """Many partitions share tasks, evenly; few are cut into as many pieces as were asked for."""
+    start = StreamOffset({("a", number): at(1000) for number in range(1, count + 1)})
+    end = StreamOffset({queue_partition: at(1_001_000) for queue_partition in start.positions})
+    tasks = plan(start, end, least=least)
+    assert len(tasks) <= max(MOST_TASKS, least or 0)
+    assert len(tasks) >= min(count, MOST_TASKS)
+    assert len(tasks) >= (least or 0)
+    assert max(map(len, tasks)) - min(map(len, tasks)) <= 1
+
+
+def test_a_range_from_the_beginning_is_not_cut() -> None:
+    """Nothing says when a partition began, so pieces of equal time would be of no use."""
+    end = StreamOffset({("a", 1): at(1000)})
+    assert plan(StreamOffset(), end, least=8) == [(PositionRange("a", 1, FIRST, at(1000)),)]
+
+
+def test_new_partitions_are_read_from_their_beginning() -> None:
+    """A partition that only the end knows starts at the beginning; one that only the start knows is left alone."""
+    start, end = StreamOffset({("a", 1): at(5), ("gone", 1): at(5)}), StreamOffset({("a", 1): at(5), ("a", 2): at(9)})
+    assert ranges(start, end) == [PositionRange("a", 2, FIRST, at(9))]
+
+
+class Held:
+    """Messages at whole ticks, and how often they were looked at."""
+
+    def __init__(self, held: Mapping[QueuePartition, set[int]]) -> None:
+        self.held = {queue_partition: sorted(ticks) for queue_partition, ticks in held.items()}
+        self.looked = 0
+
+    def __call__(self, one: PositionRange, most: int) -> ScannedTo:
+        """Reaches like a store."""
+        assert most > 0
+        assert one.lower < one.upper
+        self.looked += 1
+        there = [at(tick) for tick in self.held[one.queue_partition] if one.lower <= at(tick) < one.upper][:most]
+        return ScannedTo(len(there), following(there[-1]) if len(there) == most else one.upper)
+
+    def between(self, queue_partition: QueuePartition, lower: Position, upper: Position) -> int:
+        """Counts."""
+        return sum(lower <= at(tick) < upper for tick in self.held[queue_partition])
+
+
+BACKLOGS = st.dictionaries(PLACES, st.sets(st.integers(1, 99), max_size=60), min_size=1, max_size=12)
+
+
+def waiting_for(held: Mapping[QueuePartition, set[int]], lower: Position = FIRST) -> list[PositionRange]:
+    """All of what is held."""
+    return [PositionRange(*queue_partition, lower, at(100)) for queue_partition in held]
+
+
+@given(BACKLOGS, st.integers(1, 200))
+def test_shares_are_within_the_limit_and_leave_none_of_it_unused(
+    held: dict[QueuePartition, set[int]], limit: int
+) -> None:
+    """So many messages are given as there are, and the limit exactly if there are more."""
+    extent = Held(held)
+    ends, empty = share(waiting_for(held), limit, extent)
+    given_out = {queue_partition: extent.between(queue_partition, FIRST, end) for queue_partition, end in ends.items()}
+    assert sum(given_out.values()) == min(limit, sum(map(len, held.values())))
+    assert all(given_out.values())
+    assert all(not held[queue_partition] for queue_partition in empty)
+    assert not empty & ends.keys()
+
+
+@given(BACKLOGS, st.integers(1, 200))
+def test_shares_are_equal_where_backlogs_allow(held: dict[QueuePartition, set[int]], limit: int) -> None:
+    """Nobody gets less than another by more than one, unless it is all that it has."""
+    extent = Held(held)
+    ends, _ = share(waiting_for(held), limit, extent)
+    given_out = {
+        queue_partition: extent.between(queue_partition, FIRST, ends.get(queue_partition, FIRST))
+        for queue_partition in held
+    }
+    unfinished = [
+        given_out[queue_partition]
+        for queue_partition in held
+        if given_out[queue_partition] < len(held[queue_partition])
+    ]
+    if unfinished:
+        assert max(given_out.values()) <= min(unfinished) + 1
+
+
+@given(BACKLOGS, st.integers(1, 40))
+def test_backlogs_drain_and_each_has_its_turn(held: dict[QueuePartition, set[int]], limit: int) -> None:
+    """Batch after batch everything is given once, and nobody waits while others go twice as often."""
+    extent = Held(held)
+    offset = StreamOffset()
+    total = sum(map(len, held.values()))
+    batches = 0
+    while ends := share(
+        [
+            PositionRange(*queue_partition, offset.of(queue_partition), at(100))
+            for queue_partition in held
+            if offset.of(queue_partition) < at(100)
+        ],
+        limit,
+        extent,
+    )[0]:
+        batches += 1
+        assert all(end > offset.of(queue_partition) for queue_partition, end in ends.items())
+        offset = offset.moved(ends)
+    assert batches == -(-total // limit)
+
+
+def test_those_who_wait_for_the_oldest_go_first() -> None:
+    """With fewer messages to share than partitions that wait, the ones that are behind have their turn."""
+    held: dict[QueuePartition, set[int]] = {("a", number): set(range(1, 90)) for number in range(1, 6)}
+    waiting = [PositionRange("a", number, at(10 - number), at(100)) for number in (3, 1, 5, 2, 4)]
+    ends, _ = share(waiting, 2, Held(held))
+    assert ends == {("a", 5): following(at(5)), ("a", 4): following(at(6))}
+
+
+@given(BACKLOGS)
+def test_without_a_limit_all_is_taken_where_there_is_anything(held: dict[QueuePartition, set[int]]) -> None:
+    """Ranges with messages end at their upper bound; the others are named as empty."""
+    ends, empty = occupied(waiting_for(held), Held(held))
+    assert ends == {queue_partition: at(100) for queue_partition, ticks in held.items() if ticks}
+    assert empty == {queue_partition for queue_partition, ticks in held.items() if not ticks}
+
+
+def test_a_store_that_looks_at_a_range_in_steps_is_asked_on() -> None:
+    """A look that ends early without a message is not taken for the end of the range."""
+
+    def by_steps(one: PositionRange, most: int) -> ScannedTo:
+        stop = min(one.upper, at(one.lower[0] + 10))
+        return ScannedTo(1, following(at(35))) if one.lower <= at(35) < stop else ScannedTo(0, stop)
+
+    waiting = [PositionRange("a", 1, at(5), at(100))]
+    assert occupied(waiting, by_steps) == ({("a", 1): at(100)}, set())
+    assert share(waiting, 7, by_steps)[0] == {("a", 1): at(100)}
+
+
+def test_looking_costs_no_more_than_the_limit_and_the_partitions() -> None:
+    """Of a thousand partitions of which one has messages, few are looked at twice."""
+    held: dict[QueuePartition, set[int]] = {("a", number): set() for number in range(1, 1001)}
+    held["a", 500] = set(range(1, 99))
+    extent = Held(held)
+    assert share(waiting_for(held), 50, extent)[0].keys() == {("a", 500)}
+    assert extent.looked <= 1000 + 10
+
+
+def test_a_range_is_a_value() -> None:
+    """Ranges travel to tasks, so they are equal after that and cannot be changed."""
+    one = PositionRange("a", 1, FIRST, at(1))
+    with pytest.raises(AttributeError):
+        one.partition = 2  # type: ignore[misc]
+    assert msgspec.structs.replace(one) == one

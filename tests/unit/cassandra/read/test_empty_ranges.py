@@ -1,0 +1,89 @@
+"""What is remembered of empty ranges, and what reads leave out because of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.ids import LOW_MIN, Position
+from queuey.storage.cassandra import bucketing
+from queuey.storage.cassandra.bucketing import HOME_WIDTH, PUT, Bucket
+from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
+from queuey.storage.cassandra.read.reading import BucketSource, Probe
+
+START = ids.seconds_to_ticks(1_750_000_000)
+PLACE = bucketing.bucket_of(START, 1, HOME_WIDTH)
+GIVEN = bucketing.bucket_of(START, 1, PUT)
+KEY = (7, 1)
+
+
+def at(ticks: int) -> Position:
+    """A position so many ticks after the start of the bucket."""
+    return PLACE.start + ticks, LOW_MIN
+
+
+def noted(*ranges: tuple[int, int], below: int = 10**6, time_bucket: Bucket = PLACE) -> EmptyRanges:
+    """Remembers that nothing was found in these ranges, in this order."""
+    vacancies = EmptyRanges(100)
+    for low, high in ranges:
+        vacancies.note(KEY, Probe(time_bucket, at(low), at(high), 10, descending=False), at(below))
+    return vacancies
+
+
+def start_of(vacancies: EmptyRanges, lower: int, *, key: tuple[int, int] = KEY, lowest: int = 0) -> int:
+    """Returns from where on a read that begins at a position asks the bucket."""
+    source = vacancies.shorten(key, BucketSource(PLACE, at(lowest)), at(lower))
+    return max(source.lowest, at(lower))[0] - PLACE.start
+
+
+def test_what_is_empty_is_not_asked_for_again() -> None:
+    """A read that begins within an empty range begins at its end; one that begins elsewhere does not."""
+    vacancies = noted((10, 20))
+    assert [start_of(vacancies, lower) for lower in (9, 10, 19, 20, 21)] == [9, 20, 20, 20, 21]
+    assert start_of(vacancies, 5, lowest=12) == 20
+
+
+def test_nothing_is_remembered_above_the_horizon() -> None:
+    """Where something may still come, emptiness says nothing."""
+    assert start_of(noted((10, 20), below=15), 10) == 15
+    assert start_of(noted((10, 20), below=10), 10) == 10
+    assert start_of(noted((10, 20), below=5), 10) == 10
+
+
+def test_places_of_given_ids_are_never_empty_for_good() -> None:
+    """Messages come to them under ids of any age."""
+    vacancies = noted((0, 20), time_bucket=GIVEN)
+    assert vacancies.shorten(KEY, BucketSource(GIVEN, at(0)), at(0)) == BucketSource(GIVEN, at(0))
+
+
+def test_of_another_partition_nothing_is_known() -> None:
+    """What is empty in one partition, or bucket, says nothing of others."""
+    vacancies = noted((10, 20))
+    assert start_of(vacancies, 10, key=(7, 2)) == 10
+    other = Bucket(2, PLACE.bucket)
+    assert vacancies.shorten(KEY, BucketSource(other, at(0)), at(10)) == BucketSource(other, at(0))
+
+
+def test_ranges_that_touch_are_one() -> None:
+    """Page after page makes one range; one that lies apart takes its place."""
+    assert start_of(noted((10, 20), (20, 30)), 10) == 30
+    assert start_of(noted((20, 30), (10, 20)), 10) == 30
+    assert start_of(noted((10, 30), (15, 20)), 10) == 30
+    apart = noted((10, 20), (25, 30))
+    assert [start_of(apart, lower) for lower in (10, 25)] == [10, 30]
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=12), st.integers(0, 60), st.integers(0, 60))
+def test_no_more_is_left_out_than_was_found_empty(ranges: list[tuple[int, int]], below: int, lower: int) -> None:
+    """Everything that a read does not ask for any more lies in ranges that were noted, below the horizon."""
+    empty = {tick for low, high in ranges for tick in range(low, min(high, below))}
+    assert set(range(lower, start_of(noted(*ranges, below=below), lower))) <= empty
+
+
+def test_memory_is_bounded() -> None:
+    """No more buckets are remembered than was said; the oldest go."""
+    vacancies = EmptyRanges(2)
+    for part in range(3):
+        vacancies.note((7, part), Probe(PLACE, at(0), at(9), 10, descending=False), at(100))
+    assert [start_of(vacancies, 0, key=(7, part)) for part in range(3)] == [0, 9, 9]

@@ -1,0 +1,125 @@
+"""The requests of the original Qdo worker, exactly as it makes them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.web.original.test_original_client import OriginalClient
+
+MONTH = {"X-TTL": "2592000"}
+STATUS_PARTITIONS = 7
+
+
+class OriginalWorker:
+    """Does what a worker of the original does with Queuey, one message at a time."""
+
+    def __init__(self, client: OriginalClient, fail_on: str = "") -> None:
+        self.client = client
+        self.fail_on = fail_on
+        self.done: list[str] = []
+        self.status: dict[str, tuple[int, str]] = {}
+
+    def start(self) -> list[str]:
+        """Finds the partitions, creates its own queues, and loads how far it was."""
+        assert self.client.caller("HEAD", "/__heartbeat__").status == 200
+        listed = self.client.get(params={"details": True}).json["queues"]
+        names = [q["queue_name"] for q in listed]
+        for own in ("qdo_error", "qdo_status"):
+            if own not in names:
+                self.client.create_queue(queue_name=own, partitions=STATUS_PARTITIONS)
+        for message in self.client.messages("qdo_status", limit=1000, order="descending"):
+            entry = json.loads(message["body"])
+            self.status.setdefault(entry["partition"], (message["partition"], message["message_id"]))
+        return [
+            f"{q['queue_name']}-{number}"
+            for q in listed
+            if not q["queue_name"].startswith(("qdo_error", "qdo_status"))
+            for number in range(1, q["partitions"] + 1)
+        ]
+
+    def processed(self, partition: str) -> str | None:
+        """Reads how far a partition was processed."""
+        if partition not in self.status:
+            return None
+        place, name = self.status[partition]
+        reply = self.client.get(f"qdo_status/{place}{quote(':')}{name}")
+        [message] = reply.messages
+        assert isinstance(message["body"], str)
+        found: str | None = json.loads(message["body"])["processed"] or None
+        return found
+
+    def step(self, partition: str) -> bool:
+        """Takes one message of a partition, works on it, and records it; tells whether there was one."""
+        queue, _, number = partition.partition("-")
+        found = self.client.messages(queue, partition=int(number), since=self.processed(partition), limit=2)
+        if not found:
+            return False
+        message = found[0]
+        if message["body"] == self.fail_on:
+            message["queue"] = partition
+            assert self.client.post("qdo_error", data=json.dumps(message), headers=MONTH).status == 201
+        else:
+            self.done.append(message["body"])
+        self.record(partition, int(number), message["message_id"])
+        return True
+
+    def record(self, partition: str, number: int, processed: str) -> None:
+        """Puts the status message, at an id that the first worker of the partition makes up."""
+        place, name = self.status.setdefault(partition, ((number - 1) % STATUS_PARTITIONS + 1, uuid.uuid1().hex))
+        body = json.dumps({"partition": partition, "processed": processed, "last_worker": "host-1"})
+        reply = self.client.put(f"qdo_status/{place}{quote(':')}{name}", data=body, headers=MONTH)
+        assert reply.json == {"status": "ok"}
+
+
+@pytest.fixture
+def client(app: Any) -> OriginalClient:  # noqa: ANN401
+    """The original client, with a queue of nine messages over three partitions."""
+    found = OriginalClient(app)
+    found.create_queue(partitions=3, queue_name="jobs")
+    for number in range(9):
+        found.post("jobs", data=f"job {number}", headers={"X-Partition": str(number % 3 + 1)})
+    return found
+
+
+def test_a_worker_does_every_job_once(client: OriginalClient) -> None:
+    """Going over its partitions, a worker finds each message once, in the order of its partition."""
+    worker = OriginalWorker(client)
+    partitions = worker.start()
+    assert partitions == ["jobs-1", "jobs-2", "jobs-3"]
+    while sum(worker.step(partition) for partition in partitions):
+        pass
+    assert sorted(worker.done) == [f"job {number}" for number in range(9)]
+    for number in range(3):
+        assert [job for job in worker.done if int(job[-1]) % 3 == number] == [
+            f"job {index}" for index in range(number, 9, 3)
+        ]
+
+
+def test_a_worker_goes_on_where_another_stopped(client: OriginalClient) -> None:
+    """What a worker recorded, the next one finds; the worker's own queues are not taken for work."""
+    first = OriginalWorker(client)
+    first.start()
+    assert first.step("jobs-1")
+    assert first.step("jobs-1")
+    second = OriginalWorker(client)
+    assert second.start() == ["jobs-1", "jobs-2", "jobs-3"]
+    assert second.step("jobs-1")
+    assert not second.step("jobs-1")
+    assert second.done == ["job 6"]
+
+
+def test_failed_jobs_are_kept(client: OriginalClient) -> None:
+    """A failed message goes to the error queue as JSON text with where it came from, and work goes on."""
+    worker = OriginalWorker(client, fail_on="job 3")
+    worker.start()
+    while worker.step("jobs-1"):
+        pass
+    assert worker.done == ["job 0", "job 6"]
+    [failed] = client.messages("qdo_error", partition=",".join(map(str, range(1, STATUS_PARTITIONS + 1))))
+    content = json.loads(failed["body"])
+    assert (content["body"], content["queue"], content["partition"]) == ("job 3", "jobs-1", 1)
