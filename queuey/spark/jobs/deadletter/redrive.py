@@ -206,7 +206,7 @@ class Redrive:
                 raw, chunk = self._send(sending, number, raw, chunk)
             if chunk.dead_letters:
                 sending.remove(chunk)
-                raw, chunk = sending.set(number, raw, msgspec.structs.replace(chunk, letters=()))
+                raw, chunk = sending.set(number, raw, msgspec.structs.replace(chunk, dead_letters=()))
             outcome += chunk.outcome or Outcome()
             planned, start, number = planned + chunk.count, chunk.after, number + 1
             if start is None:
@@ -228,7 +228,7 @@ class Redrive:
             counts = sending.reserver(queue).write(number, rows)
             outcome += Outcome({name: counts.rows}, counts.moved, counts.kept)
             gone += [_planned(one.message) for _, one in mine]
-        done = msgspec.structs.replace(chunk, letters=tuple(gone), outcome=outcome)
+        done = msgspec.structs.replace(chunk, dead_letters=tuple(gone), outcome=outcome)
         return sending.set(number, raw, done)
 
     def _targets(self, found: Sequence[DeadLetter]) -> tuple[dict[str, Queue], dict[str, list[int]], Outcome]:
