@@ -60,7 +60,7 @@ def _deal(
 def _halt() -> Iterator[contextlib.AbstractContextManager[object]]:
     """Nobody is told that a session is suspended, and nobody asks."""
     yield replace(PartitionListener.suspended, mock.Mock())
-    yield replace(GroupMember.connected, lambda self: self._state != "joining" and self._stay is not None)
+    yield replace(GroupMember.connected, lambda self: self._state != "joining" and self._group_session is not None)
 
 
 def _recording() -> Iterator[contextlib.AbstractContextManager[object]]:

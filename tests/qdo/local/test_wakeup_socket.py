@@ -105,7 +105,7 @@ async def test_a_killed_process_is_noticed_before_its_session_ends(join: Join, p
     """Its socket refuses, so the others need not wait for its session, which would outlast this test."""
     process = await Process.start(f"local://{path}", "group", "killed", 1000)
     mine, heard = await join("a", session_timeout=MIDDLING)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     assert set(await mine.members()) == {"a", "killed"}
     process.signal(signal.SIGKILL)
     await eventually(heard, lambda: mine.claim([ONE]), lambda held: ONE in held)
@@ -117,7 +117,7 @@ async def test_a_killed_process_is_noticed_before_its_session_ends(join: Join, p
 async def test_a_stopped_process_is_not_taken_for_dead(join: Join, path: Path) -> None:
     """As long as its session lasts it keeps what it has."""
     process = await Process.start(f"local://{path}", "group", "stopped", 1000)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     process.signal(signal.SIGSTOP)
     first, _ = await join("a", session_timeout=MIDDLING)
     heard = Heard()

@@ -381,7 +381,7 @@ async def test_a_lost_session_abandons_what_is_in_hand(floor: Floor) -> None:
     floor.start(worker)
     await until(lambda: floor.seen == ["1:1", "1:2"])
     await floor.recorded(ids[0])
-    await floor.site.service.expire(worker.consumer._group._stay._session)  # type: ignore[union-attr]
+    await floor.site.service.expire(worker.consumer._group._group_session._session)  # type: ignore[union-attr]
     await asyncio.wait_for(lost.wait(), 30)
     await until(lambda: bool(worker.consumer.assignment))
     assert floor.seen == ["1:1", "1:2"]
@@ -409,7 +409,7 @@ async def test_a_dead_letter_that_hangs_when_the_session_is_lost_holds_up_nothin
         task = floor.start(worker)
         await until(lambda: "PUT" in door.methods)
         bad.clear()
-        await floor.site.service.expire(worker.consumer._group._stay._session)  # type: ignore[union-attr]
+        await floor.site.service.expire(worker.consumer._group._group_session._session)  # type: ignore[union-attr]
         await floor.recorded(ids[1])
         worker.stop()
         assert await task == exit_codes.ENDED

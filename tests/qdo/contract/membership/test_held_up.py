@@ -27,7 +27,7 @@ SESSIONS = 3
 async def test_a_member_that_is_held_up_stays(start: Start, coordinator: Coordinator, service: Service) -> None:
     """For three times of its session nothing of it runs; it is a member all the same, and records afterwards."""
     process = await start("held", session_timeout=service.short, outlast=600.0)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     await process.ask("hold", SESSIONS * service.short)
     assert set(await coordinator.members()) == {"held"}
     assert await process.ask("commit", {str(ONE): "1"}) == [str(ONE)]
@@ -37,7 +37,7 @@ async def test_a_member_that_is_held_up_stays(start: Start, coordinator: Coordin
 async def test_a_member_that_nobody_speaks_for_is_gone(start: Start, service: Service) -> None:
     """Without such a process the session ends meanwhile, which it finds out at its next step."""
     process = await start("held", session_timeout=service.short)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     await process.ask("hold", SESSIONS * service.short)
     with pytest.raises(Refused, match="SessionLost"):
         await process.ask("commit", {str(ONE): "1"})
@@ -48,7 +48,7 @@ async def test_a_member_that_hangs_is_not_kept_for_ever(start: Start, join: Join
     """Beyond the time that was agreed on nobody speaks for it, even if only its event loop hangs."""
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process = await start("held", session_timeout=service.short, outlast=service.short)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     process.say(how, 600)
     await eventually(heard, mine.members, lambda members: "held" not in members)
     assert await mine.claim([ONE])
@@ -68,7 +68,7 @@ async def test_a_member_that_was_killed_is_not_kept(start: Start, join: Join, se
 async def test_whoever_speaks_for_a_member_is_replaced_when_killed(start: Start, service: Service) -> None:
     """The session lives on, and the member may be held up afterwards as before."""
     process = await start("held", session_timeout=service.short, outlast=600.0)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     former = set(_speakers(process.id))
     for each in former:
         os.kill(each, signal.SIGKILL)
@@ -83,7 +83,7 @@ async def test_whoever_speaks_for_a_member_is_replaced_when_killed(start: Start,
 async def test_a_stopped_speaker_ends_no_session(start: Start, service: Service) -> None:
     """A program that runs gives its signs of life by itself, or has another process do so."""
     process = await start("a", session_timeout=service.short, outlast=600.0)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     stopped = list(_speakers(process.id))
     for each in stopped:
         os.kill(each, signal.SIGSTOP)
@@ -100,7 +100,7 @@ async def _until_recorded(process: Process, offset: str) -> None:
     async with asyncio.timeout(PATIENCE):
         while True:
             with suppress(Refused):
-                assert await process.ask("take", [str(ONE)]) == [str(ONE)]
+                assert await process.ask("claim", [str(ONE)]) == [str(ONE)]
                 assert await process.ask("commit", {str(ONE): offset}) == [str(ONE)]
                 return
             await asyncio.sleep(0.05)

@@ -75,7 +75,7 @@ async def test_a_member_is_replaced_by_one_that_says_so(join: Join, open_one: Op
 async def test_a_killed_member_is_replaced_at_once(join: Join, start: Start, open_one: Open) -> None:
     """Whoever starts again under its name does not wait for its session."""
     process = await start("a", session_timeout=1000)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     process.signal(signal.SIGKILL)
     again = await (await open_one()).join(Member("a", static=True), Heard(), replace=True)
     assert set(await again.claim([ONE])) == {ONE}

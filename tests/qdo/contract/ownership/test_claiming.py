@@ -103,7 +103,7 @@ async def test_a_killed_process_owns_nothing(join: Join, start: Start, service: 
     """When a process is killed its partitions become free, and who could not take them is told."""
     process = await start("killed", session_timeout=service.short)
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
-    assert len(await process.ask("take", [str(partition) for partition in FOUR])) == 4
+    assert len(await process.ask("claim", [str(partition) for partition in FOUR])) == 4
     assert await mine.claim(FOUR) == {}
     process.signal(signal.SIGKILL)
     await eventually(heard, lambda: mine.claim(FOUR), lambda held: set(held) == set(FOUR))

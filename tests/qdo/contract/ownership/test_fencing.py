@@ -192,7 +192,7 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     What keeps a session while the interpreter is held does not do so for a process that is stopped.
     """
     process = await start("stopped", session_timeout=service.short, outlast=outlast)
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     await process.ask("commit", {str(ONE): "1"})
     mine, heard = await join("a", session_timeout=LONG_ENOUGH)
     process.signal(signal.SIGSTOP)
@@ -204,14 +204,14 @@ async def test_a_process_that_was_stopped_for_longer_commits_nothing(
     with pytest.raises(Refused, match="SessionLost"):
         await process.answer()
     with pytest.raises(Refused, match="SessionLost"):
-        await process.ask("take", [str(ONE)])
+        await process.ask("claim", [str(ONE)])
     assert await recorded(coordinator) == ("5" if claimed else "1")
 
 
 async def test_a_process_that_was_stopped_briefly_goes_on(start: Start, coordinator: Coordinator) -> None:
     """A pause shorter than the session changes nothing."""
     process = await start("stopped")
-    await process.ask("take", [str(ONE)])
+    await process.ask("claim", [str(ONE)])
     process.signal(signal.SIGSTOP)
     process.say("commit", {str(ONE): "1"})
     process.signal(signal.SIGCONT)
@@ -223,7 +223,7 @@ async def test_what_was_acknowledged_survives_a_kill(start: Start, open_one: Ope
     """Every commit that was answered is recorded, although the process is killed at once."""
     process = await start("killed")
     partitions = some(20)
-    await process.ask("take", [str(partition) for partition in partitions])
+    await process.ask("claim", [str(partition) for partition in partitions])
     for partition in partitions:
         await process.ask("commit", {str(partition): f"id{partition.number}"})
     process.signal(signal.SIGKILL)
