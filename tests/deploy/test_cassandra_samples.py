@@ -149,7 +149,7 @@ def test_hints_are_not_kept_for_longer_than_deletes(lines: dict[str, Any]) -> No
 
 def test_a_full_bucket_may_expire(lines: dict[str, Any]) -> None:
     """A read may meet a bucket full of messages that expired early, each of which is as many dead cells as it has."""
-    (columns,) = re.findall(r"\(qid, part, bucket, id, (.*?)\)", message_codec.INSERT[0].cql)
+    (columns,) = re.findall(r"\(qid, partition, bucket, id, (.*?)\)", message_codec.INSERT[0].cql)
     dead = bucket_width.FULL_ROWS * len(columns.split(","))
     assert lines["tombstone_warn_threshold"] == dead
     assert lines["tombstone_failure_threshold"] == 10 * dead

@@ -50,7 +50,7 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "load": lambda store, queue: store.load(queue, [Message(ids.EPOCH_TICKS, 0, 1, ids.TICKS_MAX, "late")]),
     "horizon": lambda store, queue: store.horizon(queue),
     "scan_arrow": lambda store, queue: list(store.scan_arrow(queue, whole())),
-    "reach": lambda store, queue: store.extent(queue, whole()),
+    "extent": lambda store, queue: store.extent(queue, whole()),
     "measure": lambda store, queue: list(store.measure([queue])),
     "load_unread": lambda store, queue: store.load_unread(queue, [Message(ids.TICKS_MAX, 0, 1, ids.TICKS_MAX, "late")]),
     "now": lambda store, queue: store.now(),
