@@ -8,8 +8,9 @@ A user is named by a text that also serves as a principal of a queue:
 
 A pattern such as ``inbox-{user}`` gives each of them one queue: ``inbox-bid.ann@example.org``, ``inbox-nhabavi2.ann``.
 Letters, digits and ``-_.@`` of a user's name stay as they are. Each byte (UTF-8) of anything else becomes ``~`` and two
-hex digits; so does the point of a final ``.dead``, which names a queue of dead letters. Where that is too long, ``~``
-and 26 characters of a SHA-256 take its place. So two users never have the same queue.
+hex digits; so does the point of a final ``.dead``, which names a queue of dead letters, and the first letter of a user
+whose whole name is ``dead``. Where that is too long, ``~`` and 26 characters of a SHA-256 take its place. So two users
+never have the same queue.
 """
 
 from __future__ import annotations
@@ -110,6 +111,8 @@ def _escaped(user: str) -> str:
         text = "".join(c if c in _PLAIN else "".join(f"~{byte:02x}" for byte in c.encode()) for c in user)
     except UnicodeEncodeError as error:
         raise ValueError("The user's name has half of a surrogate pair, which is no character.") from error
+    if text == SUFFIX[1:]:  # The point before it is the one behind the issuer.
+        return f"~{ord(text[0]):02x}{text[1:]}"
     return f"{text[: -len(SUFFIX)]}~2e{SUFFIX[1:]}" if text.endswith(SUFFIX) else text
 
 

@@ -40,7 +40,7 @@ def test_the_page_shows_what_happens() -> None:
     """docs/users.md has a table of names, its program runs, and the limits that it names are these."""
     page = (Path(__file__).parents[2] / "docs" / "users.md").read_text()
     rows = re.findall(r"^\| (`https://.+?`|BrowserID) \| `(.+)` \| `(.+)` \| `(.+)` \|$", page, re.MULTILINE)
-    assert len(rows) == 8
+    assert len(rows) == 9
     for issuer, user, name, queue in rows:
         plain = user.replace("\\|", "|")
         assert name == (f"bid:{plain}" if issuer == "BrowserID" else user_name(issuer.strip("`"), plain))
@@ -54,6 +54,7 @@ def test_the_page_shows_what_happens() -> None:
 @given(one=some.tuples(issuers, users), other=some.tuples(issuers, users))
 @example(one=(ISSUERS[0], "ann"), other=(ISSUERS[1], "ann"))
 @example(one=(ISSUERS[0], "a/b"), other=(ISSUERS[0], "a~2fb"))
+@example(one=(ISSUERS[0], "dead"), other=(ISSUERS[0], "~64ead"))
 @example(one=(ISSUERS[0], "x" * 60), other=(ISSUERS[0], "x" * 61))
 @example(one=(ISSUERS[0], "é"), other=(ISSUERS[0], "e\u0301"))
 @example(one=(ISSUERS[0], "Ann"), other=(ISSUERS[0], "ann"))
@@ -78,6 +79,7 @@ def test_different_patterns_have_different_queues(one: str, other: str, few: lis
 
 @given(name=names, pattern=patterns)
 @example(name=user_name(ISSUERS[0], "ann.dead"), pattern="inbox-{user}")
+@example(name=user_name(ISSUERS[0], "dead"), pattern="inbox-{user}")
 @example(name=user_name(ISSUERS[0], "../_info?x#y"), pattern="inbox-{user}")
 @example(name=user_name(ISSUERS[0], "*"), pattern="inbox-{user}")
 def test_a_name_stays_within_its_pattern(name: str, pattern: str) -> None:
