@@ -145,6 +145,8 @@ class Grant(msgspec.Struct, frozen=True):
     """Lends its holder the right of a queue's owner, for some verbs and some queues.
 
     So it opens nothing that is closed to the owner by a queue's principals; only a grant over every application does.
+    Where a queue has principals, the owner may be one of them: that is for holders of patterns too, and not for holders
+    of the single name, who are users.
 
     Attributes:
         application: Whose queues; None: those of every application.
@@ -236,20 +238,23 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
 
     Sending, overwriting and changing the queue belong to the owning application alone. Everything else does so too,
     unless the queue has principals: then it belongs to those alone. A public queue can be read by everybody, but that
-    opens nothing that changes state. What belongs to the owner is lent to holders of grants, each within its limits.
+    opens nothing that changes state. What belongs to the owner is lent to holders of grants, each within its limits;
+    what belongs to the owner as a principal is lent to holders of patterns alone.
     """
     owner = f"app:{queue.application}"
     names = caller.names
     if owner in names and not queue.principals:
         return True
+    by_principals = bool(queue.principals) and action not in _OWNERS_ALONE
     if action in _READING and queue.type == "public":
         return True
     for grant in caller.grants:
         if grant.permits(queue.application, action) and grant.matches(queue.name):
             if grant.application is None:
                 return True
-            names |= {owner}
-    if action in _OWNERS_ALONE or not queue.principals:
+            if not (by_principals and isinstance(grant.queues, str)):
+                names |= {owner}
+    if not by_principals:
         return owner in names
     given = (each for each in queue.principals if (each.delete if action == "delete" else each.read))
     return any(_is_named(queue, each, names) for each in given)

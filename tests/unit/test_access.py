@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,6 +172,19 @@ def test_a_grant_never_opens_more_than_its_owner_has(
             assert grant.permits("own", action)
             assert any(matches(pattern, "q") for pattern in patterns)
             assert application is None or (application == "own" and allowed(queue, owner, action))
+
+
+@given(queue=queues)
+def test_a_user_is_not_the_owner_whom_principals_name(queue: Queue) -> None:
+    """Where a queue has principals, who was granted its single name reads and empties it no more, whoever they are."""
+    user, limited = (Caller(grants=(Grant("own", frozenset(VERBS), queues),)) for queues in ("q", ("q",)))
+    named = msgspec.structs.replace(queue, principals=(*queue.principals, Principal("app:own")))
+    for action in ACTIONS:
+        owners = action in {"send", "overwrite", "admin"}
+        assert allowed(named, user, action) == (owners or allowed(named, ANYBODY, action))
+        assert allowed(named, limited, action)
+    open_ = msgspec.structs.replace(queue, principals=())
+    assert all(allowed(open_, user, action) for action in ACTIONS)
 
 
 def test_overwriting_needs_two_verbs() -> None:
