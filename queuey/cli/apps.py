@@ -129,10 +129,17 @@ def rotate(
     grace: Annotated[str, typer.Option(help="How long the old keys still work, such as 1h.")] = "1d",
     key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
     note: Note = "",
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", help="The new key ends after this time, such as 30d.", show_default="as the old ones"
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a new key, limited as the old ones are; these end after a grace period.
 
+    The new key ends when the last of the old ones would have ended, or when --expires says.
     A profile of this machine that holds one of the old keys gets the new one.
     """
     from queuey.cli import first_start
@@ -151,7 +158,7 @@ def rotate(
                 f"Rotate them one by one: queuey app rotate {name} --key {old[0].id}"
             )
             raise typer.Exit(1)
-        secret, new = _new_key(store, name, None, note, *scopes)
+        secret, new = _new_key(store, name, _last_end(old) if expires is None else _end(expires), note, *scopes)
         end = time.time() + seconds
         for found in old:
             if found.id != new.id and (found.expires is None or found.expires > end):
@@ -307,6 +314,15 @@ def _expiry(key: Key) -> str:
 
 def _end(expires: str | None) -> float | None:
     return None if expires is None else time.time() + _duration(expires)
+
+
+def _last_end(keys: list[Key]) -> float | None:
+    """Returns when the last of some keys ends; None: one of them never ends, or there is none.
+
+    The first end will not do: a key that an earlier rotation has replaced ends soon.
+    """
+    ends = [key.expires for key in keys if key.expires is not None]
+    return max(ends) if ends and len(ends) == len(keys) else None
 
 
 def _duration(text: str) -> float:

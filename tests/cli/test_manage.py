@@ -156,6 +156,20 @@ def test_rotation_keeps_limits(run: Run, tmp_path: Path) -> None:
     assert (new["allow"], new["queues"]) == (["claim"], ["*"])
 
 
+def test_rotation_keeps_the_end(run: Run, tmp_path: Path) -> None:
+    """A new key lives as long as those that it replaces would have, also after two rotations, or as long as is said."""
+    data = ["--data", str(tmp_path / "data"), "--json"]
+    open_store(tmp_path / "data").close()
+    first = run("app", "create", "a", "--expires", "30d", *data).json
+    second = run("app", "rotate", "a", *data).json
+    assert second["expires"] == first["expires"]
+    assert run("app", "rotate", "a", *data).json["expires"] == first["expires"]
+    shorter = run("app", "rotate", "a", "--key", second["key"], "--expires", "7d", *data).json
+    assert shorter["expires"] < first["expires"]
+    run("app", "key-add", "a", *data)
+    assert run("app", "rotate", "a", *data).json["expires"] is None
+
+
 def test_operators(run: Run, served: Served) -> None:
     """An operator's key needs no application, takes no limits, and lists the queues of every application."""
     data = ["--data", str(served.data)]
