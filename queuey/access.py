@@ -283,12 +283,17 @@ def lacking(caller: Caller, application: str, action: Action, name: str | None =
         caller: Who may not do it.
         application: With whose queues.
         action: What it wanted to do.
-        name: With which queue; None: with none in particular.
+        name: With which queue; None: with none in particular, as lists are.
     """
     mine = [grant for grant in caller.grants if grant.application in {None, application}]
-    near = [grant for grant in mine if name is None or grant.matches(name)]
     if not mine:
         return "The credential is for another application." if caller.grants else ""
+    if name is None:
+        near = [grant for grant in mine if not isinstance(grant.queues, str)]
+    else:
+        near = [grant for grant in mine if grant.matches(name)]
+    if not near and name is None:
+        return "The credential is for single queues by their names. It neither lists nor creates any."
     if not near:
         return "The credential is limited to other queues."
     if any(action in _actions(grant.allow) for grant in near):

@@ -51,7 +51,13 @@ class UserIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             min_length=1,
         ),
     ]
-    user: Annotated[Word, Meta(description="The claim of a token that names the user. Not with `BrowserID`.")] = "sub"
+    user: Annotated[
+        Word,
+        Meta(
+            description="The claim of a token that names the user. `email` is safe only if the issuer checks "
+            "addresses. Not with `BrowserID`."
+        ),
+    ] = "sub"
     leeway: Annotated[
         float, Meta(description="Seconds by which the issuer's clock may differ from this one.", ge=0, le=300)
     ] = 30.0

@@ -213,6 +213,10 @@ def test_what_is_lacking() -> None:
     assert lacking(caller, "own", "read", "orders-1") == "The principals of the queue keep the credential's holder out."
     assert lacking(caller, "x", "read", "orders-1") == "The credential is for another application."
     assert lacking(Caller(frozenset({"app:x"})), "own", "read", "q") == ""
+    user = Caller(grants=(Grant("own", frozenset({"read"}), "inbox"),))
+    assert lacking(user, "own", "measure").endswith("by their names. It neither lists nor creates any.")
+    both = Caller(grants=(*caller.grants, *user.grants))
+    assert lacking(both, "own", "admin") == "This needs admin; the credential allows send, read."
 
 
 def test_scopes() -> None:
