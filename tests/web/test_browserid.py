@@ -108,6 +108,12 @@ def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, app: Any) -> N
     assert holder(app, make_assertion("bob@example.com", AUDIENCE, issuer=ISSUER)).get(QUEUE).status == 403
 
 
+def test_capitals_of_the_scheme_do_not_count(owner: Caller, app: Any) -> None:  # noqa: ANN401
+    """However ``BrowserID`` is written, an assertion lets its user in."""
+    owner.create(QUEUE)
+    assert Caller(app, f"browserid {bundle()}").get(QUEUE).status == 200
+
+
 def test_a_queue_can_name_a_mail_address(owner: Caller, app: Any) -> None:  # noqa: ANN401
     """Principals of the original's form are for exactly that user of the application that owns the queue."""
     owner.create("team", principles=f"bid:{MAIL}=read")

@@ -91,6 +91,14 @@ def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, issuer: Issuer
     assert ann.get(mine).bodies == []
 
 
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])
+def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app: Any, scheme: str) -> None:  # noqa: ANN401
+    """However ``Bearer`` is written, a token lets its user in, and a wrong one is refused."""
+    mine = owner.create(inbox(issuer))
+    assert Caller(app, f"{scheme} {issuer.token('ann')}").get(mine).status == 200
+    assert Caller(app, f"{scheme} x").get(mine).status == 401
+
+
 def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
     """A user's token opens no queue of another user, nor of the application, nor a list or a new queue."""
     for name in (inbox(issuer, "ann"), inbox(issuer, "bob"), "orders"):

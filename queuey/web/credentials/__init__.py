@@ -24,6 +24,8 @@ SHORT = 128
 """Characters of a header that is remembered as it is, which takes no time; application keys have 64."""
 MAX_CREDENTIALS = 16
 """In one header; each unknown one costs a look into the store, or a check of a signature."""
+_SPELLED = {"bearer": "Bearer", "browserid": "BrowserID"}
+"""Users' schemes, whose capitals do not count (RFC 9110, 11.1). Those of ``Application`` do, as in the original."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -130,6 +132,7 @@ class Authenticator:
         credentials = []
         for part in header.split(";"):
             scheme, _, credential = part.strip().partition(" ")
+            scheme = _SPELLED.get(scheme.lower(), scheme)
             if (reader := self._readers.get(scheme)) is not None and (credential := credential.strip()):
                 credentials.append((reader, credential))
         if len(credentials) > MAX_CREDENTIALS:
