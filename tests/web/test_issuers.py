@@ -177,6 +177,22 @@ def test_a_request_does_not_wait_for_long(issuer: Issuer, server: KeyServer) -> 
     assert (caught.value.retry_after, caught.value.outcome) == (1, "none")
 
 
+def test_a_system_without_threads(
+    reader: Bearer, issuer: Issuer, keys: Published[KeySet], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no thread can be started the request is refused, and a later one loads the keys."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
+    assert keys._failure == "can't start new thread"
+    clock.now += PAUSE
+    assert read(reader, issuer.token("ann")) == "let in"
+
+
 def test_keys_stay_good_while_the_issuer_is_away(
     reader: Bearer, issuer: Issuer, server: KeyServer, keys: Published[KeySet], clock: Clock
 ) -> None:

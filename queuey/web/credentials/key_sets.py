@@ -35,7 +35,7 @@ PAUSE = 10.0
 WAIT = 2.0
 """Seconds that a request waits."""
 FETCH_SECONDS = 5.0
-"""For all of an answer, whatever the server sends meanwhile."""
+"""For all of an answer, whatever the server sends meanwhile. A resolver of names that hangs may take longer."""
 MAX_BYTES = 256 * 1024
 
 T = TypeVar("T")
@@ -127,7 +127,10 @@ class Published(Generic[T]):
         if self._loading or now - self._began < PAUSE:
             return
         self._loading, self._began = True, now
-        threading.Thread(target=self._load, name="queuey-issuer", daemon=True).start()
+        try:
+            threading.Thread(target=self._load, name="queuey-issuer", daemon=True).start()
+        except RuntimeError as error:  # The system has no thread left.
+            self._end(None, _reason(error))
 
     def _wait(self) -> None:
         """Waits until nothing is being loaded, if nobody else waits."""
@@ -151,6 +154,10 @@ class Published(Generic[T]):
             value = self._parse(_read(self._place))
         except Exception as error:  # noqa: BLE001 - whatever a server sends, this thread tells of its end
             failure = _reason(error)
+        self._end(value, failure)
+
+    def _end(self, value: T | None, failure: str) -> None:
+        """Notes what came of loading: the document, or why there is none."""
         with self._change:
             if value is not None:
                 self._value, self._loaded = value, self._clock()
