@@ -190,9 +190,9 @@ class Gateway:
 
     async def _respond(self, environ: Environ, match: Match | None, receive: Receive) -> Response:
         method = environ["REQUEST_METHOD"]
-        tenant = self._find_tenant(environ)
+        tenant = await self._find_tenant(environ)
         if self._rates is not None and environ["PATH_INFO"].startswith("/v1/"):
-            tenant = await self._count(self._rates, environ, tenant)
+            self._count(self._rates, environ)
         if tenant in STRANGERS and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
             if method not in {"POST", "PUT"}:
@@ -200,7 +200,6 @@ class Gateway:
             response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
             if response is not None:
                 return response
-            tenant = self._find_tenant(environ)
         size = await self._bodies.take(environ, receive, self._loop, tenant)
         if method == "POST" and size <= SHORT_BODY and match is not None:
             response = await self._at_once(self._hot, environ, match, size)
@@ -215,11 +214,14 @@ class Gateway:
                 return response
         return await self._wait_or_work(environ, match, receive, tenant)
 
-    def _find_tenant(self, environ: Environ) -> str:
-        """Returns whom a request counts for."""
+    async def _find_tenant(self, environ: Environ) -> str:
+        """Returns whom a request counts for; looks at its credential if that was not done yet."""
         tenant = self._authorization.tenant(environ)
+        if tenant is None and environ["PATH_INFO"].startswith("/v1/"):
+            # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
+            await self._threads.run(ANONYMOUS, partial(self._authorization.know, environ))
+            tenant = self._authorization.tenant(environ)
         if tenant is None:
-            # Who that is will be known when the credential has been looked at.
             tenant = ANONYMOUS
         else:
             if tenant == ANONYMOUS and environ["PATH_INFO"].startswith(OPERATIONS):
@@ -229,22 +231,17 @@ class Gateway:
         environ[TENANT] = tenant
         return tenant
 
-    async def _count(self, rates: RateLimits, environ: Environ, tenant: str) -> str:
-        """Counts a request for its caller, who is looked up first if need be; returns whom it counts for.
+    def _count(self, rates: RateLimits, environ: Environ) -> None:
+        """Counts a request for its caller.
 
         Raises:
             TooManyRequests: It is one too many.
         """
         caller = self._authorization.seen(environ)
-        if caller is None:
-            await self._threads.run(ANONYMOUS, partial(self._authorization.know, environ), computes=True)
-            tenant = self._find_tenant(environ)
-            caller = self._authorization.seen(environ)
         if caller is not None and not caller.anonymous:
             environ[COUNTED], refusal = rates.count(caller)
             if refusal is not None:
                 raise refusal
-        return tenant
 
     def _computing(self) -> bool:
         """Tells whether threads that make long responses would keep others waiting."""

@@ -14,6 +14,9 @@ from queuey.web.endpoint import WouldBlock
 from queuey.web.responses import Environ
 from queuey.web.scheduling import ANONYMOUS
 
+REFUSED = "queuey.refused"
+"""Set in the environ: why the caller's credential was not accepted. Then nothing looks at it again."""
+
 
 class Authorization:
     """Checks who the caller is and whether it may use a queue."""
@@ -38,6 +41,8 @@ class Authorization:
         Raises:
             NotAuthenticated: A credential is not valid.
         """
+        if REFUSED in environ:
+            raise environ[REFUSED]
         return self._authenticate(environ.get("HTTP_AUTHORIZATION"))
 
     def tenant(self, environ: Environ) -> str | None:
@@ -57,9 +62,14 @@ class Authorization:
         return ANYBODY if header is None else self._authenticate.seen_caller(header)
 
     def know(self, environ: Environ) -> None:
-        """Brings the caller into memory. What is wrong with its credential shows when the request is handled."""
-        with suppress(QueueyError):
+        """Brings the caller into memory; may wait for an issuer, and then nothing else in this request does.
+
+        What is wrong with its credential shows when the request is handled.
+        """
+        try:
             self.caller(environ)
+        except QueueyError as error:
+            environ[REFUSED] = error
 
     def find(self, environ: Environ, match: dict[str, str]) -> Queue:
         """Looks up the queue that the path names; it comes before everything else.
@@ -91,10 +101,9 @@ class Authorization:
             NotAuthenticated: A credential is not valid.
             NotAllowed: The caller may not do this.
         """
-        header = environ.get("HTTP_AUTHORIZATION")
 
         def check(row: Queue) -> None:
-            caller = self._authenticate(header)
+            caller = self.caller(environ)
             if not allowed(row, caller, action):
                 text = lacking(caller, row.application, action, row.name)
                 raise NotAllowed(text, anonymous=caller.anonymous)

@@ -1,8 +1,9 @@
 """What issuers publish to check their users' credentials with: loaded from a file or over HTTP, and loaded again.
 
 An issuer is another party's server: it may hang, send without end, or be gone. So each document is loaded in a thread
-of its own, one at a time, within bounds of time and size. Of the threads that handle requests one at most waits for an
-issuer, for a moment; other requests that need what is being loaded are refused at once and may be repeated.
+of its own, one at a time, within bounds of time and size. Each time the first request that needs what is being loaded
+waits for a moment; the others are refused at once and may be repeated. So whatever an issuer does, all that it costs is
+`WAIT` in `PAUSE` seconds of one of the threads that handle requests.
 
 ====================  ==================================================================================
 not loaded            a request begins to load it, if the last attempt is `PAUSE` old; it waits or gets 503
@@ -71,7 +72,7 @@ class Published(Generic[T]):
         self._loading = False
         self._failure = ""
         self._change = threading.Condition()
-        self._waiter = threading.Semaphore(1)
+        self._waited = False
 
     def start(self, *, ask: bool = True) -> None:
         """Loads a file.
@@ -126,19 +127,17 @@ class Published(Generic[T]):
         now = self._clock()
         if self._loading or now - self._began < PAUSE:
             return
-        self._loading, self._began = True, now
+        self._loading, self._began, self._waited = True, now, False
         try:
             threading.Thread(target=self._load, name="queuey-issuer", daemon=True).start()
         except RuntimeError as error:  # The system has no thread left.
             self._end(None, _reason(error))
 
     def _wait(self) -> None:
-        """Waits until nothing is being loaded, if nobody else waits."""
-        if self._loading and self._waiter.acquire(blocking=False):
-            try:
-                self._change.wait_for(lambda: not self._loading, self._wait_seconds)
-            finally:
-                self._waiter.release()
+        """Waits until nothing is being loaded, if nobody has waited for that yet."""
+        if self._loading and not self._waited:
+            self._waited = True
+            self._change.wait_for(lambda: not self._loading, self._wait_seconds)
         if self._loading:
             raise self._unavailable()
 

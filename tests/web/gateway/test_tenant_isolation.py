@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
-from queuey.errors import Outcome
+from queuey.errors import InvalidToken, Outcome
+from queuey.storage import Store
+from queuey.web import make_app
 from queuey.web.asgi_gateway import Gateway
+from queuey.web.credentials import Identity
+from queuey.web.credentials.application_keys import digest_of
 from queuey.web.endpoint import Deferred, Done
 from queuey.web.responses import PIECE, Response, text_response
 from tests.web.caller import Caller, Reply
@@ -231,6 +235,40 @@ def test_refusing_strangers_takes_one_thread_while_others_ask(app: Any, owner: C
 
     assert running(Watched())(work) == [403] * 10
     assert max(at_once) == 1
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_credential_that_takes_long_holds_up_no_stranger(store: Store, method: str) -> None:
+    """While an issuer is waited for, others who are not known yet are answered; the credential is read once."""
+    stuck, reading = threading.Event(), list[str]()
+
+    class Slow:
+        scheme, believed = "Slow", 60.0
+
+        def read(self, credential: str, _now: float) -> Identity:
+            reading.append(credential)
+            assert stuck.wait(ALWAYS)
+            raise InvalidToken("It is not valid.")
+
+    application = make_app(store, readers=[Slow()])
+    store.create_application("queuey")
+    store.add_key("queuey", digest_of(KEY))
+    Caller(application, f"Application {KEY}").create("q", type="public")
+    store.add_key("queuey", digest_of("new"))
+
+    async def work(gateway: Gateway) -> list[int]:
+        gateway._contention.several = True
+        request = Request(method, body=b"x" if method == "POST" else b"")
+        request.headers[0] = ("authorization", "Slow x")
+        slow = asyncio.create_task(request.to(gateway))
+        await until(lambda: bool(reading))
+        others = [await asked("GET", "/v1/queuey/q/info", key=key).to(gateway) for key in (None, "new")]
+        assert not slow.done()
+        stuck.set()
+        return [reply.status for reply in [*others, await slow]]
+
+    assert running(application)(work) == [200, 200, 401]
+    assert reading == ["x"]
 
 
 def test_reads_go_on_when_one_is_alone_again() -> None:
