@@ -80,6 +80,11 @@ def name_within(application: str, name: str) -> str:
     return f"{application} {name}"
 
 
+def application_of(name: str) -> str:
+    """Returns the application that a name from :func:`name_within` counts for."""
+    return name.partition(" ")[0]
+
+
 def parse_principal(text: str) -> Principal:
     """Reads one principal.
 

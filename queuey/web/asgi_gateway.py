@@ -239,7 +239,7 @@ class Gateway:
         """
         caller = self._authorization.seen(environ)
         if caller is not None and not caller.anonymous:
-            environ[COUNTED], refusal = rates.count(caller)
+            environ[COUNTED], refusal = rates.count(caller, environ["PATH_INFO"].split("/", 3)[2])
             if refusal is not None:
                 raise refusal
 

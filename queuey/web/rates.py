@@ -13,8 +13,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import NamedTuple
 
-from queuey.access import USERS_OF, Caller, owner_name
+from queuey.access import Caller, application_of, owner_name
 from queuey.errors import TooManyRequests
+from queuey.messages import OPERATORS
 from queuey.settings import Rates
 from queuey.web.responses import Header
 
@@ -103,32 +104,53 @@ class RateLimits:
         self._clock = clock
         self._buckets = {"application": Buckets(most), "user": Buckets(most)}
 
-    def count(self, caller: Caller) -> tuple[tuple[Header, ...], TooManyRequests | None]:
-        """Counts a request, for the caller's application and, if it is a user, for that user.
+    def count(self, caller: Caller, application: str) -> tuple[tuple[Header, ...], TooManyRequests | None]:
+        """Counts a request, for the caller's applications and, if it is a user, for that user.
+
+        Args:
+            caller: Who makes it.
+            application: The one whose queues it is about, as the path says; perhaps there is none of that name.
 
         Returns:
-            The headers that tell the caller how many more it may make; and an error if this is one too many. Then
-            nothing is taken out of any bucket.
+            The headers that tell the caller how many more it may make, by the bucket that has least; and an error if
+            this is one too many. Then nothing is taken out of any bucket.
         """
-        application = caller.tenant.removeprefix(owner_name("")).removeprefix(USERS_OF)
-        rates = self._rates.of(application)
-        users = [name for name in caller.names if not name.startswith(owner_name(""))]
         now = self._clock()
         found: list[_Found] = []
-        if rates.user and users:
-            self._look(found, "user", min(users), Rate(*rates.rate("user")), now)
-        if rates.application:
-            self._look(found, "application", application, Rate(*rates.rate("application")), now)
-        headers = _headers(found)
-        for each in found:
-            if each.bucket.wait:
-                return headers, _refusal(each)
+        for name, users in _counted(caller, application).items():
+            rates = self._rates.of(name)
+            if rates.user:
+                for user in users:
+                    self._look(found, "user", user, Rate(*rates.rate("user")), now)
+            if rates.application:
+                self._look(found, "application", name, Rate(*rates.rate("application")), now)
+        found.sort(key=lambda each: (-each.bucket.wait, each.bucket.left))
+        least = {each.kind: each for each in reversed(found)}
+        headers = _headers([least[kind] for kind in ("user", "application") if kind in least])
+        if found and found[0].bucket.wait:
+            return headers, _refusal(found[0])
         for each in found:
             self._buckets[each.kind].take(each.name, each.bucket, now)
         return headers, None
 
     def _look(self, found: list[_Found], kind: str, name: str, rate: Rate, now: float) -> None:
         found.append(_Found(kind, name, rate, self._buckets[kind].look(name, rate, now)))
+
+
+def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
+    """Returns the applications that a request counts for, each with the names that the caller has as its user.
+
+    A credential more cannot take a request away from them. The name of an application counts wherever it asks, as other
+    applications' queues may name it. Users and limited keys have rights with queues of their own application alone, so
+    that is where they count; a request about an application that the caller does not belong to counts for all.
+    """
+    owner = owner_name("")
+    owners = {name.removeprefix(owner) for name in caller.names if name.startswith(owner)}
+    users = {name: application_of(name) for name in caller.names if not name.startswith(owner)}
+    others = {*users.values(), *(grant.application or OPERATORS for grant in caller.grants)}
+    if application in owners | others:
+        others &= {application, OPERATORS}
+    return {each: [name for name, of in users.items() if of == each] for each in sorted(owners | others)}
 
 
 def _headers(found: list[_Found]) -> tuple[Header, ...]:

@@ -34,7 +34,7 @@ class Clock:
 
 def passed(limits: RateLimits, caller: Caller, count: int) -> int:
     """How many of so many requests are let through."""
-    return sum(limits.count(caller)[1] is None for _ in range(count))
+    return sum(limits.count(caller, "shop")[1] is None for _ in range(count))
 
 
 @given(
@@ -98,22 +98,22 @@ def test_headers_say_what_is_left_and_a_refusal_when_to_come_again() -> None:
     """They have the forms of structured fields, a member for each limit that the caller has."""
     clock = Clock()
     limits = RateLimits(Rates(application=500, user=5, user_burst=20), clock=clock)
-    headers, refusal = limits.count(ANN)
+    headers, refusal = limits.count(ANN, "shop")
     assert refusal is None
     assert headers == (
         ("RateLimit-Policy", '"user";q=20;w=4, "application";q=500;w=1'),
         ("RateLimit", '"user";r=19;t=1, "application";r=499;t=1'),
     )
-    assert limits.count(SHOP)[0][1] == ("RateLimit", '"application";r=498;t=1')
+    assert limits.count(SHOP, "shop")[0][1] == ("RateLimit", '"application";r=498;t=1')
     slow = RateLimits(Rates(user=0.1), clock=clock)
-    slow.count(ANN)
+    slow.count(ANN, "shop")
     clock.now += 1
-    headers, refusal = slow.count(ANN)
+    headers, refusal = slow.count(ANN, "shop")
     assert dict(headers)["RateLimit"] == '"user";r=0;t=9'
     assert refusal is not None
     assert refusal.retry_after == 9
     assert str(refusal) == "Too many requests of this user: it may make 0.1 a second, 1 at once. Try again after 9 s."
-    assert slow.count(SHOP) == ((), None)
+    assert slow.count(SHOP, "shop") == ((), None)
 
 
 def test_buckets_are_bounded_and_the_fullest_go_first() -> None:

@@ -6,7 +6,11 @@ import asyncio
 from itertools import count
 from typing import Any
 
+import pytest
+
+from queuey.access import Caller, Grant
 from queuey.settings import Rates, UserIssuer
+from queuey.settings.rates import OwnRates
 from queuey.storage import Store
 from queuey.user_queues import queue_name, user_name
 from queuey.web import make_app
@@ -15,9 +19,11 @@ from queuey.web.credentials.application_keys import digest_of
 from queuey.web.credentials.users import readers_of
 from queuey.web.rates import RateLimits
 from tests.issuer import AUDIENCE, Issuer, serving
-from tests.web.caller import Caller
+from tests.web.caller import Caller as Client
 from tests.web.conftest import GUEST_KEY, KEY
 from tests.web.gateway_calls import Request, Run, running
+
+ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "inbox-eve"),), "users of alpha")
 
 
 def limited(app: Any, **rates: Any) -> Run:  # noqa: ANN401 - a WSGI application, and fields
@@ -25,7 +31,7 @@ def limited(app: Any, **rates: Any) -> Run:  # noqa: ANN401 - a WSGI application
     return running(app, rates=RateLimits(Rates(**rates), clock=lambda: 1000.0))
 
 
-def test_one_too_many_is_refused_before_its_body_is_read(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_one_too_many_is_refused_before_its_body_is_read(app: Any, owner: Client) -> None:  # noqa: ANN401
     """The first answers say what is left; the next is 429 with when to come again, and nothing of it was taken in."""
     owner.create("q")
 
@@ -47,7 +53,7 @@ def test_one_too_many_is_refused_before_its_body_is_read(app: Any, owner: Caller
     assert [message["body"] for message in owner.get("q").messages] == ["hello", "hello"]
 
 
-def test_every_request_of_a_new_credential_counts(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_every_request_of_a_new_credential_counts(app: Any, owner: Client) -> None:  # noqa: ANN401
     """A caller who has not been seen before is looked up before its request is counted, whatever the method."""
     owner.create("q")
 
@@ -58,7 +64,7 @@ def test_every_request_of_a_new_credential_counts(app: Any, owner: Caller) -> No
     assert limited(app, application=1)(work) == [200, 429, 429]
 
 
-def test_others_and_monitors_are_not_disturbed(app: Any, owner: Caller) -> None:  # noqa: ANN401
+def test_others_and_monitors_are_not_disturbed(app: Any, owner: Client) -> None:  # noqa: ANN401
     """Another application has a bucket of its own; monitors and callers without a credential have none."""
     owner.create("q", type="public")
 
@@ -88,7 +94,7 @@ def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
         app = make_app(store, readers=readers_of({"queuey": (own,)}))
         inboxes = {user: queue_name("inbox-{user}", user_name(issuer.name, user)) for user in ("ann", "bob")}
         for name in inboxes.values():
-            Caller(app, f"Application {KEY}").create(name)
+            Client(app, f"Application {KEY}").create(name)
 
         async def work(gateway: Gateway) -> None:
             async def read(user: str) -> int:
@@ -106,7 +112,49 @@ def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
         limited(app, user=2)(work)
 
 
-def test_a_refused_request_needs_no_thread(app: Any, owner: Caller) -> None:  # noqa: ANN401
+@pytest.mark.parametrize(
+    ("also", "path", "counted"),
+    [
+        (ALPHA, "shop", {"shop", "shop ann"}),
+        (ALPHA, "alpha", {"alpha", "alpha eve"}),
+        (ALPHA, "nobody", {"alpha", "alpha eve", "shop", "shop ann"}),
+        (Caller(frozenset({"app:alpha"})), "shop", {"alpha", "shop", "shop ann"}),
+        (Caller(frozenset({"app:alpha"})), "other", {"alpha", "shop", "shop ann"}),
+        (Caller(grants=(Grant("alpha", frozenset({"read"})),)), "shop", {"shop", "shop ann"}),
+        (Caller(grants=(Grant("alpha", frozenset({"read"})),)), "alpha", {"alpha"}),
+        (Caller(grants=(Grant(None, frozenset({"measure"})),)), "shop", {"@all", "shop", "shop ann"}),
+        (Caller(frozenset({"shop bob"})), "shop", {"shop", "shop ann", "shop bob"}),
+    ],
+)
+def test_a_credential_more_evades_no_limit(also: Caller, path: str, counted: set[str]) -> None:
+    """A request counts for all that its caller's credentials are good for where it asks."""
+    ann = Caller(frozenset({"shop ann"}), (Grant("shop", frozenset({"read"}), "inbox-ann"),), "users of shop")
+    both = Caller(ann.names | also.names, ann.grants + also.grants, "app:alpha")
+    rates = Rates(application=9, user=9)
+    limits = RateLimits(rates, clock=lambda: 1000.0)
+    headers, refusal = limits.count(both, path)
+    assert refusal is None
+    assert {name for buckets in limits._buckets.values() for name in buckets._full_at} == counted
+    assert len(headers) == 2
+    assert all(value.count('"application"') == 1 and value.count('"user"') <= 1 for _, value in headers)
+
+
+def test_the_limit_that_is_reached_is_told() -> None:
+    """Of several buckets of one kind the headers have the one with least left; what is refused takes from none."""
+    own = {"shop": OwnRates(application=1), "alpha": OwnRates(application=0.5)}
+    limits = RateLimits(Rates(application=100, applications=own), clock=lambda: 1000.0)
+    both = Caller(frozenset({"app:shop", "app:alpha", "app:more"}))
+    headers, refusal = limits.count(both, "shop")
+    assert refusal is None
+    assert dict(headers)["RateLimit-Policy"] == '"application";q=1;w=2'
+    headers, refusal = limits.count(both, "shop")
+    assert refusal is not None
+    assert refusal.retry_after == 2
+    assert dict(headers)["RateLimit"] == '"application";r=0;t=2'
+    assert limits.count(Caller(frozenset({"app:more"})), "more")[0][1][1] == '"application";r=98;t=1'
+
+
+def test_a_refused_request_needs_no_thread(app: Any, owner: Client) -> None:  # noqa: ANN401
     """While all threads are busy, a request that is one too many is answered at once."""
     owner.create("q")
 
