@@ -6,7 +6,7 @@ import pytest
 
 from queuey.access import ANYBODY, Caller, Grant
 from queuey.errors import NotAuthenticated
-from queuey.web.credentials import MAX_CREDENTIALS, Authenticator, Identity
+from queuey.web.credentials import MAX_CREDENTIALS, MAX_PARTS, Authenticator, Identity
 
 
 class Clock:
@@ -90,6 +90,28 @@ def test_too_many_are_not_looked_at(clock: Clock) -> None:
         authenticate(";".join(["One x"] * (MAX_CREDENTIALS + 1)))
     assert one.looks == 0
     assert authenticate(";".join(["One x"] * MAX_CREDENTIALS)).names == {"app:a"}
+    for header in (";".join(["One x"] * (MAX_CREDENTIALS + 1)), "One x" + ";" * MAX_PARTS):
+        assert authenticate.seen(header) is None
+        with pytest.raises(NotAuthenticated, match="Too many"):
+            authenticate(header)
+    assert authenticate("One x" + ";" * (MAX_PARTS - 1)).names == {"app:a"}
+
+
+@pytest.mark.parametrize("x", ["x", "x" * 1000], ids=["short", "long"])
+def test_one_caller_takes_one_place_in_memory(clock: Clock, x: str) -> None:
+    """However its credentials are written they are remembered once, and nobody else is forgotten for it."""
+    one, two = Letters("One", clock), Letters("Two", clock)
+    one.known |= {x: somebody("app:a"), "victim": somebody("app:v")}
+    two.known["y"] = somebody("app:b")
+    authenticate = Authenticator([one, two], clock=clock, wall=clock.wall, most=2)
+    authenticate("One victim")
+    caller = authenticate(f"One {x}; Two y")
+    for number in range(10):
+        blanks = " " * number
+        for header in (f"One {blanks}{x};X {number};Two y", f"{';' * number}Two y;One {x};One {x}", f"Two y;One {x}"):
+            assert authenticate(header) is authenticate.remembered(header) is authenticate.seen_caller(header) is caller
+    assert (one.looks, two.looks) == (2, 1)
+    assert authenticate.remembered("One victim") is not None
 
 
 @pytest.mark.parametrize("padding", ["", "; Other " + "x" * 1000], ids=["short", "long"])

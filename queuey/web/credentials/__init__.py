@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import Protocol
 
@@ -24,6 +25,8 @@ SHORT = 128
 """Characters of a header that is remembered as it is, which takes no time; application keys have 64."""
 MAX_CREDENTIALS = 16
 """In one header; each unknown one costs a look into the store, or a check of a signature."""
+MAX_PARTS = 128
+"""Of one header, those of other schemes and blank ones included: they are taken apart on the event loop."""
 _SPELLED = {"bearer": "Bearer", "browserid": "BrowserID"}
 """Users' schemes, whose capitals do not count (RFC 9110, 11.1). Those of ``Application`` do, as in the original."""
 
@@ -76,6 +79,8 @@ class Authenticator:
 
     Only headers with valid credentials are remembered, and never past the end of one of them: so a new credential works
     at once, and an expired one ends on time. Of a long header, such as one with a signed token, its SHA-256 is kept.
+    However a caller writes the same credentials, in any order and beside those of other schemes, it is remembered once:
+    as ``Application KEY; Bearer TOKEN``, sorted, which is the form that is found soonest.
 
     Args:
         readers: One for each scheme.
@@ -115,34 +120,53 @@ class Authenticator:
         """Returns the caller if it is known without reading its credentials."""
         if header is None:
             return ANYBODY
-        known = self._known.get(header if len(header) <= SHORT else _digest(header))
+        known = self._find(header)
         return known[0] if known is not None and known[1] > self._clock() else None
 
     def seen(self, header: str) -> str | None:
         """Returns the tenant as it was last known: for whom a request counts, not whether it is let in."""
-        known = self._known.get(header if len(header) <= SHORT else _digest(header))
+        known = self._find(header)
         return None if known is None else known[0].tenant
 
     def seen_caller(self, header: str) -> Caller | None:
         """Returns the caller as it was last known; see :meth:`seen`."""
-        known = self._known.get(header if len(header) <= SHORT else _digest(header))
+        known = self._find(header)
         return None if known is None else known[0]
 
-    def _read(self, header: str) -> Caller:
-        credentials = []
+    def _find(self, header: str) -> tuple[Caller, float] | None:
+        """Returns the caller as it was last known, and until when that may be believed."""
+        known = self._known.get(_key(header))
+        if known is None:
+            with suppress(NotAuthenticated):
+                known = self._known.get(_key(_written(self._credentials(header))))
+        return known
+
+    def _credentials(self, header: str) -> list[tuple[str, str]]:
+        """Returns the schemes and credentials that somebody reads.
+
+        Raises:
+            NotAuthenticated: There are too many.
+        """
+        if (parts := header.count(";") + 1) > MAX_PARTS:
+            raise NotAuthenticated(f"Too many parts of the header Authorization: {parts}, at most {MAX_PARTS}.")
+        found = []
         for part in header.split(";"):
             scheme, _, credential = part.strip().partition(" ")
             scheme = _SPELLED.get(scheme.lower(), scheme)
-            if (reader := self._readers.get(scheme)) is not None and (credential := credential.strip()):
-                credentials.append((reader, credential))
-        if len(credentials) > MAX_CREDENTIALS:
-            raise NotAuthenticated(f"Too many credentials: {len(credentials)}, at most {MAX_CREDENTIALS}.")
+            if scheme in self._readers and (credential := credential.strip()):
+                found.append((scheme, credential))
+        if len(found) > MAX_CREDENTIALS:
+            raise NotAuthenticated(f"Too many credentials: {len(found)}, at most {MAX_CREDENTIALS}.")
+        return found
+
+    def _read(self, header: str) -> Caller:
+        credentials = self._credentials(header)
         if not credentials:
             return ANYBODY
-        key = header if len(header) <= SHORT else _digest(header)
+        key = _key(_written(credentials))
         began = self._clock()
         try:
-            found = [self._identify(*each) for each in credentials]
+            found = [self._identify(self._readers[scheme], credential) for scheme, credential in credentials]
         except NotAuthenticated:
             with self._lock:
                 self._known.pop(key, None)
@@ -170,5 +194,10 @@ class Authenticator:
         return identity, min(reader.believed, left)
 
 
-def _digest(header: str) -> bytes:
-    return sha256(header.encode("utf-8", "surrogatepass")).digest()
+def _written(credentials: list[tuple[str, str]]) -> str:
+    """Returns the header that is remembered for credentials."""
+    return "; ".join(sorted({f"{scheme} {credential}" for scheme, credential in credentials}))
+
+
+def _key(header: str) -> str | bytes:
+    return header if len(header) <= SHORT else sha256(header.encode("utf-8", "surrogatepass")).digest()
