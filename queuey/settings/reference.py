@@ -117,7 +117,8 @@ application = 2000
 
 Each worker process counts by itself, so a service of four workers lets up to four times as many through. Requests
 without a credential, and those of monitors (`/__heartbeat__`, `/metrics`), are not counted. A long poll is one request.
-What a user asks for counts for the user and for the application.
+What a user asks for counts for the user and for the application. A request with several credentials counts for each of
+their applications; users and limited keys of other applications than the one it is about do not count.
 
 If there are limits, every answer to a caller who has one says how many requests are left (`r`) and after how many
 seconds all are there again (`t`):
