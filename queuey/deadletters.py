@@ -24,13 +24,17 @@ from __future__ import annotations
 
 import json as json_text
 import re
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from typing import Literal
 from urllib.parse import quote, unquote
 
 import msgspec
+
+from queuey.ids import TICKS_PER_SECOND, seconds_to_ticks
+from queuey.messages import Message, Meta
 
 SUFFIX = ".dead"
 PREFIX = "queuey-dead-"
@@ -39,6 +43,9 @@ TTL = 2_592_000
 Way = Literal["as they are", "packed", "left out"]
 WAYS: tuple[Way, ...] = ("as they are", "packed", "left out")
 """What becomes of the message's own headers, until the server takes them: it keeps only so many, of so many bytes."""
+
+SAMPLES = 20
+"""Dead letters that are named among those that stay."""
 
 _TEXT = 500
 _NAME = re.compile(r"[a-z0-9!#$%&'*+.^`|~-]+")
@@ -110,25 +117,108 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str]
 
 
-class DeadLetterChoice(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead letters are meant; each that is given must hold.
 
     Attributes:
+        queues: The queues that they came from.
+        patterns: Or that these match, in the manner of shells.
+        dead_queue: Where they lie; None: each in the queue's own.
+        partitions: In which partitions; empty: all.
         since: Given up then or later: seconds since 1970.
         until: Given up then or before.
         error: Class of the error, bare or with its module; a shell pattern.
+        limit: At most so many of a queue of dead letters, those of the lowest partitions and ids first; None: all.
+
+    Raises:
+        ValueError: No queue and no pattern is named, or the limit is below 1.
     """
 
+    queues: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    dead_queue: str | None = None
+    partitions: tuple[int, ...] = ()
     since: float | None = None
     until: float | None = None
     error: str | None = None
+    limit: int | None = None
 
-    def takes(self, cause: Cause) -> bool:
-        """Tells whether a dead letter that lies here for this reason is meant."""
-        if (self.since is not None and cause.at < self.since) or (self.until is not None and cause.at > self.until):
+    def __post_init__(self) -> None:
+        if not self.queues and not self.patterns:
+            raise ValueError("name the queue that the dead letters came from, or a pattern")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"a limit is at least 1, not {self.limit}")
+
+    def takes(self, one: DeadLetter) -> bool:
+        """Tells whether a dead letter is meant."""
+        at, error = one.cause.at, one.cause.error
+        if (self.since is not None and at < self.since) or (self.until is not None and at > self.until):
             return False
-        bare = cause.error.rpartition(".")[2]
-        return self.error is None or fnmatchcase(cause.error, self.error) or fnmatchcase(bare, self.error)
+        if one.queue not in self.queues and not any(fnmatchcase(one.queue, each) for each in self.patterns):
+            return False
+        bare = error.rpartition(".")[2]
+        return self.error is None or fnmatchcase(error, self.error) or fnmatchcase(bare, self.error)
+
+
+class UnsentDeadLetter(msgspec.Struct, frozen=True, order=True):
+    """A dead letter that cannot be sent back."""
+
+    lies_in: str
+    partition: int
+    id: str
+    reason: str
+
+
+class Redriven(msgspec.Struct, frozen=True):
+    """What a redrive has done; with ``dry_run`` would do.
+
+    Attributes:
+        sent: Dead letters that went back, by queue.
+        moved: Those among them that got other ids than those reserved first, as a retry came too late for these.
+        kept: Those that were found sent by an attempt that was killed, too late to tell whether in time.
+        left: Dead letters that cannot go back, by reason.
+        samples: Some of these.
+    """
+
+    sent: dict[str, int] = {}
+    moved: int = 0
+    kept: int = 0
+    left: dict[str, int] = {}
+    samples: tuple[UnsentDeadLetter, ...] = ()
+
+    def __add__(self, other: Redriven) -> Redriven:
+        return Redriven(
+            dict(Counter(self.sent) + Counter(other.sent)),
+            self.moved + other.moved,
+            self.kept + other.kept,
+            dict(Counter(self.left) + Counter(other.left)),
+            tuple(sorted((*self.samples, *other.samples))[:SAMPLES]),
+        )
+
+
+def by_origin(
+    found: Sequence[DeadLetter], partitions: Mapping[str, int | None]
+) -> tuple[dict[str, list[int]], Redriven]:
+    """Divides dead letters by the queue that they go back to.
+
+    Args:
+        found: The dead letters.
+        partitions: How many each of their queues has now; None: it is gone.
+
+    Returns:
+        The indexes of those that go to each queue, and those that stay.
+    """
+    going: dict[str, list[int]] = defaultdict(list)
+    staying = []
+    for index, one in enumerate(found):
+        there = partitions[one.queue]
+        if there is not None and 0 < one.partition <= there:
+            going[one.queue].append(index)
+        else:
+            reason = f"queue {one.queue} " + ("is gone" if there is None else f"has only {there} partitions")
+            staying.append(UnsentDeadLetter(one.lies_in, one.partition, one.id, reason))
+    left = dict(Counter(one.reason for one in staying))
+    return going, Redriven(left=left, samples=tuple(sorted(staying)[:SAMPLES]))
 
 
 def queue_for(queue: str, dead_queue: str | None = None) -> str:
@@ -166,6 +256,38 @@ def headers_of(origin: Origin, cause: Cause, way: Way = "as they are") -> dict[s
         "lost": str(len(packed)) if packed and way == "left out" else "",
     }
     return plain | {PREFIX + name: text for name, text in own.items() if text}
+
+
+def dead_letter_of(
+    message: Message, queue: str, cause: Cause, *, ttl: int = TTL, most_headers: int, most_header_bytes: int
+) -> Message:
+    """Returns what a stored message becomes as a dead letter; it has the same id and goes into the same partition.
+
+    Args:
+        message: The message.
+        queue: Where it came from.
+        cause: Why it was given up.
+        ttl: Seconds that it is to live, from when it was given up.
+        most_headers: Headers that a message may have.
+        most_header_bytes: Bytes of their names and values together.
+    """
+    meta = message.meta or Meta()
+    origin = Origin(
+        queue=queue,
+        partition=message.partition,
+        id=message.id,
+        json=meta.json,
+        content_type=meta.content_type,
+        headers=dict(meta.headers),
+    )
+    for way in WAYS:
+        headers = headers_of(origin, cause, way)
+        size = sum(len(name) + len(text) for name, text in headers.items())
+        if len(headers) <= most_headers and size <= most_header_bytes:
+            break
+    kind = meta.content_type if is_carried(meta.content_type) else None
+    expires = seconds_to_ticks(cause.at) + ttl * TICKS_PER_SECOND
+    return msgspec.structs.replace(message, expires=expires, meta=Meta(kind, tuple(headers.items())))
 
 
 def dead_letter_from(

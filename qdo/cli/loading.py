@@ -13,7 +13,7 @@ import msgspec
 
 from qdo.cli.settings import WorkSetting, WorkSettings, table
 from qdo.errors import InvalidArgument
-from queuey.client import time_parsing
+from queuey.terminal import time_parsing
 
 CONFIG = "QDO_CONFIG"
 _PREFIX = "QDO_"

@@ -12,7 +12,8 @@ from qdo.consumer.rebalance.queue_discovery import discover
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition, Queue
 from qdo.subscriptions import Subscription, subscribe
-from queuey.client import EARLIEST, ApiError, id_before, order_of, time_parsing
+from queuey.client import EARLIEST, ApiError, id_before, order_of
+from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from qdo.cli.opening import OpenedGroup

@@ -16,7 +16,8 @@ from qdo.cli.output import Json
 from qdo.cli.selection import chosen
 from qdo.cli.settings import SERVICE, WorkSettings
 from qdo.partitions import Partition, Queue
-from queuey.client import ClientError, GroupOffset, time_parsing
+from queuey.client import ClientError, GroupOffset
+from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from qdo.coordination import CommittedOffset, Coordinator, Member

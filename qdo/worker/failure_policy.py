@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from qdo import deadletters
 from qdo.worker.failure import Failure
 from qdo.worker.settings import WorkerSettings
+from queuey.client.deadletters import holds_dead
 
 
 class RetryLater(NamedTuple):
@@ -70,6 +70,6 @@ def _at_last(settings: WorkerSettings, queue: str, pause: float) -> Decision:
             return StopTheWorker("message")
         case "skip":
             return SkipMessage("the settings say so")
-    if deadletters.holds_dead(queue, settings.dead_queue) and not settings.bury_dead:
+    if holds_dead(queue, settings.dead_queue) and not settings.bury_dead:
         return SkipMessage("it lies in a queue of dead letters already")
     return DeadLetterIt()

@@ -7,10 +7,10 @@ from typing import Literal, get_args
 
 import msgspec
 
-from qdo.deadletters import TTL
 from qdo.errors import InvalidArgument
 from qdo.worker.keys import key_by
 from qdo.worker.retry import Retry
+from queuey.client.deadletters import TTL
 
 OnFailure = Literal["dead-letter", "skip", "stop", "retry"]
 

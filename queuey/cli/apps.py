@@ -17,9 +17,9 @@ import typer
 from queuey.cli import output
 from queuey.cli.output import Json, Yes
 from queuey.cli.store_options import ConfiguredStore, on_store
-from queuey.client import time_parsing
 from queuey.errors import ApplicationNotFound, KeyNotFound
 from queuey.messages import OPERATORS
+from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from queuey.messages import Key, Scope

@@ -9,7 +9,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.output import Json, Yes
 from queuey.cli.service_options import connected
-from queuey.client import time_parsing
+from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from queuey.client import Client

@@ -15,7 +15,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.output import Json
 from queuey.cli.service_options import recorded
-from queuey.client import time_parsing
+from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from queuey.cli.feed import Buffered, Route

@@ -1,14 +1,33 @@
-"""The format of dead letters, for those who know of Queuey only its client."""
+"""Dead letters over HTTP: stored with the reason, listed, and sent back when it is gone.
 
+Their format is in :mod:`queuey.deadletters`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from queuey.client.aio import AsyncClient
+from queuey.client.calls.send_calls import Outgoing
+from queuey.client.errors import ApiError, ClientError, InvalidRequest, MessageNotFound, QueueExists, QueueNotFound
+from queuey.client.results import Message
 from queuey.deadletters import (
     SUFFIX,
     TTL,
     WAYS,
     Cause,
     DeadLetter,
-    DeadLetterChoice,
+    DeadLetterFilter,
     Origin,
+    Redriven,
+    UnsentDeadLetter,
     Way,
+    by_origin,
     dead_letter_from,
     headers_of,
     holds_dead,
@@ -19,15 +38,239 @@ from queuey.deadletters import (
 __all__ = [
     "SUFFIX",
     "TTL",
-    "WAYS",
     "Cause",
     "DeadLetter",
-    "DeadLetterChoice",
-    "Origin",
-    "Way",
-    "dead_letter_from",
-    "headers_of",
+    "DeadLetterFilter",
+    "Redriven",
+    "UnsentDeadLetter",
+    "bury",
+    "dead_letters",
+    "dead_queues",
+    "headers_for",
     "holds_dead",
-    "is_carried",
     "queue_for",
+    "read_dead_letter",
+    "redrive",
 ]
+
+_PAGE = 200
+_REFUSED_HEADERS = frozenset({400, 413, 431})
+_SPECIAL = "*?["
+
+
+# -- publishing
+
+
+async def bury(
+    client: AsyncClient, queue: str, message: Message, cause: Cause, *, dead_queue: str | None = None, ttl: int = TTL
+) -> str:
+    """Stores a message as a dead letter; doing so again overwrites it. The message itself stays where it is.
+
+    The queue of dead letters is created, with as many partitions as the queue has, if it is not there.
+
+    Returns:
+        The queue in which it lies.
+
+    Raises:
+        ClientError: It may not be stored; ``temporary`` says whether trying again is of use.
+    """
+    target = queue_for(queue, dead_queue)
+    body = message.body if isinstance(message.body, str | bytes) else await _json_text(client, queue, message)
+    kind = message.content_type if is_carried(message.content_type) else None
+    for way in WAYS:
+        outgoing = Outgoing(body, headers=headers_for(queue, message, cause, way), content_type=kind, ttl=ttl)
+        try:
+            await _put(client, queue, target, message, outgoing)
+        except ApiError as error:
+            if error.status not in _REFUSED_HEADERS or way == WAYS[-1]:
+                raise
+        else:
+            break
+    return target
+
+
+def headers_for(queue: str, message: Message, cause: Cause, way: Way = "as they are") -> dict[str, str]:
+    """Returns the headers of the dead letter that a message of this queue becomes."""
+    origin = Origin(
+        queue=queue,
+        partition=message.partition,
+        id=message.id,
+        json=not isinstance(message.body, str | bytes),
+        content_type=message.content_type,
+        headers=message.headers,
+    )
+    return headers_of(origin, cause, way)
+
+
+async def _json_text(client: AsyncClient, queue: str, message: Message) -> str:
+    """Returns the JSON value of a message as it was written, or as we would write it if the message is gone."""
+    try:
+        raw = await client.get_raw(queue, message)
+    except MessageNotFound:
+        return json.dumps(message.body)
+    return raw.body.decode()
+
+
+async def _put(client: AsyncClient, queue: str, target: str, message: Message, outgoing: Outgoing) -> None:
+    """Stores the dead letter; makes room for it, once, where there is none."""
+    for last in (False, True):
+        try:
+            await client.put(
+                target,
+                message,
+                outgoing.body,
+                headers=outgoing.headers,
+                content_type=outgoing.content_type,
+                ttl=outgoing.ttl,
+            )
+        except QueueNotFound:
+            if last:
+                raise
+            await _create(client, queue, target, message.partition)
+        except InvalidRequest as error:
+            if last or "partition" not in error.fields:
+                raise
+            await client.update_queue(target, partitions=max(message.partition, (await _shape(client, queue))[0]))
+        else:
+            return
+
+
+async def _create(client: AsyncClient, queue: str, target: str, partition: int) -> None:
+    partitions, consistency = await _shape(client, queue)
+    try:
+        await client.create_queue(target, partitions=max(partition, partitions), consistency=consistency)
+    except QueueExists:
+        return  # somebody else was quicker, with a queue of another shape
+
+
+async def _shape(client: AsyncClient, queue: str) -> tuple[int, str | None]:
+    """Returns the number of partitions and the consistency of a queue."""
+    try:
+        info = await client.info(queue)
+    except QueueNotFound:
+        return 1, None
+    return info.partitions, info.consistency
+
+
+# -- reading
+
+
+def read_dead_letter(message: Message, lies_in: str) -> DeadLetter | None:
+    """Reads a message of a queue of dead letters; None: it is none."""
+    plain = isinstance(message.body, str | bytes)
+    body = message.body if plain else json.dumps(message.body)
+    return dead_letter_from(message.headers, body, lies_in=lies_in, content_type=message.content_type, json=not plain)
+
+
+async def dead_queues(client: AsyncClient, wanted: DeadLetterFilter) -> list[str]:
+    """Returns the queues that hold the dead letters that are meant, sorted; those that never had any have none.
+
+    Raises:
+        ClientError: The service cannot say.
+    """
+    places = [wanted.dead_queue] if wanted.dead_queue else map(queue_for, wanted.queues)
+    found = {name for name in places if await _partitions(client, name) is not None}
+    for pattern in () if wanted.dead_queue else wanted.patterns:
+        begins = pattern[: min((pattern.find(mark) for mark in _SPECIAL if mark in pattern), default=len(pattern))]
+        async for name in client.queue_names(start=begins or None):
+            if not name.startswith(begins):
+                break
+            if fnmatchcase(name, queue_for(pattern)):
+                found.add(name)
+    return sorted(found)
+
+
+async def dead_letters(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIterator[DeadLetter]:
+    """Iterates over dead letters, queue after queue and partition after partition, in the order of their ids.
+
+    Raises:
+        ClientError: The service cannot say.
+
+    Example:
+        >>> async for one in dead_letters(client, DeadLetterFilter(queues=("reports",), error="ValueError")):
+        ...     print(one.partition, one.id, one.cause.text)
+    """
+    async for page in _pages(client, wanted):
+        for each in page:
+            yield each
+
+
+async def redrive(
+    client: AsyncClient, wanted: DeadLetterFilter, *, dry_run: bool = False, ttl: int | None = None
+) -> Redriven:
+    """Sends dead letters back to the end of the partitions that they came from, and removes them here.
+
+    At least once: each is sent, then removed, so that one whose removal failed is sent again next time; so is one
+    whose sending ended in doubt.
+
+    Args:
+        client: Of the application.
+        wanted: Which of them.
+        dry_run: Change nothing.
+        ttl: Seconds that they are to live; None: the queue's default.
+
+    Raises:
+        ClientError: What was not yet sent stays where it is; a note says how many were.
+
+    Example:
+        >>> await redrive(client, DeadLetterFilter(queues=("reports",)), dry_run=True)
+        Redriven(sent={'reports': 2}, moved=0, kept=0, left={}, samples=())
+    """
+    done = Redriven()
+    partitions: dict[str, int | None] = {}
+    try:
+        async for page in _pages(client, wanted):
+            for name in {one.queue for one in page} - partitions.keys():
+                partitions[name] = await _partitions(client, name)
+            going, staying = by_origin(page, partitions)
+            done += staying
+            for name, indexes in going.items():
+                mine = [page[index] for index in indexes]
+                done += Redriven({name: len(mine) if dry_run else await _send_back(client, name, mine, ttl)})
+    except ClientError as error:
+        error.add_note(f"at least {sum(done.sent.values()) + len(error.receipts)} dead letters were sent back before")
+        raise
+    return done
+
+
+async def _send_back(client: AsyncClient, queue: str, chosen: list[DeadLetter], ttl: int | None) -> int:
+    """Sends dead letters to their queue and removes those that were stored; returns how many."""
+    stored = 0
+    try:
+        stored = len(await client.send_many(queue, [_outgoing(each, ttl) for each in chosen]))
+    except ClientError as error:
+        stored = len(error.receipts)
+        raise
+    finally:
+        gone = chosen[:stored]
+        if gone:
+            await client.delete(gone[0].lies_in, [(each.partition, each.id) for each in gone])
+    return stored
+
+
+def _outgoing(one: DeadLetter, ttl: int | None) -> Outgoing:
+    text = one.body.encode() if isinstance(one.body, str) else one.body
+    body: dict[str, Any] = {"json": msgspec.Raw(text)} if one.json else {"body": one.body}
+    return Outgoing(**body, partition=one.partition, headers=one.headers, content_type=one.content_type, ttl=ttl)
+
+
+async def _partitions(client: AsyncClient, queue: str) -> int | None:
+    """Returns how many partitions a queue has; None: it is not there."""
+    try:
+        return (await client.info(queue)).partitions
+    except QueueNotFound:
+        return None
+
+
+async def _pages(client: AsyncClient, wanted: DeadLetterFilter) -> AsyncIterator[list[DeadLetter]]:
+    """Yields the dead letters that are wanted, as they come; those of a page lie in one queue."""
+    asked: Any = list(wanted.partitions) or "*"
+    for lies_in in await dead_queues(client, wanted):
+        left = wanted.limit
+        async for page in client.read_pages(lies_in, limit=_PAGE, partitions=asked, delay=False):
+            read = (read_dead_letter(message, lies_in) for message in page.messages)
+            found = [one for one in read if one is not None and wanted.takes(one)][:left]
+            yield found
+            left = None if left is None else left - len(found)
+            if left == 0:
+                break

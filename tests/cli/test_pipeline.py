@@ -20,10 +20,10 @@ from queuey.cli.pipeline.pipe import stopped_by_signals
 from queuey.cli.pipeline.progress import StageProgress
 from queuey.cli.store_options import ConfiguredStore
 from queuey.client.profile import Profile, write_profile
+from queuey.deadletters import Redriven, UnsentDeadLetter
 from queuey.spark.jobs import pipe
 from queuey.spark.jobs.deadletter import deadletter_job
 from queuey.spark.jobs.deadletter.deadletter_job import DeadLetterClasses
-from queuey.spark.jobs.deadletter.redrive import Outcome, UnsentDeadLetter
 from queuey.spark.jobs.deadletter.selection import DeadLetterSample, ErrorClass
 from queuey.spark.jobs.pipe import Piped, Preview
 from queuey.spark.session import session
@@ -239,14 +239,14 @@ def test_classes(run: Run, job: Job) -> None:
     assert lines[2].endswith(f"1:{'a' * 32}  acme.Late: order 7 is late")
     assert lines[3] == "2 dead letters in 1 class"
     wanted = given[1]
-    assert (wanted.queues, wanted.partitions, wanted.choice.error) == (("orders",), (2,), "Late")
+    assert (wanted.queues, wanted.partitions, wanted.error) == (("orders",), (2,), "Late")
     assert run(*arguments, "--json").json["classes"][0]["count"] == 2
 
 
 def test_redrive(run: Run, job: Job) -> None:
     """The report tells what went where and what stays, which is a failure; the name to go on by is said first."""
     stays = UnsentDeadLetter("orders.dead", 3, "b" * 32, "queue orders has only 2 partitions")
-    outcome = Outcome(sent={"orders": 5}, moved=1, left={stays.reason: 1}, samples=(stays,))
+    outcome = Redriven(sent={"orders": 5}, moved=1, left={stays.reason: 1}, samples=(stays,))
     given = job(deadletter_job.redrive, outcome)
     arguments = ["pipeline", "deadletter", "redrive", "--queue", "orders", "--run", "r7", "--ttl", "1h"]
     ended = run(*arguments)

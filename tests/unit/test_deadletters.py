@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
+from msgspec import structs
 
-from queuey.deadletters import Cause, DeadLetterChoice, shape_of
+from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter, dead_letter_from, dead_letter_of, shape_of
+from queuey.ids import seconds_to_ticks
+from queuey.messages import Message, Meta
 
 LATE = Cause(attempts=5, error="acme.errors.Late", text="", at=1_000.0)
 
@@ -43,18 +48,66 @@ def test_a_shape_is_its_own_shape(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choice", "meant"),
+    ("wanted", "meant"),
     [
-        (DeadLetterChoice(), True),
-        (DeadLetterChoice(error="Late"), True),
-        (DeadLetterChoice(error="acme.*"), True),
-        (DeadLetterChoice(error="Lat"), False),
-        (DeadLetterChoice(since=1_000.0, until=1_000.0), True),
-        (DeadLetterChoice(since=1_000.5), False),
-        (DeadLetterChoice(until=999.5), False),
-        (DeadLetterChoice(error="Late", until=999.5), False),
+        ({}, True),
+        ({"error": "Late"}, True),
+        ({"error": "acme.*"}, True),
+        ({"error": "Lat"}, False),
+        ({"since": 1_000.0, "until": 1_000.0}, True),
+        ({"since": 1_000.5}, False),
+        ({"until": 999.5}, False),
+        ({"error": "Late", "until": 999.5}, False),
+        ({"queues": ("other",)}, False),
+        ({"queues": ("other",), "patterns": ("ord*",)}, True),
     ],
 )
-def test_every_condition_must_hold(choice: DeadLetterChoice, meant: bool) -> None:  # noqa: FBT001 - a table
+def test_every_condition_must_hold(wanted: dict[str, Any], meant: bool) -> None:  # noqa: FBT001 - a table
     """The class may be named bare or with its module, as a pattern; instants are inclusive."""
-    assert choice.takes(LATE) is meant
+    one = dead_letter_of(STORED, "orders", LATE, most_headers=16, most_header_bytes=8192)
+    read = _read(one)
+    assert read is not None
+    assert DeadLetterFilter(**{"queues": ("orders",), **wanted}).takes(read) is meant
+
+
+@pytest.mark.parametrize("wrong", [{}, {"queues": ("orders",), "limit": 0}], ids=["no queue", "limit"])
+def test_filters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    """Dead letters of all queues are asked for by a pattern, never by leaving it out."""
+    with pytest.raises(ValueError, match=r"name the queue|limit is at least 1"):
+        DeadLetterFilter(**wrong)
+
+
+STORED = Message(140_000_000_000_000_000, 7, 2, 1, "é", Meta("text/plain", (("a", "1"), ("b", "2"))))
+
+
+def _read(one: Message) -> DeadLetter | None:
+    meta = one.meta or Meta()
+    return dead_letter_from(dict(meta.headers), one.body, lies_in="orders.dead", content_type=meta.content_type)
+
+
+@pytest.mark.parametrize(
+    "meta", [None, STORED.meta, Meta("application/json", (), json=True), Meta("text/zoë", (("under_score", "ü"),))]
+)
+def test_a_stored_message_becomes_one(meta: Meta | None) -> None:
+    """Body, type and headers come back as they were; id and partition stay, and it lives from its end on."""
+    message = structs.replace(STORED, meta=meta)
+    one = dead_letter_of(message, "orders", LATE, ttl=60, most_headers=16, most_header_bytes=8192)
+    assert (one.position, one.partition, one.body) == (message.position, 2, "é")
+    assert one.expires == seconds_to_ticks(LATE.at + 60)
+    assert not (one.meta or Meta()).json
+    read, before = _read(one), meta or Meta()
+    assert read is not None
+    assert (read.queue, read.partition, read.id, read.cause) == ("orders", 2, message.id, LATE)
+    assert (read.content_type, tuple(read.headers.items()), read.json) == (
+        before.content_type,
+        before.headers,
+        before.json,
+    )
+
+
+@pytest.mark.parametrize(("most", "size", "kept"), [(8, 8192, 2), (9, 120, 0), (2, 10, 0)])
+def test_headers_give_way_where_there_is_no_room(most: int, size: int, kept: int) -> None:
+    """Headers of its own are packed into one, then left out, until what is stored with it has room."""
+    read = _read(dead_letter_of(STORED, "orders", LATE, most_headers=most, most_header_bytes=size))
+    assert read is not None
+    assert (len(read.headers), read.lost) == (kept, 2 - kept)

@@ -13,9 +13,7 @@ from random import random
 from time import time
 from typing import Protocol
 
-from qdo import deadletters
 from qdo.coordination import CommittedOffset, HandlingNote
-from qdo.deadletters import Cause
 from qdo.errors import QdoError, TimeLimit
 from qdo.partitions import Partition
 from qdo.worker.dispatch.batch_size import BatchSize
@@ -32,7 +30,8 @@ from qdo.worker.keys import key_by
 from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.middleware import Hooks
 from qdo.worker.settings import WorkerSettings
-from queuey.client import AsyncClient, Message
+from queuey.client import AsyncClient, Message, deadletters
+from queuey.client.deadletters import Cause
 
 logger = logging.getLogger("qdo.worker")
 

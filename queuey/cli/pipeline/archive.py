@@ -9,7 +9,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.output import plural
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.client import time_parsing
+from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from queuey.spark.jobs.archive.archive_job import ArchiveReport

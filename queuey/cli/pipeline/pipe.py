@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queuey.cli import output
-from queuey.cli.pipeline import times
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
+from queuey.terminal import times
 
 if TYPE_CHECKING:
     from queuey.spark.jobs.pipe import Mode, Preview

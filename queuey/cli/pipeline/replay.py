@@ -10,7 +10,7 @@ import typer
 from queuey.cli import output
 from queuey.cli.pipeline.archive import Matching, Queues, selected
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.client import time_parsing
+from queuey.terminal import time_parsing
 
 if TYPE_CHECKING:
     from queuey.ids import Position

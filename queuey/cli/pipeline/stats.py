@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli import output
-from queuey.cli.pipeline import times
 from queuey.cli.pipeline.running import PipelineRun, on_spark
-from queuey.client import time_parsing
+from queuey.terminal import time_parsing, times
 
 if TYPE_CHECKING:
     from queuey.spark.jobs.stats.lag import LagReport

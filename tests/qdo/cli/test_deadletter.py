@@ -8,9 +8,8 @@ from collections.abc import Iterable
 import anyio
 import pytest
 
-from qdo import deadletters
-from qdo.deadletters import Cause
-from queuey.client import AsyncClient, Client, Message
+from queuey.client import AsyncClient, Client, Message, deadletters
+from queuey.client.deadletters import Cause
 from tests.commands import Run
 from tests.served import Served
 
@@ -63,13 +62,13 @@ def test_filters(run: Run, queue: str, dead: list[Message], options: list[str], 
     listed = run("deadletter", "list", "--queue", queue, *options, "--json")
     assert {line["id"] for line in listed.json_lines} == {dead[index].id for index in expected}
     would = run("deadletter", "redrive", "--queue", queue, *options, "--dry-run", "--json").json
-    assert (would["sent"], would["dry_run"]) == (len(expected), True)
+    assert (would["sent"], would["dry_run"]) == ({queue: len(expected)} if expected else {}, True)
 
 
 def test_redrive(run: Run, client: Client, queue: str, dead: list[Message]) -> None:
     """What is chosen goes back to the end of its partition and is a dead letter no more; the rest stays."""
     ended = run("deadletter", "redrive", "--queue", queue, "--error", "ValueError")
-    assert (ended.code, "2 dead letters were sent back" in ended.text) == (0, True)
+    assert (ended.code, "2 dead letters sent back" in ended.text) == (0, True)
     bodies = {number: [one.body for one in client.read_all(queue, partitions=number)] for number in (1, 2)}
     assert bodies == {1: ["old", "odd\x1b[31m", "old"], 2: ["new", "new"]}
     assert [line["id"] for line in run("deadletter", "list", "--queue", queue, "--json").json_lines] == [dead[2].id]
@@ -89,7 +88,7 @@ def test_what_cannot_go_back_is_said(run: Run, client: Client, queue: str, dead:
     client.delete_queue(queue)
     ended = run("deadletter", "redrive", "--queue", queue)
     assert ended.code == 1
-    assert f"{dead[0].partition}:{dead[0].id} stays" in ended.text
+    assert f"{dead[0].partition}:{dead[0].id} stays" in ended.err
     assert client.info(f"{queue}.dead").count == 3
 
 
@@ -103,8 +102,7 @@ def test_text_is_printed_harmlessly(run: Run, queue: str, dead: list[Message]) -
 
 def test_patterns_choose_among_queues(run: Run, client: Client, queue: str, dead: list[Message]) -> None:
     """A pattern means queues, and not the queues of their dead letters."""
-    lines = run("deadletter", "redrive", "--pattern", f"{queue[:20]}*", "--dry-run", "--json").json_lines
-    assert [(line["queue"], line["sent"]) for line in lines] == [(queue, 3)]
+    assert run("deadletter", "redrive", "--pattern", f"{queue[:20]}*", "--dry-run", "--json").json["sent"] == {queue: 3}
 
 
 def test_queues_without_dead_letters(run: Run, queue: str) -> None:

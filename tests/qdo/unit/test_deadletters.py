@@ -8,10 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as some
 
-from qdo import deadletters
-from qdo.deadletters import Cause
-from queuey.client import Message
+from queuey.client import Message, deadletters
 from queuey.client.calls.send_calls import Outgoing, put
+from queuey.client.deadletters import Cause
 from tests.qdo.unit.worker.dead_letter_samples import message
 
 CAUSE = Cause(attempts=5, error="acme.errors.Late", text="50% zu spät\n", at=1_795_145_194.25)

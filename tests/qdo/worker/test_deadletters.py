@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
 import msgspec
 import pytest
 
-from qdo import deadletters
-from qdo.deadletters import Cause, DeadLetter, Redriven
-from qdo.errors import InvalidArgument
 from qdo.partitions import Queue
 from queuey.client import (
     AsyncClient,
-    ClientError,
     Message,
     Outgoing,
-    QueueNotFound,
     RetryPolicy,
     ServiceUnavailable,
     TooLarge,
+    deadletters,
 )
+from queuey.client.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from tests.qdo.consumer.conftest import Site
 from tests.qdo.worker.door import Door, refused
 
@@ -37,7 +33,12 @@ async def stored(site: Site, queue: Queue, *messages: Outgoing | str) -> list[Me
 
 async def letters(site: Site, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
     """The dead letters of a queue."""
-    return [one async for one in deadletters.dead_letters(site.client, queue.name, **wanted)]
+    return [one async for one in deadletters.dead_letters(site.client, of(queue, **wanted))]
+
+
+def of(queue: Queue, **wanted: Any) -> DeadLetterFilter:  # noqa: ANN401 - a filter
+    """The dead letters of a queue."""
+    return DeadLetterFilter(queues=(queue.name,), **wanted)
 
 
 async def bury(site: Site, queue: Queue, *messages: Message, cause: Cause = CAUSE) -> None:
@@ -76,7 +77,7 @@ async def test_a_message_comes_back_as_it_was(site: Site, name: str) -> None:
         CAUSE,
     )
     assert (dead_letter.headers, dead_letter.content_type, dead_letter.lost) == (sent.headers, sent.content_type, 0)
-    assert await deadletters.redrive(site.client, queue.name) == Redriven(1)
+    assert await deadletters.redrive(site.client, of(queue)) == Redriven({queue.name: 1})
     first, back = (await site.client.read(queue.name)).messages
     assert (first, back.partition) == (sent, sent.partition)
     assert (back.body, back.content_type, back.headers) == (sent.body, sent.content_type, sent.headers)
@@ -93,7 +94,7 @@ async def test_a_json_value_is_kept_as_it_was_written(site: Site) -> None:
     first, second = await letters(site, queue)
     assert (first.body, first.json) == (text.decode(), True)
     assert (second.body, second.json) == ('[1, {"a": "b"}]', True)
-    await deadletters.redrive(site.client, queue.name)
+    await deadletters.redrive(site.client, of(queue))
     page = await site.client.read(queue.name)
     assert (await site.client.get_raw(queue.name, page.messages[1])).body == text
 
@@ -127,13 +128,14 @@ async def test_a_queue_that_is_gone_leaves_its_dead_letters(site: Site) -> None:
     (one,) = await stored(site, queue, Outgoing("x", partition=3))
     await site.client.delete_queue(queue.name)
     await bury(site, queue, one)
-    redriven = await deadletters.redrive(site.client, queue.name)
-    assert (redriven.sent, [reason for _, reason in redriven.left]) == (0, [f"queue {queue.name} is gone"])
+    redriven = await deadletters.redrive(site.client, of(queue))
+    assert (redriven.sent, redriven.left) == ({}, {f"queue {queue.name} is gone": 1})
     await site.client.create_queue(queue.name, partitions=1)
-    redriven = await deadletters.redrive(site.client, queue.name)
-    assert [reason for _, reason in redriven.left] == [f"queue {queue.name} has only 1 partitions"]
+    redriven = await deadletters.redrive(site.client, of(queue))
+    assert redriven.left == {f"queue {queue.name} has only 1 partitions": 1}
+    assert [(each.partition, each.id) for each in redriven.samples] == [(one.partition, one.id)]
     await site.client.update_queue(queue.name, partitions=3)
-    assert await deadletters.redrive(site.client, queue.name) == Redriven(1)
+    assert await deadletters.redrive(site.client, of(queue)) == Redriven({queue.name: 1})
 
 
 async def test_they_live_as_long_as_is_said(site: Site) -> None:
@@ -158,10 +160,10 @@ async def filled(site: Site) -> Queue:
     ("wanted", "expected"),
     [
         ({}, "024135"),
-        ({"partitions": [2]}, "135"),
+        ({"partitions": (2,)}, "135"),
         ({"since": 1003.0}, "435"),
-        ({"until": datetime.fromtimestamp(1001, UTC)}, "01"),
-        ({"since": 1001.0, "until": 1004.0, "partitions": [1]}, "24"),
+        ({"until": 1001.0}, "01"),
+        ({"since": 1001.0, "until": 1004.0, "partitions": (1,)}, "24"),
         ({"error": "Late"}, "021"),
         ({"error": "acme.*"}, "021"),
         ({"error": "KeyError"}, "435"),
@@ -175,10 +177,10 @@ async def test_filters_choose(site: Site, wanted: dict[str, Any], expected: str)
     """Listing and redriving mean the same letters; what is not meant stays, and a dry run changes nothing."""
     queue = await filled(site)
     assert "".join(str(dead_letter.body) for dead_letter in await letters(site, queue, **wanted)) == expected
-    dry = await deadletters.redrive(site.client, queue.name, dry_run=True, **wanted)
-    assert dry.sent == len(expected)
+    dry = await deadletters.redrive(site.client, of(queue, **wanted), dry_run=True)
+    assert sum(dry.sent.values()) == len(expected)
     assert len(await letters(site, queue)) == 6
-    assert await deadletters.redrive(site.client, queue.name, **wanted) == dry
+    assert await deadletters.redrive(site.client, of(queue, **wanted)) == dry
     assert sorted(str(dead_letter.body) for dead_letter in await letters(site, queue)) == sorted(
         set("012345") - set(expected)
     )
@@ -194,8 +196,8 @@ async def test_letters_of_several_queues_may_lie_in_one(site: Site) -> None:
         await deadletters.bury(site.client, queue.name, message, CAUSE, dead_queue=crypt.name)
     assert [dead_letter.body for dead_letter in await letters(site, other, dead_queue=crypt.name)] == [other.name]
     await site.client.send(crypt.name, "no dead letter")
-    redriven = await deadletters.redrive(site.client, other.name, dead_queue=crypt.name)
-    assert redriven == Redriven(1)
+    redriven = await deadletters.redrive(site.client, of(other, dead_queue=crypt.name))
+    assert redriven == Redriven({other.name: 1})
     left = [message.body for message in (await site.client.read(crypt.name)).messages]
     assert sorted(left) == sorted([one.name, "no dead letter"])
 
@@ -206,7 +208,7 @@ async def test_many_are_sent_back_in_order(site: Site) -> None:
     sent = await stored(site, queue, *map(str, range(450)))
     await bury(site, queue, *sent)
     await site.client.purge_queue(queue.name)
-    assert await deadletters.redrive(site.client, queue.name, ttl=60) == Redriven(450)
+    assert await deadletters.redrive(site.client, of(queue), ttl=60) == Redriven({queue.name: 450})
     back = [message.body async for message in site.client.read_all(queue.name, limit=1000)]
     assert back == [str(at) for at in range(450)]
 
@@ -220,14 +222,14 @@ async def test_what_was_not_sent_stays(site: Site) -> None:
     async with AsyncClient(site.profile.url, key=site.profile.key, transport=door, retry=once) as client:
         door.answer = refused("POST")
         with pytest.raises(ServiceUnavailable) as failed:
-            await deadletters.redrive(client, queue.name)
+            await deadletters.redrive(client, of(queue))
         assert "at least 0 dead letters" in "".join(failed.value.__notes__)
         assert len(await letters(site, queue)) == 2
         door.answer = refused("DELETE")
         with pytest.raises(ServiceUnavailable):
-            await deadletters.redrive(client, queue.name)
+            await deadletters.redrive(client, of(queue))
     assert len(await letters(site, queue)) == 2
-    assert await deadletters.redrive(site.client, queue.name) == Redriven(2)
+    assert await deadletters.redrive(site.client, of(queue)) == Redriven({queue.name: 2})
     assert [message.body for message in (await site.client.read(queue.name)).messages] == ["1", "2", "1", "2", "1", "2"]
 
 
@@ -249,18 +251,19 @@ async def test_what_the_service_will_never_take_is_an_error(site: Site) -> None:
     assert door.methods == ["PUT"] * 3
 
 
-async def test_a_queue_without_dead_letters_says_so(site: Site) -> None:
-    """There is no queue for them as long as none has died."""
+async def test_a_queue_without_dead_letters_has_none(site: Site) -> None:
+    """There is no queue for them as long as none has died, and nothing to be sent back."""
     queue = await site.queue()
-    with pytest.raises(QueueNotFound):
-        await letters(site, queue)
-    with pytest.raises(ClientError):
-        await deadletters.redrive(site.client, queue.name)
+    assert await deadletters.dead_queues(site.client, of(queue)) == []
+    assert await letters(site, queue) == []
+    assert await deadletters.redrive(site.client, of(queue)) == Redriven()
 
 
-@pytest.mark.parametrize("wrong", [{"limit": 0}, {"since": datetime(2026, 1, 1)}], ids=["limit", "zone"])  # noqa: DTZ001 - is the point
-async def test_filters_that_make_no_sense_are_refused(site: Site, wrong: dict[str, Any]) -> None:
-    """Before anything is read."""
-    queue = await site.queue()
-    with pytest.raises(InvalidArgument):
-        await deadletters.redrive(site.client, queue.name, **wrong)
+async def test_patterns_mean_queues_by_name(site: Site) -> None:
+    """A pattern means all queues that it matches, and not the queues of their dead letters."""
+    one, other = await site.queue(), await site.queue()
+    for queue in (one, other):
+        await bury(site, queue, *await stored(site, queue, "x"))
+    wanted = DeadLetterFilter(patterns=(f"{one.name}*",))
+    assert await deadletters.dead_queues(site.client, wanted) == [f"{one.name}.dead"]
+    assert (await deadletters.redrive(site.client, wanted, dry_run=True)).sent == {one.name: 1}

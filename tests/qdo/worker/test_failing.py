@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any
 
 import httpx2
 import pytest
 
-from qdo import deadletters
-from qdo.deadletters import DeadLetter
 from qdo.partitions import Queue
 from qdo.worker import Delivery, Failure, Middleware, Retry, Worker, exit_codes
 from queuey.client import AsyncClient, Message, QueueNotFound, RetryPolicy
+from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.door import Door, refused
 
 
-async def letters(floor: Floor, queue: Queue, **wanted: Any) -> list[DeadLetter]:  # noqa: ANN401 - a filter
+async def letters(floor: Floor, queue: Queue, dead_queue: str | None = None) -> list[DeadLetter]:
     """The dead letters of a queue."""
-    try:
-        return [one async for one in deadletters.dead_letters(floor.site.client, queue.name, **wanted)]
-    except QueueNotFound:
-        return []
+    wanted = DeadLetterFilter(queues=(queue.name,), dead_queue=dead_queue)
+    return [one async for one in dead_letters(floor.site.client, wanted)]
 
 
 class Picky:

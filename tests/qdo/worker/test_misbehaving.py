@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from qdo import deadletters
 from qdo.coordination import Coordinator
 from qdo.partitions import Queue
 from qdo.worker import Retry, exit_codes
-from queuey.client import Message, Outgoing, QueueNotFound
+from queuey.client import Message, Outgoing
+from queuey.client.deadletters import DeadLetterFilter, dead_letters
 from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import backend, coordinator, open_one, service
 from tests.qdo.worker.conftest import Floor, quick, until
@@ -47,12 +47,8 @@ def start(running: Served, service: Service) -> Iterator[Start]:
 
 async def dead(floor: Floor, queue: Queue) -> list[tuple[str | bytes, int]]:
     """Gives the dead letters of a queue: body and attempts."""
-    try:
-        return [
-            (each.body, each.cause.attempts) async for each in deadletters.dead_letters(floor.site.client, queue.name)
-        ]
-    except QueueNotFound:
-        return []
+    wanted = DeadLetterFilter(queues=(queue.name,))
+    return [(each.body, each.cause.attempts) async for each in dead_letters(floor.site.client, wanted)]
 
 
 async def test_a_handler_that_holds_the_interpreter_keeps_its_session(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from queuey.deadletters import Cause, DeadLetter
+from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter, Redriven
 from queuey.spark import open_stores
 from queuey.spark.jobs.deadletter import selection
-from queuey.spark.jobs.deadletter.redrive import Outcome, Redrive, RedriveOrder
-from queuey.spark.jobs.deadletter.selection import Classes, DeadLetterFilter, DeadLetterUnit, ErrorClass
+from queuey.spark.jobs.deadletter.redrive import Redrive, RedriveOrder
+from queuey.spark.jobs.deadletter.selection import Classes, DeadLetterUnit, ErrorClass
 from queuey.spark.options import StoreOptions
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def classes(
     return DeadLetterClasses(sum(one.count for one in whole), tuple(whole))
 
 
-def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: Say) -> Outcome:
+def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: Say) -> Redriven:
     """Sends dead letters back to the ends of the partitions that they came from, and removes them here.
 
     Each dead letter is removed only after it is certain that it was sent. After an interruption the same order, by the
@@ -80,9 +80,9 @@ def redrive(spark: SparkSession, store: StoreOptions, order: RedriveOrder, say: 
     """
     units = selection.units_of(store, order.wanted)
     say(_looking(units))
-    outcome = Outcome()
+    outcome = Redriven()
     for packed in _on_units(spark, units, partial(_redriven, store, order)).collect():
-        outcome += msgspec.msgpack.decode(packed, type=Outcome)
+        outcome += msgspec.msgpack.decode(packed, type=Redriven)
     return outcome
 
 

@@ -16,19 +16,18 @@ So an attempt may be killed between any two steps, and the next one by the same 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import msgspec
 
-from queuey.deadletters import DeadLetter
+from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven, by_origin
 from queuey.errors import QueueNotFound, StoreIncompatible
 from queuey.ids import TICKS_PER_SECOND
 from queuey.messages import Message, Meta, Queue
 from queuey.spark.errors import OptionError
 from queuey.spark.jobs.deadletter import selection
-from queuey.spark.jobs.deadletter.selection import DeadLetterFilter, DeadLetterUnit, FoundDeadLetter, MessageLocation
+from queuey.spark.jobs.deadletter.selection import DeadLetterUnit, FoundDeadLetter, MessageLocation
 from queuey.spark.options import LEAD
 from queuey.spark.sink.exactly_once import Reserver, TargetQueue
 from queuey.storage import Store
@@ -36,8 +35,6 @@ from queuey.storage import Store
 CHUNK = 500
 """Dead letters."""
 CHUNK_BYTES = 8 << 20
-SAMPLES = 20
-"""Dead letters that are named among those that stay."""
 
 
 class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,42 +57,6 @@ class RedriveOrder(msgspec.Struct, frozen=True, kw_only=True):
     def about(self) -> bytes:
         """Tells orders apart that a run may not be begun with one of and continued with the other."""
         return _digest(msgspec.msgpack.encode(self.wanted))
-
-
-class UnsentDeadLetter(msgspec.Struct, frozen=True, order=True):
-    """A dead letter that cannot be sent back."""
-
-    lies_in: str
-    partition: int
-    id: str
-    reason: str
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What a run has done, all its attempts together; with ``dry_run`` would do.
-
-    Attributes:
-        sent: Dead letters that went back, by queue.
-        moved: Those among them that got other ids than those reserved first, as a retry came too late for these.
-        kept: Those that were found sent by an attempt that was killed, too late to tell whether in time.
-        left: Dead letters that cannot go back, by reason.
-        samples: Some of these.
-    """
-
-    sent: dict[str, int] = {}
-    moved: int = 0
-    kept: int = 0
-    left: dict[str, int] = {}
-    samples: tuple[UnsentDeadLetter, ...] = ()
-
-    def __add__(self, other: Outcome) -> Outcome:
-        return Outcome(
-            dict(Counter(self.sent) + Counter(other.sent)),
-            self.moved + other.moved,
-            self.kept + other.kept,
-            dict(Counter(self.left) + Counter(other.left)),
-            tuple(sorted((*self.samples, *other.samples))[:SAMPLES]),
-        )
 
 
 class PlannedDeadLetter(msgspec.Struct, frozen=True, array_like=True):
@@ -128,7 +89,7 @@ class RedriveChunk(msgspec.Struct, frozen=True, array_like=True):
     dead_letters: tuple[PlannedDeadLetter, ...]
     after: MessageLocation | None
     count: int
-    outcome: Outcome | None = None
+    outcome: Redriven | None = None
 
 
 class Returning(msgspec.Struct):
@@ -180,15 +141,15 @@ class Redrive:
         self._page = page
         self._about = order.about()
 
-    def count(self, dead: Queue, unit: DeadLetterUnit) -> Outcome:
+    def count(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
         """Tells what would become of a unit's dead letters."""
-        outcome = Outcome()
+        outcome = Redriven()
         for found, _ in selection.pages(self._store, dead, unit, self._order.wanted, page=self._page):
-            _, by_origin, left = self._targets([one.dead_letter for one in found])
-            outcome += Outcome({name: len(locations) for name, locations in by_origin.items()}) + left
+            _, going, left = self._targets([one.dead_letter for one in found])
+            outcome += Redriven({name: len(locations) for name, locations in going.items()}) + left
         return outcome
 
-    def send(self, dead: Queue, unit: DeadLetterUnit) -> Outcome:
+    def send(self, dead: Queue, unit: DeadLetterUnit) -> Redriven:
         """Sends a unit's dead letters and removes them.
 
         Raises:
@@ -197,7 +158,7 @@ class Redrive:
         """
         target, work = TargetQueue(self._store, dead), self._work(dead, unit)
         sending = _UnitRedrive(self._store, target, self._order, work, chunk=self._chunk, page=self._page)
-        outcome, number, planned, start = Outcome(), 0, 0, None
+        outcome, number, planned, start = Redriven(), 0, 0, None
         while True:
             raw, chunk = sending.entered(number) or sending.planned(number, unit, self._about, start, planned)
             if chunk.about != self._about:
@@ -207,16 +168,16 @@ class Redrive:
             if chunk.dead_letters:
                 sending.remove(chunk)
                 raw, chunk = sending.set(number, raw, msgspec.structs.replace(chunk, dead_letters=()))
-            outcome += chunk.outcome or Outcome()
+            outcome += chunk.outcome or Redriven()
             planned, start, number = planned + chunk.count, chunk.after, number + 1
             if start is None:
                 return outcome
 
     def _send(self, sending: _UnitRedrive, number: int, raw: bytes, chunk: RedriveChunk) -> tuple[bytes, RedriveChunk]:
         there = sending.there(chunk)
-        targets, by_origin, outcome = self._targets([one.dead_letter for _, one in there])
+        targets, going, outcome = self._targets([one.dead_letter for _, one in there])
         gone: list[PlannedDeadLetter] = []
-        for name, locations in by_origin.items():
+        for name, locations in going.items():
             mine = [there[location] for location in locations]
             queue = targets[name]
             rows = Returning(
@@ -226,34 +187,21 @@ class Redrive:
                 self._order.ttl or queue.ttl or self._usual_ttl,
             )
             counts = sending.reserver(queue).write(number, rows)
-            outcome += Outcome({name: counts.rows}, counts.moved, counts.kept)
+            outcome += Redriven({name: counts.rows}, counts.moved, counts.kept)
             gone += [_planned(one.message) for _, one in mine]
         done = msgspec.structs.replace(chunk, dead_letters=tuple(gone), outcome=outcome)
         return sending.set(number, raw, done)
 
-    def _targets(self, found: Sequence[DeadLetter]) -> tuple[dict[str, Queue], dict[str, list[int]], Outcome]:
+    def _targets(self, found: Sequence[DeadLetter]) -> tuple[dict[str, Queue], dict[str, list[int]], Redriven]:
         """Divides dead letters by the queue that they go back to.
 
         Returns:
             The queues; which of the dead letters go to each; and those that stay.
         """
         queues = {name: self._looked_up(name) for name in {dead_letter.queue for dead_letter in found}}
-        by_origin: dict[str, list[int]] = defaultdict(list)
-        staying: list[UnsentDeadLetter] = []
-        for location, dead_letter in enumerate(found):
-            origin = queues[dead_letter.queue]
-            if origin is not None and 0 < dead_letter.partition <= origin.partitions:
-                by_origin[dead_letter.queue].append(location)
-                continue
-            reason = "is gone" if origin is None else f"has only {origin.partitions} partitions"
-            staying.append(
-                UnsentDeadLetter(
-                    dead_letter.lies_in, dead_letter.partition, dead_letter.id, f"queue {dead_letter.queue} {reason}"
-                )
-            )
-        left = dict(Counter(one.reason for one in staying))
-        known = {name: queue for name, queue in queues.items() if queue is not None}
-        return known, by_origin, Outcome(left=left, samples=tuple(sorted(staying)[:SAMPLES]))
+        partitions = {name: None if queue is None else queue.partitions for name, queue in queues.items()}
+        going, staying = by_origin(found, partitions)
+        return {name: queue for name, queue in queues.items() if queue is not None}, going, staying
 
     def _looked_up(self, name: str) -> Queue | None:
         try:

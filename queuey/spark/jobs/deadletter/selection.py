@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase, translate
+from fnmatch import translate
 from typing import NamedTuple
 
 import msgspec
 
 from queuey import deadletters
-from queuey.deadletters import SUFFIX, DeadLetter, DeadLetterChoice
+from queuey.deadletters import SUFFIX, DeadLetter, DeadLetterFilter
 from queuey.errors import QueueChanged, QueueNotFound
 from queuey.ids import FIRST, Position, following
 from queuey.messages import Message, Meta, Queue, Slice
 from queuey.spark import open_stores
-from queuey.spark.errors import OptionError
 from queuey.spark.options import Pattern, StoreOptions
 from queuey.storage import Store
 
@@ -24,39 +23,6 @@ MOST_CLASSES = 10_000
 """Classes that one task keeps apart; what comes beyond is counted without its text."""
 OTHERS = "…"
 """In place of the text of errors that are not kept apart."""
-
-
-class DeadLetterFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters are meant; each that is given must hold.
-
-    Attributes:
-        queues: The queues that they came from.
-        patterns: Or that these match, in the manner of shells.
-        dead_queue: Where they lie; None: each in the queue's own.
-        partitions: In which partitions; empty: all.
-        choice: Why they lie there.
-        limit: At most so many of a queue of dead letters, those of the lowest partitions and ids first; None: all.
-    """
-
-    queues: tuple[str, ...] = ()
-    patterns: tuple[str, ...] = ()
-    dead_queue: str | None = None
-    partitions: tuple[int, ...] = ()
-    choice: DeadLetterChoice = DeadLetterChoice()
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.queues and not self.patterns:
-            raise OptionError("name the queue that the dead letters came from, or a pattern")
-        if self.limit is not None and self.limit < 1:
-            raise OptionError("a limit is at least 1")
-
-    def takes(self, dead_letter: DeadLetter) -> bool:
-        """Tells whether a dead letter is meant."""
-        from_here = dead_letter.queue in self.queues or any(
-            fnmatchcase(dead_letter.queue, each) for each in self.patterns
-        )
-        return from_here and self.choice.takes(dead_letter.cause)
 
 
 class DeadLetterUnit(msgspec.Struct, frozen=True, gc=False):

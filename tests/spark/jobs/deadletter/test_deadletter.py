@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from queuey.deadletters import Cause, DeadLetter, DeadLetterChoice
+from queuey.deadletters import Cause, DeadLetter, DeadLetterFilter
 from queuey.errors import QueueNotFound
-from queuey.spark.errors import OptionError
 from queuey.spark.jobs.deadletter import deadletter_job
 from queuey.spark.jobs.deadletter.redrive import RedriveOrder
-from queuey.spark.jobs.deadletter.selection import OTHERS, Classes, DeadLetterFilter
+from queuey.spark.jobs.deadletter.selection import OTHERS, Classes
 from tests.spark.jobs.deadletter.stored_dead_letters import bury, everything, grave
 from tests.spark.kept import Kept
 
@@ -69,12 +68,6 @@ def test_wild_texts_do_not_fill_memory() -> None:
     assert [(one.text, one.count) for one in found.found()] == [(OTHERS, 2), ("one", 1), ("two", 1)]
 
 
-def test_something_must_be_named() -> None:
-    """Dead letters of all queues are asked for by a pattern, never by leaving it out."""
-    with pytest.raises(OptionError, match="name the queue"):
-        DeadLetterFilter()
-
-
 def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
     """Tasks find the letters of all queues that match, sort them as one does, and send back those that are meant."""
     store, options = embedded.store, embedded.named
@@ -94,7 +87,7 @@ def test_over_several_queues(spark: SparkSession, embedded: Kept) -> None:
     assert [(one.lies_in, one.body, one.cause.attempts) for one in listed] == [
         ("crash-2.dead", f"body {number}", attempts) for number, attempts in ((0, 1), (2, 3), (0, 1), (1, 2))
     ]
-    late_ones = DeadLetterFilter(patterns=("crash-*",), choice=DeadLetterChoice(error="Late"))
+    late_ones = DeadLetterFilter(patterns=("crash-*",), error="Late")
     for dry_run, left in ((True, 4), (False, 1), (False, 1)):
         order = RedriveOrder(run="again", wanted=late_ones, dry_run=dry_run)
         outcome = deadletter_job.redrive(spark, options, order, silent)

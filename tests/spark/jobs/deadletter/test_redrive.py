@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from queuey import ids
-from queuey.deadletters import Cause, DeadLetterChoice
+from queuey.deadletters import Cause, DeadLetterFilter, Redriven
 from queuey.messages import Message, NewMessage, QueueSpec
 from queuey.spark.errors import OptionError
-from queuey.spark.jobs.deadletter.redrive import Outcome, Redrive, RedriveOrder
-from queuey.spark.jobs.deadletter.selection import DeadLetterFilter, DeadLetterUnit
+from queuey.spark.jobs.deadletter.redrive import Redrive, RedriveOrder
+from queuey.spark.jobs.deadletter.selection import DeadLetterUnit
 from queuey.storage import Store
 from tests.backends import APP, Clock, SqliteSite
 from tests.spark.jobs.deadletter.stored_dead_letters import TTL, Grave, arrived, bury, everything, grave
@@ -80,13 +80,13 @@ def orders(store: Store) -> Grave:
     return grave(store, "orders")
 
 
-def sent(store: Any, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter = ALL, **options: Any) -> Outcome:  # noqa: ANN401
+def sent(store: Any, at: Grave, *, run: str = "r1", wanted: DeadLetterFilter = ALL, **options: Any) -> Redriven:  # noqa: ANN401
     """Does an order on all partitions, in chunks of three."""
     order = RedriveOrder(run=run, wanted=wanted, **options)
     work = Redrive(store, lambda name: store.queue(APP, name, fresh=True), order, TTL, chunk=3, page=2)
     numbers = range(1, at.dead.partitions + 1)
     units = [tuple(numbers)] if wanted.limit is not None else [(number,) for number in numbers]
-    outcome = Outcome()
+    outcome = Redriven()
     for partitions in units:
         unit = DeadLetterUnit(at.dead.name, at.dead.qid, partitions)
         outcome += work.count(at.dead, unit) if options.get("dry_run") else work.send(at.dead, unit)
@@ -101,7 +101,7 @@ def told(messages: list[Message]) -> list[tuple[int, str | bytes]]:
 def test_letters_become_what_they_were(store: Store, orders: Grave, clock: Clock) -> None:
     """A letter goes to the end of its partition with its own body, type and headers, and lives as the queue says."""
     dead_letters = bury(store, orders.dead, "orders", [CAUSE] * 9, json=True)
-    assert sent(store, orders) == Outcome(sent={"orders": 9})
+    assert sent(store, orders) == Redriven(sent={"orders": 9})
     assert everything(store, orders.dead) == []
     assert everything(store, orders.queue) == []
     clock.advance(60)
@@ -179,9 +179,9 @@ def test_only_what_is_meant(store: Store, orders: Grave) -> None:
     bury(store, orders.dead, "orders", [CAUSE, other, CAUSE, other, CAUSE])
     store.append(orders.dead, [NewMessage("no letter", 1, TTL)])
     assert sent(store, orders, run="a", wanted=DeadLetterFilter(queues=("other",))).sent == {}
-    few = DeadLetterFilter(patterns=("ord*",), choice=DeadLetterChoice(error="Late"), limit=2)
+    few = DeadLetterFilter(patterns=("ord*",), error="Late", limit=2)
     assert sent(store, orders, run="b", wanted=few).sent == {"orders": 2}
-    late = DeadLetterFilter(queues=("orders",), choice=DeadLetterChoice(since=CAUSE.at + 5))
+    late = DeadLetterFilter(queues=("orders",), since=CAUSE.at + 5)
     assert sent(store, orders, run="c", wanted=late).sent == {"orders": 2}
     assert sent(store, orders, run="d").sent == {"orders": 1}
     assert [one.body for one in everything(store, orders.dead)] == ["no letter"]
@@ -217,7 +217,7 @@ def test_a_name_stands_for_one_order(store: Store, orders: Grave) -> None:
     bury(store, orders.dead, "orders", [CAUSE] * 2)
     sent(store, orders)
     with pytest.raises(OptionError, match="begun with other"):
-        sent(store, orders, wanted=DeadLetterFilter(queues=("orders",), choice=DeadLetterChoice(error="Late")))
+        sent(store, orders, wanted=DeadLetterFilter(queues=("orders",), error="Late"))
 
 
 def test_on_cassandra(clustered: Kept) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.client import time_parsing
+from queuey.terminal import time_parsing
 
 NOW = 1_700_000_000.5
 ID = "39d94ce9e4a711f1ae954333c99db4f5"

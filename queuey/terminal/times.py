@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from queuey.client import time_parsing
+from queuey.terminal import time_parsing
 
 
 def instant(text: str, now: float) -> float:

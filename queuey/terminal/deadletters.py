@@ -1,0 +1,156 @@
+"""What commands about dead letters have in common: options that choose them, and how they and a redrive are shown."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from queuey.deadletters import DeadLetter, DeadLetterFilter, Redriven
+from queuey.terminal import emit, note, plural, say, times
+from queuey.terminal.tables import table
+
+Choose = Callable[..., DeadLetterFilter]
+"""Gives what the options say; see :func:`chosen`, whose arguments it takes too, for what has no option."""
+ORIGIN = ("queue", "pattern", "dead_queue")
+"""Options that say where dead letters came from and lie."""
+WHICH = ("partition", "since", "until", "error", "limit")
+"""Options that choose among them."""
+
+_COLUMNS = ["queue", "partition", "id", "given up", "attempts", "error", "text"]
+_PANEL = "Which dead letters"
+
+
+def _option(help_text: str, *names: str, **others: Any) -> Any:  # noqa: ANN401 - typer's
+    return typer.Option(*names, help=help_text, rich_help_panel=_PANEL, **others)
+
+
+_OPTIONS: dict[str, Any] = {
+    "queue": Annotated[list[str] | None, _option("Of messages of this queue; several may be given.", "--queue")],
+    "pattern": Annotated[list[str] | None, _option("Of all queues with such a name: crash-*; several.", "--pattern")],
+    "dead_queue": Annotated[str | None, _option("The queue in which they lie.", show_default="<queue>.dead")],
+    "partition": Annotated[
+        list[int] | None, _option("Only of this partition; several may be given.", "--partition", min=1)
+    ],
+    "since": Annotated[str | None, _option("Given up at this instant or later.")],
+    "until": Annotated[str | None, _option("Given up at this instant or before.")],
+    "error": Annotated[str | None, _option("Class of the error: ValueError, requests.*; shell style.")],
+    "limit": Annotated[int | None, _option("At most so many of a queue of dead letters.", min=1)],
+}
+
+
+def choosing(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command options of these names, and hands it what they say as its parameter ``choose``."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(command, eval_str=True)
+        kinds = inspect.Parameter
+        own = [each for each in signature.parameters.values() if each.name != "choose"]
+        added = [kinds(name, kinds.KEYWORD_ONLY, default=None, annotation=_OPTIONS[name]) for name in names]
+
+        def run(**values: Any) -> None:  # noqa: ANN401 - the options of any command
+            command(choose=partial(chosen, **{name: values.pop(name) for name in names}), **values)
+
+        first, *others = own
+        run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[first, *added, *(each.replace(kind=kinds.KEYWORD_ONLY) for each in others)]
+        )
+        run.__doc__ = command.__doc__
+        return run
+
+    return decorate
+
+
+def chosen(  # noqa: PLR0913 - an option each
+    *,
+    queue: Sequence[str] | None = None,
+    pattern: Sequence[str] | None = None,
+    dead_queue: str | None = None,
+    partition: Sequence[int] | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    error: str | None = None,
+    limit: int | None = None,
+    shown: int | None = None,
+) -> DeadLetterFilter:
+    """Puts the options together; ``shown`` is the limit where none is given.
+
+    Raises:
+        typer.BadParameter: Neither a queue nor a pattern is named, or an instant is none.
+    """
+    now = time.time()
+    try:
+        return DeadLetterFilter(
+            queues=tuple(queue or ()),
+            patterns=tuple(pattern or ()),
+            dead_queue=dead_queue,
+            partitions=tuple(sorted(set(partition or ()))),
+            since=None if since is None else times.instant(since, now),
+            until=None if until is None else times.instant(until, now),
+            error=error,
+            limit=limit or shown,
+        )
+    except ValueError as error_:
+        raise typer.BadParameter(str(error_)) from error_
+
+
+class Listing:
+    """Dead letters as they are shown: in one table at the end, with ``--json`` one a line at once.
+
+    Args:
+        json: Which of both.
+    """
+
+    def __init__(self, *, json: bool) -> None:
+        self._json = json
+        self._rows: list[tuple[object, ...]] = []
+
+    def add(self, one: DeadLetter) -> None:
+        """Takes one."""
+        if self._json:
+            emit(one)
+            return
+        cause = one.cause
+        self._rows.append(
+            (one.queue, one.partition, one.id, times.shown(cause.at), cause.attempts, cause.error, cause.text)
+        )
+
+    def end(self) -> None:
+        """Prints the table."""
+        if not self._json:
+            table(_COLUMNS, self._rows)
+
+
+def tell(done: Redriven, *, dry_run: bool, json: bool, **about: object) -> None:
+    """Prints what a redrive did, or would do.
+
+    Args:
+        done: That.
+        dry_run: It would.
+        json: As one document.
+        **about: What the document says beside.
+
+    Raises:
+        typer.Exit: Some cannot go back.
+    """
+    if json:
+        emit({**about, "dry_run": dry_run, **msgspec.structs.asdict(done)})
+    else:
+        verb = "would be sent back" if dry_run else "sent back"
+        for name, count in sorted(done.sent.items()):
+            say(f"{name}: {plural(count, 'dead letter')} {verb}")
+        if not done.sent:
+            say(f"0 dead letters {verb}")
+        if done.moved:
+            say(f"{done.moved} of them got other ids than those reserved first")
+        for reason, count in sorted(done.left.items()):
+            say(f"{count} stay: {reason}")
+        for one in done.samples:
+            note(f"{one.lies_in} {one.partition}:{one.id} stays: {one.reason}")
+    if done.left:
+        raise typer.Exit(1)
