@@ -95,7 +95,7 @@ class CassandraSite:
     def open(self, clock: Callable[[], int] | None = None) -> Store:
         """Opens the keyspace; a clock moved by hand is one that may differ from the nodes' as it likes."""
         from queuey.storage.cassandra import CassandraOptions, Level, open_store  # noqa: PLC0415 - only for who uses it
-        from tests.keyspaces import HandClock  # noqa: PLC0415 - likewise
+        from tests.servers.keyspaces import HandClock  # noqa: PLC0415 - likewise
 
         options = CassandraOptions(row_age=ROW_AGE, reap_interval=None)
         if clock is not None:
@@ -108,7 +108,7 @@ class CassandraSite:
 
     def fresh(self) -> Site:
         """Empties the keyspace: there is one for all tests of a run, because making one takes seconds."""
-        from tests.keyspaces import empty  # noqa: PLC0415 - only who uses it needs the driver
+        from tests.servers.keyspaces import empty  # noqa: PLC0415 - only who uses it needs the driver
 
         empty(self.url)
         return self

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, settings
 from queuey.errors import ApplicationExists
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS, CAPABILITIES, Backend, Clock, Site
-from tests.processes import hear_interrupts
+from tests.servers.processes import hear_interrupts
 
 if TYPE_CHECKING:
-    from tests.servers import Cassandra
+    from tests.servers.plugin import Cassandra
 
-pytest_plugins = ("tests.lanes", "tests.servers")
+pytest_plugins = ("tests.lanes", "tests.servers.plugin")
 
 # A fixture is shared by all examples of a property test here on purpose: each example makes queues of its own.
 # The same examples at every run: a test that fails does so because of what was changed, and again when it is repeated.
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def contract_keyspace(cassandra: Cassandra) -> str:
     """The URL of a keyspace for the contract suite; each test finds it emptied."""
-    from tests import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
 
     return keyspaces.make(cassandra)
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.served import Served, environment
+from tests.servers.served import Served, environment
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = Path(sys.executable).parent

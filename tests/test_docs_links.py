@@ -23,7 +23,7 @@ from queuey import settings
 from queuey.metrics import Metrics, exposition, snapshot
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store
-from tests.servers import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
+from tests.servers.plugin import CASSANDRA_VARIABLE, ZOOKEEPER_VARIABLE
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(

@@ -1,4 +1,4 @@
-"""The project's own promises: dependencies, version, sizes, walls and make targets."""
+"""The project's own promises: dependencies, version, sizes, import contracts and make targets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from itertools import chain
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import queuey
 ROOT = Path(__file__).parent.parent
 LONGEST_FILE = 600
 LONGEST_FUNCTION = 80
+MOST_MODULES = 15
 
 
 def requirements() -> list[Requirement]:
@@ -76,6 +78,12 @@ def test_files_stay_small() -> None:
     assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
+def test_folders_stay_small() -> None:
+    """No folder holds more modules than a reader can take in; ``__init__.py`` does not count."""
+    modules = Counter(str(path.parent.relative_to(ROOT)) for path in sources() if path.name != "__init__.py")
+    assert {name: count for name, count in modules.items() if count > MOST_MODULES} == {}
+
+
 def test_functions_stay_small() -> None:
     """No function grows past a screenful."""
     long = {}
@@ -88,7 +96,7 @@ def test_functions_stay_small() -> None:
     assert long == {}
 
 
-def test_walls_hold() -> None:
+def test_import_contracts_hold() -> None:
     """Every module has its place in the layers and imports only what that place allows."""
     lint_imports = Path(sys.executable).with_name("lint-imports")
     result = subprocess.run(

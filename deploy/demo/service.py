@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from queuey.client import Client
-from queuey.client.profile import read_profile
+from queuey.client.credentials.profile import read_profile
 
 START_SECONDS = 60.0
 STOP_SECONDS = 60.0

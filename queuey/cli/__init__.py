@@ -34,16 +34,16 @@ COMMANDS = {
 """The commands in the order shown, each with its line in the list."""
 
 _MODULES = {
-    "serve": "serving:serve_app",
-    "migrate": "migrating:app",
-    "doctor": "doctor:app",
-    "settings": "serving:settings_app",
+    "serve": "operations.serving:serve_app",
+    "migrate": "operations.migrating:app",
+    "doctor": "operations.doctor:app",
+    "settings": "operations.serving:settings_app",
     "send": "sending:app",
     "read": "reading:read_app",
     "tail": "reading:tail_app",
     "queue": "queues:app",
     "offsets": "offsets:app",
-    "app": "apps:app",
+    "app": "operations.apps:app",
     "pipeline": "pipeline:app",
 }
 

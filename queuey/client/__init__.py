@@ -9,6 +9,8 @@ from queuey.client.aio import AsyncClient
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import Outgoing, SendOptions
+from queuey.client.credentials.profile import Profile
+from queuey.client.credentials.tokens import Token
 from queuey.client.errors import (
     AnswerTimeout,
     ApiError,
@@ -45,7 +47,6 @@ from queuey.client.errors import (
 from queuey.client.http.attempts import AsyncTiming, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
-from queuey.client.profile import Profile
 from queuey.client.results import (
     CreatedQueue,
     GroupOffset,
@@ -63,7 +64,6 @@ from queuey.client.results import (
     Receipt,
 )
 from queuey.client.sync import Client
-from queuey.client.tokens import Token
 from queuey.user_queues import queue_name, user_name
 
 __all__ = [

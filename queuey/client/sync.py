@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from msgspec import UNSET, UnsetType
 
-from queuey.client.authorization import Authorization
 from queuey.client.calls import message_calls, offset_calls, queue_calls, read_calls, send_calls, service_calls
 from queuey.client.calls.call import ANSWER_BYTES, Call, MessageLocation
 from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions
-from queuey.client.credentials import find_access, find_credential
+from queuey.client.credentials.authorization import Authorization
+from queuey.client.credentials.lookup import find_access, find_credential
+from queuey.client.credentials.tokens import TokenScheme
 from queuey.client.errors import ClientError, NotAuthenticated
 from queuey.client.http.attempts import Attempts, Notice, Patience, Timing
 from queuey.client.http.retry import RetryPolicy
@@ -37,7 +38,6 @@ from queuey.client.results import (
     Receipt,
 )
 from queuey.client.tailing import Tailing, start_query
-from queuey.client.tokens import TokenScheme
 
 if TYPE_CHECKING:
     import ssl
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     import httpx2
 
-    from queuey.client.token_sources import AskToken
+    from queuey.client.credentials.token_sources import AskToken
 
 T = TypeVar("T")
 

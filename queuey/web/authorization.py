@@ -11,8 +11,8 @@ from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
 from queuey.web.credentials import Authenticator
 from queuey.web.endpoint import WouldBlock
+from queuey.web.gateway.scheduling import ANONYMOUS
 from queuey.web.responses import Environ
-from queuey.web.scheduling import ANONYMOUS
 
 REFUSED = "queuey.refused"
 """Set in the environ: why the caller's credential was not accepted. Then nothing looks at it again."""

@@ -11,8 +11,8 @@ from queuey import __version__, metrics
 from queuey.errors import StoreUnavailable
 from queuey.service import Service
 from queuey.web.endpoint import Endpoint, Handler, Match, WouldBlock
+from queuey.web.gateway.workers import Told
 from queuey.web.responses import Environ, Response, json_response, text_response
-from queuey.web.workers import Told
 
 LOOK_EVERY = 1.0
 """Seconds between two writes of the heartbeat to the store."""

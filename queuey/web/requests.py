@@ -22,8 +22,8 @@ import msgspec
 from queuey.errors import InvalidRequest, TooLarge, UnknownCoding
 from queuey.web import validators
 from queuey.web.errors import NoSuchResource
+from queuey.web.gateway.scheduling import SharedQuota
 from queuey.web.responses import NO_OWN_HEADERS, OWN_HEADER, Environ, Header
-from queuey.web.scheduling import SharedQuota
 
 Scope = dict[str, Any]
 """A request without its body, as ASGI has it."""

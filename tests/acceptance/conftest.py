@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.acceptance.wire import Wire
-from tests.served import Served
+from tests.servers.served import Served
 
 MAX_BODY = 4096
 MAX_BATCH = 200_000

@@ -11,8 +11,8 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from tests.processes import ending
-from tests.served import environment
+from tests.servers.processes import ending
+from tests.servers.served import environment
 
 DEMO = Path(__file__).parents[2] / "deploy" / "demo"
 LOSE = "parts.PARTS.insert({}, ('Lose', lambda stage: stage.client.{} or parts.Account('Lost')))"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from queuey.storage.sqlite import check
-from tests.issuer import Issuer, serving
 from tests.pages import ROOT, Block, Reader, blocks
-from tests.served import Served
+from tests.servers.served import Served
+from tests.web.users.issuer import Issuer, serving
 
 
 def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from cassandra.policies import ConstantReconnectionPolicy, WhiteListRoundRobinPo
 from kazoo.client import KazooClient
 
 from deploy.local import StartFailed, cql
-from tests.servers import (
+from tests.servers.plugin import (
     Cassandra,
     CassandraCluster,
     CassandraOptions,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.served import Served, environment
+from tests.servers.served import Served, environment
 
 LINES = 1_000_000
 ROOM = 120 << 20

@@ -14,8 +14,8 @@ import pytest
 
 from queuey.messages import NewMessage, QueueSpec, Slice
 from queuey.storage import Store, sqlite
-from tests.processes import ending
-from tests.served import environment
+from tests.servers.processes import ending
+from tests.servers.served import environment
 
 APP = "acme"
 COUNT = 3000

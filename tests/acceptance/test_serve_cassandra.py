@@ -19,9 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queuey.client import Client
 from queuey.storage.cassandra.options import DataCentreTarget
-from tests import keyspaces
-from tests.served import Served, environment
-from tests.servers import Cassandra, CassandraOptions, Tls, start_cassandra, unique_name
+from tests.servers import keyspaces
+from tests.servers.plugin import Cassandra, CassandraOptions, Tls, start_cassandra, unique_name
+from tests.servers.served import Served, environment
 
 TLS = Path(__file__).parent / "tls"
 NOBODY = "cassandra://127.0.0.1:1/nowhere"

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from queuey.client import Client
+from queuey.client.credentials.profile import read_profile
 from queuey.client.errors import NotAuthenticated
-from queuey.client.profile import read_profile
 from queuey.storage.sqlite import open_store
 from queuey.storage.sqlite.connection import FILE
-from tests.served import Served, environment, free_port
+from tests.servers.served import Served, environment, free_port
 
 TLS = Path(__file__).parent / "tls"
 

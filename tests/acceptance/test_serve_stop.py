@@ -16,7 +16,7 @@ from queuey.client.errors import TooManyWaiters
 from queuey.client.results import Page
 from queuey.storage.sqlite import check
 from queuey.storage.sqlite.connection import FILE
-from tests.served import Served
+from tests.servers.served import Served
 
 
 def workers(served: Served) -> list[int]:

@@ -14,9 +14,9 @@ import pytest
 
 from queuey.client import Client
 from queuey.user_queues import queue_name, user_name
-from tests.issuer import AUDIENCE, Issuer, KeyServer, serving
-from tests.served import Served, environment
-from tests.token_attacks import ATTACKS
+from tests.servers.served import Served, environment
+from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, serving
+from tests.web.users.token_attacks import ATTACKS
 
 PATTERN = "inbox-{user}"
 HANGING = "https://slow.example.org"
@@ -119,7 +119,7 @@ def test_an_issuer_that_hangs_holds_nobody_else_up(service: Served, owner: Clien
 def test_a_service_without_users_loads_nothing_for_them() -> None:
     """What checks tokens is imported where there are users."""
     program = (
-        "import sys, queuey.web.serve, queuey.web.app\n"
+        "import sys, queuey.web.gateway.serve, queuey.web.app\n"
         "assert not {'jwt', 'browserid', 'cryptography', 'httpx2', 'requests'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

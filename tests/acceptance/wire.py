@@ -7,7 +7,7 @@ import socket
 from http.client import parse_headers
 from typing import Any, NamedTuple, Self
 
-from tests.served import Served
+from tests.servers.served import Served
 
 CHUNKED = "Transfer-Encoding: chunked"
 JSON = "Content-Type: application/json"

@@ -15,9 +15,9 @@ from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store
 from queuey.storage.cassandra import open_store
 from queuey.storage.opening import patiently
-from tests.bench import service
+from tests.bench.load.traffic import bodies
 from tests.bench.opponents.arrow_rows import timed
-from tests.bench.traffic import bodies
+from tests.bench.started import service
 
 LIMIT = 10_000
 

@@ -25,7 +25,7 @@ from qdo.consumer import AsyncConsumer, Batch, ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition
 from queuey.client import AsyncClient
-from tests.bench.traffic import KEY
+from tests.bench.load.traffic import KEY
 
 INTERVAL = 0.1
 """Seconds in which a message of every partition is handed out, as far as there are some."""

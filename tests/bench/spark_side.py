@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from deploy.local import CannotFetch
 from deploy.local.jars import Bundle, fetch
 from tests.bench.harness import Skip, Void
-from tests.bench.processes import ROOT, TICKS, Process
+from tests.bench.started.processes import ROOT, TICKS, Process
 
 CONNECTOR = Bundle("spark-cassandra-connector-3.5.1", ("com.datastax.spark:spark-cassandra-connector_2.13:3.5.1",))
 CONNECTOR_FORMAT = "org.apache.spark.sql.cassandra"

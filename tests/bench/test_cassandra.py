@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from queuey import ids
-from tests.bench import processes, traffic
-from tests.bench.measures import over_cassandra, over_http, scale_on_cassandra
+from tests.bench.load import traffic
+from tests.bench.load.traffic import Sample
+from tests.bench.measures import cassandra, over_http
 from tests.bench.opponents import slices, wide_rows
-from tests.bench.traffic import Sample
-from tests.servers import Cassandra
+from tests.bench.started import processes
+from tests.servers.plugin import Cassandra
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_the_rows_of_the_driver_are_written_and_read(address: wide_rows.Address)
 def test_the_plain_view_stores_what_it_is_sent(address: wide_rows.Address, tmp_path: Path) -> None:
     """Every answer of the view stands for a row with the body of its request."""
     texts = traffic.bodies(3)
-    with processes.granian(over_cassandra.VIEW, tmp_path, threads=2) as view:
+    with processes.granian(cassandra.over_http.VIEW, tmp_path, threads=2) as view:
         job = traffic.posts_of_many("/v1/queuey/bench", texts, 1)
         sample = traffic.run(view, job, seconds=30, connections=1, warm=0, count=9)
     session = wide_rows.connect(address)
@@ -78,7 +79,7 @@ def test_only_equal_means_are_judged() -> None:
     rates = {"1 x 8 threads": (40.0, 10.0), "1 x 64 threads": (40.0, 20.0), "2 x 32 threads": (40.0, 5.0)}
     samples = {f"{who}, {means}": [sample(pair[at])] for means, pair in rates.items() for at, who in enumerate(SIDES)}
     samples["queuey, 1 x 8 threads, JSON"] = [sample(30.0)]
-    verdicts = {verdict.name: verdict for verdict in over_cassandra.equals(samples, "", 3, 5)}
+    verdicts = {verdict.name: verdict for verdict in cassandra.over_http.equals(samples, "", 3, 5)}
     judged = {name: (verdict.value, verdict.standing) for name, verdict in verdicts.items() if verdict.floor}
     assert judged == {
         "1 x 8 threads each: queuey / view": (4.0, "floor held"),
@@ -94,7 +95,7 @@ SIDES = ("queuey", "view")
 def test_the_drivers_best_number_of_callers_counts() -> None:
     """What is asked for is judged at 64 connections, over the fastest opponent."""
     rates = {"queuey, 4 connections": 30, "queuey, 64 connections": 60, "driver, 1 caller": 20, "driver, 2 callers": 40}
-    report = over_cassandra.compared({name: [sample(rate)] for name, rate in rates.items()}, 1, 2, [])
+    report = cassandra.over_http.compared({name: [sample(rate)] for name, rate in rates.items()}, 1, 2, [])
     standings = {verdict.name: (verdict.value, verdict.standing) for verdict in report.verdicts}
     assert standings == {
         "queuey, 4 connections / driver, 2 callers": (0.75, ""),
@@ -104,7 +105,7 @@ def test_the_drivers_best_number_of_callers_counts() -> None:
 
 def test_no_queue_is_created_twice() -> None:
     """A run sends more than it counts, up to twice the connections; those name queues that no other run names."""
-    first, second = (scale_on_cassandra.creations(range(start, start + 5)).requests for start in (0, 5))
+    first, second = (cassandra.scale.creations(range(start, start + 5)).requests for start in (0, 5))
     assert not {*first} & {*second}
     assert len({*first}) == 5 + 2 * over_http.CONNECTIONS
 

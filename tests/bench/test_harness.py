@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from queuey import ids
-from tests.bench import __main__, processes, traffic, wrk
+from tests.bench import __main__
 from tests.bench.harness import REGISTRY, Bench, Measure, Skip, Void, file_system, take, workspace
+from tests.bench.load import traffic, wrk
 from tests.bench.opponents import rows, table
-from tests.bench.processes import Process
 from tests.bench.results import Report, Row, Verdict, paired
+from tests.bench.started import processes
+from tests.bench.started.processes import Process
 
 JOB = traffic.posts_of_one("/v1/queuey/bench", traffic.bodies(3))
 

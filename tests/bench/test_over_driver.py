@@ -6,7 +6,7 @@ from queuey.messages import QueueSpec
 from queuey.storage.cassandra import open_store
 from tests.bench import bulk_side
 from tests.bench.opponents import arrow_rows, slices, wide_rows
-from tests.servers import Cassandra, unique_name
+from tests.servers.plugin import Cassandra, unique_name
 
 
 def test_the_driver_reads_and_writes_all_rows(cassandra: Cassandra) -> None:

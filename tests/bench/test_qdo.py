@@ -11,12 +11,13 @@ import pytest
 
 from queuey.client import EARLIEST, Client
 from queuey.messages import NewMessage, QueueSpec
-from tests.bench import service, traffic, workers
 from tests.bench.harness import Void
-from tests.bench.measures import qdo_rebalance
+from tests.bench.load import traffic
+from tests.bench.measures.qdo import rebalance
 from tests.bench.member import Told
 from tests.bench.opponents import batch_reads, three_calls
-from tests.bench.processes import Process
+from tests.bench.started import service, workers
+from tests.bench.started.processes import Process
 
 COUNT = 2500
 
@@ -87,4 +88,4 @@ def test_a_worker_is_started_behind_its_gate(served: Process, tmp_path: Path) ->
 def test_the_longest_wait_is_that_of_all_members() -> None:
     """It is looked for over all partitions that stayed, whoever has them."""
     found = [Told(["1", "2"], 0.0, {"1": 0.1, "2": 0.4}), Told(["3"], 0.0, {"3": 0.2})]
-    assert qdo_rebalance.longest(found) == 0.4
+    assert rebalance.longest(found) == 0.4

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from queuey.spark import open_stores
-from tests.bench import service, traffic
 from tests.bench.harness import Bench, Void
-from tests.bench.measures import spark_streams
-from tests.bench.measures.spark_streams import BATCH, BATCHES, Followed
+from tests.bench.load import traffic
+from tests.bench.measures.spark import streams
+from tests.bench.measures.spark.streams import BATCH, BATCHES, Followed
+from tests.bench.started import service
 
 
 @pytest.mark.parametrize("start", ["latest", "earliest"])
@@ -20,7 +21,7 @@ def test_each_batch_holds_a_thousand_messages(start: str, tmp_path: Path) -> Non
     queue = store.queue(service.APPLICATION, "bench")
     service.fill(store, queue, traffic.bodies(BATCH), BATCH * BATCHES + 1)
     followed = Followed(store, {"data": str(tmp_path)}, start)
-    report = spark_streams.compared(Bench(tmp_path, quick=True), {("it", 1): followed.batches}, 2)
+    report = streams.compared(Bench(tmp_path, quick=True), {("it", 1): followed.batches}, 2)
     assert [len(row.samples) for row in report.rows] == [2]
     if start == "earliest":
         with pytest.raises(Void, match="1 rows"):

@@ -12,7 +12,7 @@ from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_stor
 from queuey.storage.cassandra.driver import Driver
 from tests.cassandra.interposed import Wire
 from tests.cassandra.scene import Scene, playing
-from tests.servers import unique_name
+from tests.servers.plugin import unique_name
 
 
 class OpenStore(Protocol):

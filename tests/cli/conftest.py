@@ -10,7 +10,7 @@ import pytest
 from queuey.cli import main
 from queuey.client import Client
 from tests.commands import Run, runner
-from tests.served import Served
+from tests.servers.served import Served
 
 
 @pytest.fixture(scope="session")

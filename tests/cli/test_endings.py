@@ -14,8 +14,8 @@ import pytest
 from queuey import __version__
 from queuey.client import Client
 from tests.commands import Run
-from tests.processes import ending
-from tests.served import Served, environment, free_port
+from tests.servers.processes import ending
+from tests.servers.served import Served, environment, free_port
 
 
 def test_ctrl_c_in_a_feed(served: Served, run: Run, client: Client, queue: str) -> None:

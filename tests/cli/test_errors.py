@@ -10,7 +10,7 @@ import pytest
 
 from queuey.client import Client, InvalidRequest
 from tests.commands import Run
-from tests.served import Served
+from tests.servers.served import Served
 
 NOWHERE = "http://127.0.0.1:9"
 

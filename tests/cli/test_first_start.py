@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from queuey.cli import first_start
-from queuey.cli.first_start import Found, Plan, plan, prepare
+from queuey.cli.operations import first_start
+from queuey.cli.operations.first_start import Found, Plan, plan, prepare
+from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import ProfileExposed, ProfileInvalid
-from queuey.client.profile import Profile, read_profile, write_profile
 from queuey.settings import Settings
 from queuey.storage import Store
 from queuey.storage.sqlite import open_store

@@ -11,12 +11,12 @@ import pytest
 
 from queuey.cli import COMMANDS, load
 from queuey.client import Client
+from queuey.client.credentials.profile import Profile, read_profile, write_profile
 from queuey.client.errors import NotAuthenticated
-from queuey.client.profile import Profile, read_profile, write_profile
 from queuey.settings.definitions import GROUPS
 from queuey.storage.sqlite import open_store
 from tests.commands import Run
-from tests.served import Served, environment
+from tests.servers.served import Served, environment
 
 
 def test_queue_from_birth_to_death(run: Run, client: Client) -> None:

@@ -15,11 +15,11 @@ import pytest
 
 from queuey import settings
 from queuey.cli import main
+from queuey.cli.operations.store_options import ConfiguredStore
 from queuey.cli.pipeline import COMMANDS, load, running
 from queuey.cli.pipeline.pipe import stopped_by_signals
 from queuey.cli.pipeline.progress import StageProgress
-from queuey.cli.store_options import ConfiguredStore
-from queuey.client.profile import Profile, write_profile
+from queuey.client.credentials.profile import Profile, write_profile
 from queuey.deadletters import Redriven, UnsentDeadLetter
 from queuey.spark.jobs import pipe
 from queuey.spark.jobs.deadletter import deadletter_job

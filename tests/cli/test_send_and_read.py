@@ -14,8 +14,8 @@ import pytest
 
 from queuey.client import Client, Outgoing
 from tests.commands import Run
-from tests.processes import ending
-from tests.served import Served, environment
+from tests.servers.processes import ending
+from tests.servers.served import Served, environment
 
 
 def feed(path: Path, count: int) -> Path:

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from queuey.client import Client
-from queuey.client.profile import Profile
+from queuey.client.credentials.profile import Profile
 from tests.commands import Run
 from tests.pages import ROOT
-from tests.served import Served
+from tests.servers.served import Served
 
 PAGE = ROOT / "docs" / "api.md"
 FORM = "application/x-www-form-urlencoded"

@@ -12,7 +12,7 @@ import pytest
 
 from queuey.client import AsyncClient, Client, RetryPolicy
 from queuey.client.calls.call import ANSWER_BYTES
-from queuey.client.profile import read_profile
+from queuey.client.credentials.profile import read_profile
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, application, served
 from tests.client.scripted import ONE, Blocking, Script, async_client, sync_client
 

@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import httpx2
 
-from queuey.client.profile import read_profile
+from queuey.client.credentials.profile import read_profile
 from queuey.storage.sqlite import open_store
 from queuey.web import make_app
 

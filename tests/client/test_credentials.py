@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from queuey.client import Client, InvalidArgument, Profile, ProfileExposed, ProfileNotFound
-from queuey.client.credentials import find_access, find_credential
+from queuey.client.credentials.lookup import find_access, find_credential
+from queuey.client.credentials.profile import write_profile
 from queuey.client.http.servers import parse_servers
-from queuey.client.profile import write_profile
 
 PROFILE = Profile(url="http://127.0.0.1:5000", application="acme", key="profile-key")
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey.client import Profile, ProfileExposed, ProfileInvalid, ProfileNotFound
-from queuey.client.profile import default_path, read_profile, write_profile
+from queuey.client.credentials.profile import default_path, read_profile, write_profile
 
 PROFILE = Profile(url="http://127.0.0.1:5000/v1/queuey/", application="queuey", key="k3y")
 

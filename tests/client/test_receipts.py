@@ -34,7 +34,7 @@ from queuey.client.receipts import Journal, SentMessage
 from tests.client.conftest import Connect
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge
 from tests.client.scripted import ONE, Blocking, Script, broken, busy, message_id, ok, receipts, refused, silent
-from tests.processes import ending
+from tests.servers.processes import ending
 
 ONCE = RetryPolicy(rounds=1)
 

@@ -29,7 +29,7 @@ from queuey.client import (
     RetryPolicy,
     TooLarge,
 )
-from queuey.client.profile import read_profile
+from queuey.client.credentials.profile import read_profile
 from tests.client.live import LOCAL, LOCAL_KEY, Application, Bridge, Served, served
 
 Queuey = Any

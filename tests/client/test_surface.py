@@ -12,8 +12,9 @@ from typing import get_type_hints
 import pytest
 
 import queuey.client
-from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors, sync, tokens
+from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors, sync
 from queuey.client.calls.send_calls import Outgoing
+from queuey.client.credentials import tokens
 
 METHODS = [
     "close",

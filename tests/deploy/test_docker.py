@@ -18,7 +18,7 @@ import pytest
 from queuey import settings
 from tests.deploy import dockerfile
 from tests.deploy.dockerfile import Stage
-from tests.served import environment, free_port
+from tests.servers.served import environment, free_port
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "deploy" / "docker" / "Dockerfile"

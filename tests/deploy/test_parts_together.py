@@ -18,8 +18,8 @@ import yaml
 from queuey.client import Client
 from queuey.storage.cassandra.options import DataCentreTarget
 from tests.deploy import dockerfile
-from tests.served import environment, free_port
-from tests.servers import Cassandra, unique_name
+from tests.servers.plugin import Cassandra, unique_name
+from tests.servers.served import environment, free_port
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(sys.executable).parent

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from deploy.local import CassandraCluster, CassandraOptions, Site, StartFailed, start_cassandra
 from deploy.local.addresses import claim
 from deploy.local.cassandra import STORAGE_PORT, ports
-from tests import keyspaces
 from tests.faults.link import Link
+from tests.servers import keyspaces
 
 NAMES = ("east", "west")
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 from queuey.storage.cassandra.bucketing import NAMES
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import parse_url
-from tests import keyspaces
 from tests.faults.centres import NAMES as CENTRES
 from tests.faults.centres import Centres
 from tests.faults.experiment import Store
 from tests.faults.nemesis import Severable, Span, Victim
 from tests.faults.wire import Account
-from tests.served import environment
+from tests.servers import keyspaces
+from tests.servers.served import environment
 
 if TYPE_CHECKING:
     from deploy.local import CassandraCluster

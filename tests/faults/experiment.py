@@ -28,7 +28,7 @@ from tests.faults.workload import (
     Style,
     Writer,
 )
-from tests.served import Served
+from tests.servers.served import Served
 
 QUEUES = ("orders", "mails")
 SELDOM = "seldom"

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tests.faults.checking.history import Fault, FaultKind, Recorder, now
-from tests.served import Served
+from tests.servers.served import Served
 
 
 class Victim(Protocol):

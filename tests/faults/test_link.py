@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.link import Link
-from tests.served import free_port
+from tests.servers.served import free_port
 
 PATIENCE = 60.0
 

@@ -26,7 +26,7 @@ from tests.faults.cluster import store_between
 from tests.faults.conftest import PROPERTY
 from tests.faults.experiment import CheckResult, Experiment, explain
 from tests.faults.nemesis import Act, Span, Step
-from tests.servers import unique_name
+from tests.servers.plugin import unique_name
 
 Record = Callable[[str, object], None]
 

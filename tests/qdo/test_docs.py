@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages import ROOT, Block, Reader, blocks
-from tests.served import Served
+from tests.servers.served import Served
 
 TUTORIAL = "docs/qdo-tutorial.md"
 

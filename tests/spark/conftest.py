@@ -112,7 +112,7 @@ def embedded(tmp_path: Path) -> Iterator[Kept]:
 @pytest.fixture
 def clustered(contract_keyspace: str) -> Iterator[Kept]:
     """A Cassandra store with one application; reads stay behind the clock by 1.9 s."""
-    from tests import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
+    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
     from tests.spark.kept import opened  # noqa: PLC0415 - likewise
 
     keyspaces.empty(contract_keyspace)

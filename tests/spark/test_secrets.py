@@ -51,8 +51,8 @@ def secret() -> str:
 @pytest.fixture(scope="module")
 def done(contract_keyspace: str, secret: str, tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A program that has read a queue from Cassandra with two executors, each a JVM of its own."""
-    from tests import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
     from tests.backends import APP  # noqa: PLC0415 - likewise
+    from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
     from tests.spark.kept import opened  # noqa: PLC0415 - likewise
 
     directory = tmp_path_factory.mktemp("cluster")

@@ -8,8 +8,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from queuey.metrics import Metrics
-from queuey.web.asgi_gateway import Gateway
 from queuey.web.endpoint import WouldBlock
+from queuey.web.gateway.asgi import Gateway
 from queuey.web.responses import text_response
 from tests.web.caller import Reply
 from tests.web.conftest import KEY

@@ -13,8 +13,8 @@ import queuey
 from queuey.errors import StoreFull, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.storage import Store
-from queuey.web.asgi_gateway import Gateway
 from queuey.web.endpoint import WouldBlock
+from queuey.web.gateway.asgi import Gateway
 from queuey.web.ops import LOOK_EVERY, OpsViews
 from tests.interposed_store import InterposedStore
 from tests.web.caller import Caller

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from queuey.cli import output
+from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
 from queuey.cli.output import Json
-from queuey.cli.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,8 +104,8 @@ class PipelineRun:
         return StoreOptions(settings=settings, config=None, application=application)
 
     def _application_of_profile(self) -> str | None:
+        from queuey.client.credentials.profile import default_path, read_profile
         from queuey.client.errors import ProfileError
-        from queuey.client.profile import default_path, read_profile
 
         try:
             return read_profile(self.store_at.settings.profile or default_path()).application

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 import httpx2
 
 import queuey
-from queuey.client.bounds import Content, bound, ends_in
 from queuey.client.calls.call import Call, HttpAnswer, Times
 from queuey.client.errors import (
     AnswerTimeout,
@@ -24,6 +23,7 @@ from queuey.client.errors import (
     Timeout,
     TransportError,
 )
+from queuey.client.http.bounds import Content, bound, ends_in
 from queuey.client.http.servers import Server
 
 CONNECT_SECONDS = 5.0

@@ -21,7 +21,7 @@ from queuey.web import make_app
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.v1.spec import document
 from tests.acceptance.fuzzing.operations import Target
-from tests.served import Served
+from tests.servers.served import Served
 
 LABELS = [f"{method.upper()} {path}" for path, entries in document()["paths"].items() for method in entries]
 FEW = settings(

@@ -16,7 +16,7 @@ from tests.acceptance.fuzzing.streams import Stream, streams
 from tests.acceptance.gateway.test_greedy import MIB, resident
 from tests.acceptance.test_serve_stop import until, workers
 from tests.acceptance.wire import Wire, post
-from tests.served import Served
+from tests.servers.served import Served
 
 TOGETHER = 80
 """Connections at the same moment."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.acceptance.wire import Wire, bodies
-from tests.served import Served
+from tests.servers.served import Served
 
 NESTED = ["%2F", "%2f", "%252F", "%25252F", "%c0%af", "%C0%2F", "%e0%80%af", "%5C", "%uff0f", "%EF%BC%8F"]
 DOTS = [".", "..", "%2e", "%2E%2E", ".%2e", "%252e%252e", "%c0%ae%c0%ae"]

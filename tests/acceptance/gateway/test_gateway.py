@@ -10,7 +10,7 @@ import pytest
 
 from tests.acceptance.conftest import MAX_BATCH, MAX_BODY
 from tests.acceptance.wire import CHUNKED, JSON, Wire, bodies, chunks, credential, post
-from tests.served import Served
+from tests.servers.served import Served
 
 SMALL = 64 * 1024
 """The bound of what is handled in the loop's own thread."""

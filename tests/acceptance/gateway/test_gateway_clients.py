@@ -24,7 +24,7 @@ from queuey.web.credentials.application_keys import digest_of
 from tests.acceptance.conftest import SLOTS
 from tests.acceptance.test_serve_stop import until
 from tests.acceptance.wire import JSON, Reply, Wire, bodies, credential, post
-from tests.served import Served
+from tests.servers.served import Served
 
 # Clients that leave while something is under way
 

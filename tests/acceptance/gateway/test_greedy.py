@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.acceptance.wire import JSON, Wire, post
-from tests.served import Served, environment
+from tests.servers.served import Served, environment
 
 MIB = 1 << 20
 MEMORY = 24 * MIB

@@ -13,7 +13,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.acceptance.test_serve_stop import until, workers
-from tests.served import Served
+from tests.servers.served import Served
 
 
 def scrape(served: Served) -> Counter[str]:

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.bench import service, traffic
 from tests.bench.harness import Bench, Skip, measure
-from tests.bench.processes import Process
+from tests.bench.load import traffic
+from tests.bench.load.traffic import Job, Sample
 from tests.bench.results import Report, Verdict
-from tests.bench.traffic import Job, Sample
+from tests.bench.started import service
+from tests.bench.started.processes import Process
 
 BEFORE = "BENCH_BEFORE"
 """The environment variable that names the other tree: ``git worktree add ../before COMMIT`` makes one."""
@@ -22,7 +23,11 @@ NAMES = ("now", "before")
 CONNECTIONS = (8, 64)
 FILL = """
 import contextlib, pathlib, sys
-from tests.bench import service, traffic
+try:
+    from tests.bench.load import traffic
+    from tests.bench.started import service
+except ImportError:  # commits that have no such folders
+    from tests.bench import service, traffic
 with contextlib.closing(service.prepare(pathlib.Path(sys.argv[1]), ["bench", "read"])) as store:
     service.fill(store, store.queue(service.APPLICATION, "read"), traffic.bodies(64), 1000)
 """

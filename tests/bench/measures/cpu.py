@@ -17,12 +17,13 @@ from queuey.messages import NewMessage, Queue
 from queuey.metrics import Metrics
 from queuey.storage.sqlite import SqliteOptions, SqliteStore
 from queuey.web import make_app
-from queuey.web.asgi_gateway import Gateway
+from queuey.web.gateway.asgi import Gateway
 from queuey.web.responses import Environ
-from tests.bench import service, traffic
 from tests.bench.harness import Bench, Void, measure
+from tests.bench.load import traffic
 from tests.bench.opponents import bare
 from tests.bench.results import Report, Row, Verdict
+from tests.bench.started import service
 
 REQUESTS = 20_000
 PATH = f"{service.BASE}/bench"

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from queuey.messages import NewMessage, QueueSpec
-from tests.bench import service, traffic
-from tests.bench.greedy import CONNECTIONS, KINDS
 from tests.bench.harness import Bench, measure
-from tests.bench.processes import Process
+from tests.bench.load import traffic
+from tests.bench.load.greedy import CONNECTIONS, KINDS
+from tests.bench.load.traffic import Job, Sample
 from tests.bench.results import Report, Row, Verdict
-from tests.bench.traffic import Job, Sample
+from tests.bench.started import service
+from tests.bench.started.processes import Process
 
 KEY = "f" * 64
 """The key of the application that is not greedy."""
@@ -41,7 +42,9 @@ READS = modest(traffic.gets(["/v1/modest/mine?limit=10"], 10))
 @contextlib.contextmanager
 def greedy(server: Process, kind: str) -> Iterator[None]:
     """Lets the greedy application do its worst meanwhile, or other processes keep the processors busy."""
-    commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(kind, [["-m", "tests.bench.greedy", str(server.port), kind]])
+    commands = {ALONE: [], BUSY: [["-c", BURN]] * 2}.get(
+        kind, [["-m", "tests.bench.load.greedy", str(server.port), kind]]
+    )
     children = [subprocess.Popen([sys.executable, *command]) for command in commands]
     try:
         time.sleep(1.5)

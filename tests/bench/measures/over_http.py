@@ -11,11 +11,12 @@ from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
-from tests.bench import processes, service, traffic, wrk
 from tests.bench.harness import Bench, Void, measure
+from tests.bench.load import traffic, wrk
+from tests.bench.load.traffic import Sample
 from tests.bench.opponents import rows
 from tests.bench.results import Report, Row, Verdict, paired
-from tests.bench.traffic import Sample
+from tests.bench.started import processes, service
 
 BY_WRK = ", by wrk"
 QUEUE = f"{service.BASE}/bench"

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from tests.bench import elasticmq, service, traffic
 from tests.bench.harness import Bench, measure
+from tests.bench.load import traffic
+from tests.bench.load.traffic import Sample
 from tests.bench.measures.over_http import QUEUE, fastest
-from tests.bench.processes import Process
+from tests.bench.opponents import elasticmq
 from tests.bench.results import Report, Verdict, paired
-from tests.bench.traffic import Sample
+from tests.bench.started import service
+from tests.bench.started.processes import Process
 
 PROTOCOLS = ("query", "json")
 WARM_SECONDS = 8.0

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.bench import load, service, traffic
 from tests.bench.harness import Bench, Void, measure
-from tests.bench.processes import Process
+from tests.bench.load import generator as load
+from tests.bench.load import traffic
+from tests.bench.load.traffic import Job
 from tests.bench.results import Report, Row, Verdict, paired
-from tests.bench.traffic import Job
+from tests.bench.started import service
+from tests.bench.started.processes import Process
 
 
 @measure("memory", "Memory of the service at rest, and its growth when very many queues are touched")

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
-from tests.bench import service, traffic
 from tests.bench.harness import Bench, Void, measure
+from tests.bench.load import traffic
+from tests.bench.load.traffic import Job, Sample
 from tests.bench.measures.over_http import QUEUE
-from tests.bench.processes import Process
 from tests.bench.results import Report, Row, Verdict, paired
-from tests.bench.traffic import Job, Sample
+from tests.bench.started import service
+from tests.bench.started.processes import Process
 
 FLAT = 2.0
 """What "flat" allows: the dearest at most twice the cheapest."""

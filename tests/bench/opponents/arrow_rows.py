@@ -20,9 +20,9 @@ from cassandra.protocol import NumpyProtocolHandler
 from cassandra.query import BatchStatement, BatchType
 
 from queuey import ids
+from tests.bench.load.traffic import bodies
 from tests.bench.opponents import wide_rows
 from tests.bench.opponents.slices import Id
-from tests.bench.traffic import bodies
 
 SELECT = "SELECT timeuuid_as_blob(id), text_as_blob(body) FROM messages WHERE queue = ? AND partition = ?"
 """As blobs: making UUIDs and strings of them costs the driver more than everything else."""

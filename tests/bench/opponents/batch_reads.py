@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from queuey.client import EARLIEST, AsyncClient, Client, Page
 from queuey.client.calls.call import Point
-from tests.bench.traffic import KEY
+from tests.bench.load.traffic import KEY
 
 PAGE = 1000
 

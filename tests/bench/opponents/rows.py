@@ -18,8 +18,8 @@ import apsw
 import msgspec
 
 from queuey import ids
+from tests.bench.load.traffic import bodies
 from tests.bench.opponents import table
-from tests.bench.traffic import bodies
 
 ROWS = 100
 

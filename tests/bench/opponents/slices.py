@@ -20,8 +20,8 @@ from cassandra.cluster import Session
 from cassandra.query import BatchStatement, BatchType
 
 from queuey import ids
+from tests.bench.load.traffic import bodies
 from tests.bench.opponents import wide_rows
-from tests.bench.traffic import bodies
 
 ROWS = 100
 NODE = 0x8080_0123_4567_89AB

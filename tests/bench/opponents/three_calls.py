@@ -17,7 +17,7 @@ import time
 import uuid
 from typing import Any
 
-from tests.bench.traffic import KEY
+from tests.bench.load.traffic import KEY
 
 BASE = "/v1/queuey"
 STATUS = "qdo_status"

@@ -15,7 +15,7 @@ from queuey.storage.cassandra import CassandraOptions
 from queuey.storage.cassandra.admin import cql_files
 from queuey.storage.cassandra.driver import Driver
 from queuey.storage.cassandra.options import DataCentreTarget
-from tests.servers import Cassandra, unique_name
+from tests.servers.plugin import Cassandra, unique_name
 
 SECONDS = 110
 

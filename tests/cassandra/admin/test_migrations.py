@@ -25,7 +25,7 @@ from queuey.storage.cassandra.admin.migrations import (
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.options import DataCentreTarget
 from tests.cassandra.interposed import ALWAYS, Wire
-from tests.servers import Cassandra, unique_name
+from tests.servers.plugin import Cassandra, unique_name
 
 OPTIONS = CassandraOptions(timeout=20.0)
 FIRST = cql_files.known()[0]

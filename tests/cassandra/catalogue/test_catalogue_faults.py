@@ -15,8 +15,8 @@ from queuey import ids
 from queuey.errors import OffsetConflict, QueueChanged, StoreUnavailable
 from queuey.messages import OffsetChange, QueueSpec
 from queuey.storage.cassandra import CassandraOptions, CassandraStore, open_store
-from tests import keyspaces
-from tests.servers import CassandraCluster
+from tests.servers import keyspaces
+from tests.servers.plugin import CassandraCluster
 
 pytestmark = pytest.mark.slow
 

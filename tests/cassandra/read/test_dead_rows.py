@@ -11,8 +11,8 @@ from queuey.messages import NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraOptions as StoreOptions
 from queuey.storage.cassandra import CassandraStore, bucketing, open_store
 from queuey.storage.cassandra.driver import Statement, TooManyDead
-from tests import keyspaces
-from tests.servers import CassandraOptions, start_cassandra
+from tests.servers import keyspaces
+from tests.servers.plugin import CassandraOptions, start_cassandra
 
 THRESHOLD = 1000
 """Dead rows after which the node refuses a read."""

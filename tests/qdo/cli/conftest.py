@@ -16,7 +16,7 @@ from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import Client
 from tests.commands import Run, runner
-from tests.served import Served
+from tests.servers.served import Served
 
 GROUP = "group"
 Answer = TypeVar("Answer")

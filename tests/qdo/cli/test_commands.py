@@ -11,7 +11,7 @@ import qdo
 from qdo.cli import COMMANDS, load
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP
-from tests.served import environment, free_port
+from tests.servers.served import environment, free_port
 
 
 def test_every_command_is_listed_and_loads(run: Run) -> None:

@@ -11,7 +11,7 @@ import pytest
 from queuey.client import AsyncClient, Client, Message, deadletters
 from queuey.client.deadletters import Cause
 from tests.commands import Run
-from tests.served import Served
+from tests.servers.served import Served
 
 
 def bury(served: Served, queue: str, dead_letters: Iterable[tuple[Message, Cause]]) -> None:

@@ -13,10 +13,10 @@ from qdo.coordination import Member, TargetAssignment
 from qdo.subscriptions import subscribe
 from queuey.client import Client
 from tests.commands import Run
-from tests.processes import ending
 from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.living import living
-from tests.served import Served, environment
+from tests.servers.processes import ending
+from tests.servers.served import Served, environment
 
 
 def test_members_owners_offsets_and_lag(run: Run, place: Place, client: Client, queue: str) -> None:

@@ -17,7 +17,7 @@ from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.workers import Hire, Working, wait_until_behind_nothing
-from tests.served import Served, environment
+from tests.servers.served import Served, environment
 
 
 @pytest.fixture

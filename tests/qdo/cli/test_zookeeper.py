@@ -10,8 +10,8 @@ from queuey.client import Client
 from tests.commands import Run
 from tests.qdo.cli.conftest import GROUP, Place
 from tests.qdo.cli.workers import Hire, wait_until_behind_nothing
-from tests.served import Served, environment
-from tests.servers import ZooKeeper, unique_name
+from tests.servers.plugin import ZooKeeper, unique_name
+from tests.servers.served import Served, environment
 
 
 @pytest.fixture

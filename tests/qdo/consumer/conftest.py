@@ -14,10 +14,10 @@ from qdo.consumer import AsyncConsumer, Batch, ConsumerSettings
 from qdo.coordination import CommittedOffset, Coordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy
-from queuey.client.profile import Profile
+from queuey.client.credentials.profile import Profile
 from tests.qdo.consumer.gate import PATIENCE, Gate
 from tests.qdo.contract.local import LocalService
-from tests.served import Served
+from tests.servers.served import Served
 
 WAIT = 2.0
 """Seconds that the service holds a poll: what a test leaves behind keeps one of few places for so long."""

@@ -23,7 +23,7 @@ from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition
 from queuey.client import AsyncClient, Client
-from queuey.client.profile import Profile
+from queuey.client.credentials.profile import Profile
 from tests.qdo.consumer.conftest import WAIT
 from tests.qdo.consumer.gate import PATIENCE
 

@@ -12,7 +12,7 @@ import pytest
 
 from qdo.partitions import Partition
 from queuey.client import AsyncClient, NotAuthenticated, RetryPolicy
-from queuey.client.profile import read_profile
+from queuey.client.credentials.profile import read_profile
 from tests.client.live import served
 from tests.qdo.consumer.conftest import Site, bodies, collect, flat, until
 from tests.qdo.consumer.gate import polling

@@ -18,7 +18,7 @@ import pytest
 from qdo.coordination import Coordinator, Session
 
 if TYPE_CHECKING:
-    from tests.servers import ZooKeeper
+    from tests.servers.plugin import ZooKeeper
 
 LONG = 20.0
 """Seconds of a session that shall outlast a test, also on a machine that has much else to do."""

@@ -22,7 +22,7 @@ from qdo.partitions import Partition
 from tests.qdo.contract.backends import LONG
 from tests.qdo.zookeeper.proxy import Proxy
 from tests.replacing import replace
-from tests.servers import unique_name
+from tests.servers.plugin import unique_name
 
 LOOK_SECONDS = 0.02
 

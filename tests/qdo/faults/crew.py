@@ -15,7 +15,7 @@ import msgspec
 from tests.faults.checking.history import now
 from tests.qdo.faults.checking.records import Ended, Joined, Journal, Tail
 from tests.qdo.faults.job import Job, to_environment
-from tests.served import environment
+from tests.servers.served import environment
 
 ROOT = Path(__file__).parents[3]
 LEAVE_SECONDS = 60.0

@@ -23,7 +23,7 @@ from tests.qdo.faults.member import watch
 from tests.qdo.faults.nemesis import LEAST, WORKERS, Nemesis, draw
 from tests.qdo.faults.servers.services import Deed, Service
 from tests.qdo.faults.traffic import Observer, Producer, Queues, posting
-from tests.served import Served
+from tests.servers.served import Served
 
 T = TypeVar("T")
 

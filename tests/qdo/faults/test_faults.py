@@ -13,7 +13,7 @@ from tests.qdo.faults.experiment import Experiment, explain
 from tests.qdo.faults.servers.services import LocalService
 
 if TYPE_CHECKING:
-    from tests.servers import ZooKeeperEnsemble
+    from tests.servers.plugin import ZooKeeperEnsemble
 
 Tell = Callable[[str, object], None]
 

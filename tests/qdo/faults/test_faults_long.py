@@ -16,7 +16,7 @@ from tests.qdo.faults.servers.services import LocalService, Service
 from tests.qdo.faults.test_faults import SLOTS, settings
 
 if TYPE_CHECKING:
-    from tests.servers import ZooKeeperEnsemble
+    from tests.servers.plugin import ZooKeeperEnsemble
 
 Tell = Callable[[str, object], None]
 

@@ -17,7 +17,7 @@ from qdo.consumer import AsyncConsumer
 from qdo.coordination.opening import open_coordinator
 from qdo.worker import Retry, Worker, WorkerSettings
 from queuey.client import AsyncClient, Message
-from queuey.client.profile import read_profile
+from queuey.client.credentials.profile import read_profile
 
 
 def handle(message: Message, context: object) -> None:

@@ -23,7 +23,7 @@ from tests.qdo.contract.backends import Service
 from tests.qdo.contract.conftest import backend, coordinator, open_one, service
 from tests.qdo.worker.conftest import Floor, quick, until
 from tests.qdo.worker.test_signals import Program
-from tests.served import Served
+from tests.servers.served import Served
 
 __all__ = ["backend", "coordinator", "open_one", "service"]
 

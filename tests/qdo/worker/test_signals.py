@@ -22,7 +22,7 @@ from qdo.worker import StopWorker, Worker, exit_codes
 from queuey.client import AsyncClient, Client, Message
 from tests.qdo.worker.conftest import Floor, until
 from tests.qdo.worker.test_processes import living
-from tests.served import Served, environment
+from tests.servers.served import Served, environment
 
 PATIENCE = 60.0
 KINDS: dict[str, dict[str, Any]] = {"threads": {}, "tasks": {"async": True}, "processes": {"processes": 1}}

@@ -8,7 +8,7 @@ import pytest
 
 from tests.qdo.contract.conftest import coordinator, join, open_one, start
 from tests.qdo.contract.zookeeper import ZooKeeperService
-from tests.servers import ZooKeeper
+from tests.servers.plugin import ZooKeeper
 
 __all__ = ["coordinator", "join", "open_one", "start"]
 

@@ -17,7 +17,7 @@ from qdo.partitions import Partition
 from tests.qdo.contract.events import PATIENCE, Heard
 from tests.qdo.contract.samples import ONE, some
 from tests.qdo.contract.zookeeper import until
-from tests.servers import ZooKeeperEnsemble, unique_name
+from tests.servers.plugin import ZooKeeperEnsemble, unique_name
 
 T = TypeVar("T")
 Open = Callable[..., Awaitable[ZooKeeperCoordinator]]

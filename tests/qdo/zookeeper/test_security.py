@@ -21,7 +21,7 @@ from qdo.errors import CoordinationLost, CoordinationRefused, InvalidArgument, Q
 from tests.qdo.contract.events import Heard
 from tests.qdo.contract.samples import ONE, some
 from tests.replacing import replace
-from tests.servers import ZooKeeperOptions, start_zookeeper, unique_name
+from tests.servers.plugin import ZooKeeperOptions, start_zookeeper, unique_name
 
 Open = Callable[..., Awaitable[Coordinator]]
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.storage import Store
-from queuey.web.asgi_gateway import Gateway, hot_match
+from queuey.web.gateway.asgi import Gateway, hot_match
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuey.errors import TooManyRequests
-from queuey.web.scheduling import Contention, LoopScheduler
+from queuey.web.gateway.scheduling import Contention, LoopScheduler
 
 Scenario = Callable[[LoopScheduler], Coroutine[Any, Any, None]]
 

@@ -14,10 +14,10 @@ import pytest
 from queuey.errors import InvalidToken, Outcome
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.asgi_gateway import Gateway
 from queuey.web.credentials import Identity
 from queuey.web.credentials.application_keys import digest_of
 from queuey.web.endpoint import Deferred, Done
+from queuey.web.gateway.asgi import Gateway
 from queuey.web.responses import PIECE, Response, text_response
 from tests.web.caller import Caller, Reply
 from tests.web.conftest import GUEST_KEY, KEY

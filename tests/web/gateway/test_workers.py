@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from queuey.metrics import Snapshot
-from queuey.web.workers import Told, WorkerIdentity
+from queuey.web.gateway.workers import Told, WorkerIdentity
 from tests.contract.samples import eventually
 
 

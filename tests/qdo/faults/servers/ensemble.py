@@ -12,7 +12,7 @@ from tests.qdo.contract.zookeeper import plain
 from tests.qdo.faults.checking.records import FaultKind
 from tests.qdo.faults.servers.services import Deed
 from tests.qdo.zookeeper.proxy import Proxy
-from tests.servers import unique_name
+from tests.servers.plugin import unique_name
 
 if TYPE_CHECKING:
     from deploy.local import ZooKeeperEnsemble

@@ -1,0 +1,332 @@
+"""``queuey app``: applications and their keys, straight on the store of ``--data`` or ``--store``.
+
+Whoever can write the data directory, or Cassandra's keyspace, may do this; no key and no running service is needed.
+A running service takes a change up within ten seconds. A key is shown once, when it is made: the store keeps only its
+SHA-256.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.operations.store_options import ConfiguredStore, on_store
+from queuey.cli.output import Json, Yes
+from queuey.errors import ApplicationNotFound, KeyNotFound
+from queuey.messages import OPERATORS
+from queuey.terminal import time_parsing
+
+if TYPE_CHECKING:
+    from queuey.messages import Key, Scope
+    from queuey.storage import Store
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Manage applications and their keys, on the store itself."
+)
+
+Name = Annotated[str, typer.Argument(help="Name of the application.", show_default=False)]
+Note = Annotated[str, typer.Option("--note", help="What the key is for.")]
+Expires = Annotated[
+    str | None, typer.Option("--expires", help="The key ends after this time, such as 30d.", show_default="never")
+]
+Allow = Annotated[
+    str,
+    typer.Option(
+        "--allow",
+        help="All that the key may do: some of send, read, delete, claim, admin, measure, with commas between them.",
+        show_default="everything",
+    ),
+]
+Queues = Annotated[
+    str,
+    typer.Option(
+        "--queues",
+        help="The queues that the key is for: names in which * stands for any text, with commas between them.",
+        show_default="all",
+    ),
+]
+Owner = Annotated[
+    str,
+    typer.Argument(help=f"Name of the application, or {OPERATORS} for operators' keys.", show_default=False),
+]
+
+
+@app.command("create")
+@on_store
+def create(store_at: ConfiguredStore, name: Name, note: Note = "", expires: Expires = None, json: Json = False) -> None:
+    """Create an application and its first key."""
+    _check_name(name)
+    with store_at.open() as store:
+        end = _end(expires)
+        store.create_application(name)
+        _show_new(name, *_new_key(store, name, end, note), json=json)
+
+
+@app.command("list")
+@on_store
+def list_applications(store_at: ConfiguredStore, json: Json = False) -> None:
+    """List the applications."""
+    with store_at.open() as store:
+        names = {name: len([key for key in store.keys(name) if not _over(key)]) for name in store.applications()}
+    if json:
+        output.emit([{"application": name, "keys": count} for name, count in names.items()])
+    else:
+        output.table(["application", "keys"], names.items())
+
+
+@app.command("keys")
+@on_store
+def keys(store_at: ConfiguredStore, name: Owner, json: Json = False) -> None:
+    """List an application's keys, oldest first. The keys themselves are not kept."""
+    with store_at.open() as store:
+        _existing(store, name)
+        found = store.keys(name)
+    if json:
+        output.emit([_described(key) for key in found])
+        return
+    output.table(
+        ["key", "created", "expires", "allow", "queues", "note"],
+        ([key.id, time_parsing.iso(key.created), _expiry(key), *_limits(key), key.note] for key in found),
+    )
+
+
+@app.command("key-add")
+@on_store
+def key_add(
+    store_at: ConfiguredStore,
+    name: Owner,
+    allow: Allow = "",
+    queues: Queues = "",
+    note: Note = "",
+    expires: Expires = None,
+    json: Json = False,
+) -> None:
+    """Make a further key; the others stay as they are.
+
+    With --allow or --queues the key is limited to that.
+    """
+    scope = _scope(allow, queues)
+    if name == OPERATORS and scope is not None:
+        raise typer.BadParameter(
+            f"a key of {OPERATORS} lists and measures the queues of all applications and takes no limits",
+            param_hint="--allow, --queues",
+        )
+    with store_at.open() as store:
+        _existing(store, name)
+        _show_new(name, *_new_key(store, name, _end(expires), note, scope), json=json)
+
+
+@app.command("rotate")
+@on_store
+def rotate(
+    store_at: ConfiguredStore,
+    name: Owner,
+    grace: Annotated[str, typer.Option(help="How long the old keys still work, such as 1h.")] = "1d",
+    key: Annotated[str | None, typer.Option(help="Replace only this key.", show_default="all")] = None,
+    note: Note = "",
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            "--expires", help="The new key ends after this time, such as 30d.", show_default="as the old ones"
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Make a new key, limited as the old ones are; these end after a grace period.
+
+    The new key ends when the last of the old ones would have ended, or when --expires says.
+    A profile of this machine that holds one of the old keys gets the new one.
+    """
+    from queuey.cli.operations import first_start
+
+    seconds = _duration(grace)
+    with store_at.open() as store:
+        _existing(store, name)
+        old = [found for found in store.keys(name) if not _over(found) and key in {None, found.id}]
+        if key is not None and not old:
+            text = f"Application {name!r} has no valid key {key!r}. List its keys: queuey app keys {name}"
+            raise KeyNotFound(key, text)
+        scopes = {found.scope for found in old}
+        if len(scopes) > 1:
+            output.note(
+                f"queuey: the keys of {name} are not limited alike, so one new key cannot stand for all. "
+                f"Rotate them one by one: queuey app rotate {name} --key {old[0].id}"
+            )
+            raise typer.Exit(1)
+        secret, new = _new_key(store, name, _last_end(old) if expires is None else _end(expires), note, *scopes)
+        end = time.time() + seconds
+        for found in old:
+            if found.id != new.id and (found.expires is None or found.expires > end):
+                store.expire_key(name, found.id, end)
+    output.note(f"{output.plural(len(old), 'older key ends', 'older keys end')} in {time_parsing.length(seconds)}.")
+    profile = first_start.replace_key(name, {found.id for found in old}, secret, store_at.settings.profile)
+    if profile is not None:
+        output.note(f"{profile} has the new key.")
+    _show_new(name, secret, new, json=json)
+
+
+@app.command("revoke")
+@on_store
+def revoke(
+    store_at: ConfiguredStore,
+    name: Owner,
+    key: Annotated[str, typer.Argument(help="Id of the key, from queuey app keys.", show_default=False)],
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """End a key now."""
+    with store_at.open() as store:
+        _existing(store, name)
+        output.confirm(f"Revoke key {key} of {name}?", yes=yes)
+        store.revoke_key(name, key)
+    _done({"application": name, "revoked": key}, f"Key {key} of {name} is revoked.", json=json)
+
+
+@app.command("key-import")
+@on_store
+def key_import(
+    store_at: ConfiguredStore,
+    name: Name,
+    allow: Allow = "",
+    queues: Queues = "",
+    note: Note = "",
+    expires: Expires = None,
+    json: Json = False,
+) -> None:
+    """Take an existing key from standard input; makes the application if it is not there."""
+    from queuey.cli.operations import first_start
+    from queuey.errors import ApplicationExists
+
+    _check_name(name)
+    scope = _scope(allow, queues)
+    if sys.stdin.isatty():
+        output.note("Type or paste the key and press Enter:")
+    secret = sys.stdin.readline().strip()
+    if not secret or not secret.isascii() or not secret.isprintable() or set(secret) & set(" ;,"):
+        what = "it has a character that no key has" if secret else "standard input is empty"
+        output.note(
+            f"queuey: no key was imported: {what}. It is one line of ASCII without spaces, commas and semicolons."
+        )
+        raise typer.Exit(1)
+    with store_at.open() as store:
+        with suppress(ApplicationExists):
+            store.create_application(name)
+        added = store.add_key(name, first_start.digest(secret), expires=_end(expires), note=note, scope=scope)
+        if added.scope != scope:
+            output.note(
+                f"queuey: {name} has this key already, as {added.id}, with other limits, and it was left as it is. "
+                f"To change them revoke it first: queuey app revoke {name} {added.id}"
+            )
+            raise typer.Exit(1)
+    _done(_described(added), f"Key {added.id} now belongs to {name}.", json=json)
+
+
+def _existing(store: Store, name: str) -> None:
+    if name != OPERATORS and name not in store.applications():
+        raise ApplicationNotFound(name)
+
+
+def _check_name(name: str) -> None:
+    from queuey.access import owner_name, parse_principal
+
+    try:
+        usable = parse_principal(owner_name(name)).name == owner_name(name)
+    except ValueError:
+        usable = False
+    if not usable:
+        raise typer.BadParameter(f"{name!r} is not the name of an application: letters, digits and . _ - only")
+
+
+def _scope(allow: str, queues: str) -> Scope | None:
+    from queuey.access import parse_scope
+
+    try:
+        return parse_scope(allow.split(","), queues.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--allow, --queues") from error
+
+
+def _new_key(store: Store, name: str, expires: float | None, note: str, scope: Scope | None = None) -> tuple[str, Key]:
+    from queuey.cli.operations import first_start
+
+    secret = first_start.new_secret()
+    return secret, store.add_key(name, first_start.digest(secret), expires=expires, note=note, scope=scope)
+
+
+def _show_new(name: str, secret: str, key: Key, *, json: bool) -> None:
+    if json:
+        output.emit({**_described(key), "application": name, "secret": secret})
+        return
+    output.pairs(
+        [
+            ("application", name),
+            ("key id", key.id),
+            ("key", secret),
+            ("expires", _expiry(key)),
+            *zip(("allow", "queues"), _limits(key), strict=True),
+        ]
+    )
+    output.note("The key is not shown again: the store keeps only its hash.")
+
+
+def _described(key: Key) -> dict[str, Any]:
+    return {
+        "application": key.application,
+        "key": key.id,
+        "created": key.created,
+        "expires": key.expires,
+        "note": key.note,
+        "allow": None if key.scope is None else key.scope.allow,
+        "queues": None if key.scope is None else key.scope.queues,
+    }
+
+
+def _limits(key: Key) -> tuple[str, str]:
+    """Returns what a key may do and with which queues, for people."""
+    if key.application == OPERATORS:
+        return "measure", "of all applications"
+    if key.scope is None:
+        return "everything", "all"
+    return ",".join(key.scope.allow), ",".join(key.scope.queues)
+
+
+def _done(value: dict[str, Any], text: str, *, json: bool) -> None:
+    if json:
+        output.emit(value)
+    else:
+        output.say(text)
+
+
+def _over(key: Key) -> bool:
+    return key.expires is not None and key.expires <= time.time()
+
+
+def _expiry(key: Key) -> str:
+    if key.expires is None:
+        return "never"
+    return "over" if _over(key) else time_parsing.iso(key.expires)
+
+
+def _end(expires: str | None) -> float | None:
+    return None if expires is None else time.time() + _duration(expires)
+
+
+def _last_end(keys: list[Key]) -> float | None:
+    """Returns when the last of some keys ends; None: one of them never ends, or there is none.
+
+    The first end will not do: a key that an earlier rotation has replaced ends soon.
+    """
+    ends = [key.expires for key in keys if key.expires is not None]
+    return max(ends) if ends and len(ends) == len(keys) else None
+
+
+def _duration(text: str) -> float:
+    try:
+        return time_parsing.duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

@@ -1,0 +1,71 @@
+"""``queuey doctor``: whether a store can keep what it promises, as it is configured here.
+
+Exit code 0 if nothing failed (warnings are no failure), 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.operations.store_options import READY_WITHIN, ConfiguredStore, be_quiet, on_store
+from queuey.cli.output import Json
+from queuey.messages import Finding
+from queuey.settings import Settings
+
+
+@on_store
+def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
+    """Check the store: what it rests on, what its promises are worth, whether it can be written and read."""
+    be_quiet()
+    findings = _examine(store_at.settings)
+    # What makes opening the store pointless has been said by then.
+    if all(finding.state != "fail" for finding in findings):
+        findings.append(_try(store_at.settings))
+    failed = any(finding.state == "fail" for finding in findings)
+    if json:
+        output.emit({"store": store_at.settings.store, "ok": not failed, "findings": findings})
+    else:
+        _show(findings)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _examine(settings: Settings) -> list[Finding]:
+    from queuey.storage import opening
+
+    if opening.is_cassandra(settings):
+        from queuey.storage.cassandra.admin import doctor as cassandra
+
+        return cassandra.examine(opening.cassandra_target(settings), opening.cassandra_options(settings))
+    from queuey.storage.sqlite import doctor as sqlite
+
+    return sqlite.examine(settings.data, opening.sqlite_options(settings))
+
+
+def _try(settings: Settings) -> Finding:
+    """Writes and reads through the store itself, as the service does."""
+    from queuey.errors import QueueyError
+    from queuey.storage import opening
+
+    try:
+        store = opening.open_store(settings, jobs=False)
+        try:
+            opening.patiently(store.ping, READY_WITHIN)
+        finally:
+            store.close()
+    except QueueyError as error:
+        return Finding("store", "fail", str(error), "The service's heartbeat is red for the same reason.")
+    return Finding("store", "ok", "can be written and read")
+
+
+def _show(findings: list[Finding]) -> None:
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        output.say(f"{finding.state:<4}  {finding.check:<{width}}  {finding.text}")
+        if finding.advice:
+            output.say(f"{'':<{width + 8}}{finding.advice}")
+
+
+app = typer.Typer(add_completion=False)
+app.command()(doctor)

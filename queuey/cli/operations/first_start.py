@@ -1,0 +1,161 @@
+"""What a start of the service sets up: the application, its first key, and the profile that holds it.
+
+On Cassandra nothing is set up: its store belongs to many machines, each of which would add a key of its own.
+
+The store keeps only hashes of keys, so a profile that is overwritten takes its key with it for ever. Hence the rule:
+a profile whose key this store does not know belongs to another server and is never touched; ours then goes beside it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, NamedTuple
+from urllib.parse import urlsplit
+
+from queuey.client.credentials.profile import Profile, default_path, read_profile, write_profile
+from queuey.client.errors import ProfileError, ProfileInvalid, ProfileNotFound
+from queuey.errors import ApplicationExists
+from queuey.settings import Settings
+from queuey.storage import Store
+
+APPLICATION = "queuey"
+
+State = Literal["absent", "foreign", "ours"]
+"""Of a profile: not there; somebody else's or unreadable; its key opens this store."""
+
+
+class Found(NamedTuple):
+    """A place for a profile and what is there. ``profile`` is given when it is ours."""
+
+    path: Path
+    state: State
+    profile: Profile | None = None
+
+
+class Plan(NamedTuple):
+    """What to do about the profile.
+
+    Attributes:
+        path: Where it is to be.
+        profile: The one whose key to go on using; None: make a key.
+        write: Whether the file changes.
+        notes: What the user should know.
+    """
+
+    path: Path
+    profile: Profile | None
+    write: bool
+    notes: tuple[str, ...] = ()
+
+
+def plan(main: Found, beside: Found, url: str, *, keys: int, answers: Callable[[str], bool]) -> Plan:
+    """Decides which profile a start uses.
+
+    Args:
+        main: The profile where clients look for it.
+        beside: The one of this store alone.
+        url: Where the service is going to be.
+        keys: How many valid keys the application has.
+        answers: Tells whether somebody serves at a URL now.
+    """
+    for found in (main, beside):
+        if found.profile is not None and found.profile.url == url:
+            return Plan(found.path, found.profile, write=False, notes=_how_to_use(found, main))
+    if main.profile is not None and not answers(main.profile.url):
+        moved = f"The profile now says {url} instead of {main.profile.url}."
+        return Plan(main.path, main.profile, write=True, notes=(moved,))
+    if main.profile is not None:
+        return Plan(beside.path, main.profile, write=True, notes=_how_to_use(beside, main))
+    target = main if main.state == "absent" else beside
+    if target.state == "foreign":
+        raise ProfileInvalid(f"neither {main.path} nor {beside.path} can be used; name another place with --profile")
+    if target.profile is not None:
+        return Plan(target.path, target.profile, write=True, notes=_how_to_use(target, main))
+    lost = ("The store has keys, but no profile with one was found: this is a new one.",) if keys else ()
+    return Plan(target.path, None, write=True, notes=(*lost, *_how_to_use(target, main)))
+
+
+def prepare(store: Store, settings: Settings, url: str, *, answers: Callable[[str], bool]) -> Plan:
+    """Makes the application, its key and the profile where they are missing.
+
+    Returns:
+        What was done, with the profile in force.
+
+    Raises:
+        ProfileError: The profile cannot be written, or others may read it.
+    """
+    with suppress(ApplicationExists):
+        store.create_application(APPLICATION)
+    main = settings.profile or default_path()
+    mark = sha256(str(settings.data.absolute()).encode()).hexdigest()[:8]
+    beside = main.with_name(f"{main.stem}-{mark}{main.suffix}")
+    now = time.time()
+    valid = [key for key in store.keys(APPLICATION) if key.expires is None or key.expires > now]
+    made = plan(_look(store, main), _look(store, beside), url, keys=len(valid), answers=answers)
+    if not made.write:
+        return made
+    secret = made.profile.key if made.profile is not None else new_secret()
+    profile = Profile(url=url, application=APPLICATION, key=secret)
+    if made.profile is None:
+        # The key is stored first: a profile with a key that no store knows would pass for another server's.
+        store.add_key(APPLICATION, digest(secret), note="made by queuey serve")
+    write_profile(profile, made.path)
+    return made._replace(profile=profile)
+
+
+def replace_key(application: str, old: set[str], secret: str, profile_path: Path | None) -> Path | None:
+    """Puts a new key into the profile of this machine if it holds one of the old ones.
+
+    Args:
+        application: Whose key it is.
+        old: The ids of the keys that the new one replaces.
+        secret: The new key.
+        profile_path: The setting ``profile``.
+
+    Returns:
+        The profile's path, or None if it was left alone.
+    """
+    path = profile_path or default_path()
+    try:
+        profile = read_profile(path)
+    except ProfileError:
+        return None
+    if profile.application != application or not digest(profile.key).hex().startswith(tuple(old)):
+        return None
+    return write_profile(Profile(url=profile.url, application=application, key=secret), path)
+
+
+def new_secret() -> str:
+    """Makes an API key: 256 random bits."""
+    return secrets.token_hex(32)
+
+
+def digest(secret: str) -> bytes:
+    """Returns what the store keeps of a key."""
+    return sha256(secret.encode("ascii", "replace")).digest()
+
+
+def _look(store: Store, path: Path) -> Found:
+    try:
+        profile = read_profile(path)
+    except ProfileNotFound:
+        return Found(path, "absent")
+    except ProfileInvalid:
+        return Found(path, "foreign")
+    key = store.find_key(digest(profile.key))
+    valid = key is not None and (key.expires is None or key.expires > time.time())
+    if key is None or not valid or (key.application, profile.application) != (APPLICATION, APPLICATION):
+        return Found(path, "foreign")
+    return Found(path, "ours", profile)
+
+
+def _how_to_use(found: Found, main: Found) -> tuple[str, ...]:
+    if found.path == main.path:
+        return ()
+    owner = urlsplit(main.profile.url).netloc if main.profile is not None else "another server"
+    return (f"{main.path} is the profile of {owner}. To use this service: QUEUEY_PROFILE={found.path}",)

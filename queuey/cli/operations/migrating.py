@@ -1,0 +1,88 @@
+"""``queuey migrate``: prepares the keyspace of a Cassandra store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.operations.store_options import BAD_SETTINGS, ConfiguredStore, be_quiet, on_store
+from queuey.cli.output import Json
+
+if TYPE_CHECKING:
+    from queuey.storage.cassandra.admin.migrations import Report
+
+Replication = Annotated[
+    str | None,
+    typer.Option(
+        "--replication",
+        help="Copies of a new keyspace: dc1=3,dc2=3 for each data centre, or 3 (SimpleStrategy).",
+        metavar="COPIES",
+        show_default="must be given if the keyspace is not there",
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and change nothing.")]
+
+
+@on_store
+def migrate(
+    store_at: ConfiguredStore, replication: Replication = None, dry_run: DryRun = False, json: Json = False
+) -> None:
+    """Prepare the keyspace of a Cassandra store, or bring it up to date. May be run at any time, by several at once."""
+    from queuey.errors import SettingsError
+    from queuey.storage import opening
+
+    settings = store_at.settings
+    if not opening.is_cassandra(settings):
+        output.note(
+            "queuey: a SQLite store brings itself up to date when it is opened; name a Cassandra one by --store"
+        )
+        raise typer.Exit(BAD_SETTINGS)
+    target = opening.cassandra_target(settings)
+    from queuey.storage.cassandra.admin import migrations
+
+    be_quiet()
+    options = opening.cassandra_options(settings)
+    try:
+        report = migrations.migrate(target, options, replication=replication, dry_run=dry_run, tell=output.note)
+    except SettingsError as error:
+        output.note(f"queuey: {error}")
+        raise typer.Exit(BAD_SETTINGS) from error
+    if json:
+        output.emit(_described(report, dry_run=dry_run))
+    elif dry_run:
+        _show_plan(report)
+    else:
+        output.say(f"Keyspace {report.keyspace} is up to date: {_done(report)}.")
+
+
+def _described(report: Report, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "keyspace": report.keyspace,
+        "replication": report.replication,
+        "migrations": [migration.name for migration in report.migrations],
+        "dry_run": dry_run,
+    }
+
+
+def _done(report: Report) -> str:
+    count = len(report.migrations)
+    return f"{count} change{'' if count == 1 else 's'} made" if count else "nothing had to be changed"
+
+
+def _show_plan(report: Report) -> None:
+    from queuey.storage.cassandra.admin import migrations
+
+    if report.replication is not None:
+        output.say(f"-- keyspace {report.keyspace} would be made with {migrations.shown(report.replication)}")
+    for migration in report.migrations:
+        output.say(f"-- {migration.name}")
+        for statement in migration.statements:
+            output.write(f"{statement};\n".encode())
+    if not report.migrations:
+        output.say(f"-- keyspace {report.keyspace} is up to date")
+
+
+app = typer.Typer(add_completion=False)
+app.command()(migrate)

@@ -1,0 +1,192 @@
+"""``queuey serve`` and ``queuey settings``.
+
+Exit codes of ``serve`` beyond 0, 1 and 2: 3 the address cannot be used, 4 the store cannot be used, 5 the store was
+written by a newer version, 6 the TLS files cannot be used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.operations.store_options import BAD_SETTINGS, Config, load, with_settings
+from queuey.cli.output import Json
+
+if TYPE_CHECKING:
+    from queuey.messages import Acknowledgement
+    from queuey.settings import Settings
+
+BAD_ADDRESS, BAD_STORE, NEWER_STORE, BAD_TLS = 3, 4, 5, 6
+
+
+class Start(NamedTuple):
+    """What a start has to say: facts for the one line on standard output, further notes beside it."""
+
+    facts: str
+    notes: tuple[str, ...] = ()
+
+
+class Refused(Exception):
+    """The service cannot start: the exit code and the reason."""
+
+
+def serve(config: Config = None, **options: str | None) -> None:
+    """Serve. Needs nothing: the first start makes the store, an application, its key and a profile for the client."""
+    settings = load(options, config).settings
+    code = _serve(settings)
+    raise typer.Exit(code)
+
+
+def show_settings(config: Config = None, json: Json = False, **options: str | None) -> None:
+    """Show every setting, its value and where that comes from."""
+    from queuey import settings as table
+    from queuey.settings import SecretName
+
+    loaded = load(options, config, check=False)
+    rows = [(line.name, getattr(loaded.settings, line.attribute), loaded.sources[line.name]) for line in table.table()]
+    if json:
+        output.emit(
+            {
+                name: {
+                    "value": table.shown(name, value) if isinstance(value, str | Path | SecretName) else value,
+                    "source": source,
+                }
+                for name, value, source in rows
+            }
+        )
+    else:
+        output.table(["setting", "value", "source"], _by_group(rows))
+
+
+def _by_group(rows: Iterable[tuple[str, Any, str]]) -> Iterator[tuple[str, str, str]]:
+    """Puts the name of its group above the settings of each group."""
+    from queuey import settings as table
+
+    groups = {line.name: line.group for line in table.table()}
+    for group, members in itertools.groupby(rows, lambda row: groups[row[0]]):
+        yield group, "", ""
+        yield from ((f"  {name}", table.shown(name, value), source) for name, value, source in members)
+
+
+def _serve(settings: Settings) -> int:
+    """Checks everything that can be checked, sets up what is missing, serves. Returns the exit code."""
+    from queuey.errors import SettingsError
+    from queuey.storage import opening
+    from queuey.web.gateway import serve as server
+
+    try:
+        server.check_users(settings)
+    except SettingsError as error:
+        return _refuse(BAD_SETTINGS, str(error))
+    try:
+        server.check_tls(settings)
+    except OSError as error:
+        return _refuse(BAD_TLS, f"the TLS files cannot be used: {_reason(error)}")
+    try:
+        address = server.find_address(settings)
+    except OSError as error:
+        return _refuse(BAD_ADDRESS, f"cannot listen on {settings.host}:{settings.port}: {_reason(error)}")
+    url = server.url_of(settings, address[1])
+    try:
+        start = _look_at_cassandra(settings) if opening.is_cassandra(settings) else _prepare_sqlite(settings, url)
+    except Refused as refused:
+        return _refuse(*refused.args)
+    return server.run(settings, address, lambda: _announce(url, start), server.open_service)
+
+
+def _prepare_sqlite(settings: Settings, url: str) -> Start:
+    """Makes the store, the application, its key and the profile where they are missing.
+
+    Raises:
+        Refused: The store cannot be used.
+    """
+    from queuey.cli.operations import first_start
+    from queuey.errors import StoreIncompatible, StoreUnavailable
+    from queuey.storage import opening
+
+    try:
+        settings.data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        store = opening.open_store(settings, jobs=False)
+    except StoreIncompatible as error:
+        raise Refused(NEWER_STORE, f"the data directory {settings.data} cannot be used: {error}") from error
+    except (StoreUnavailable, OSError) as error:
+        raise Refused(BAD_STORE, f"the data directory {settings.data} cannot be used: {_reason(error)}") from error
+    try:
+        made = first_start.prepare(store, settings, url, answers=_answers)
+        promise = store.acknowledgement()
+    except StoreUnavailable as error:
+        raise Refused(BAD_STORE, str(error)) from error
+    finally:
+        store.close()
+    return Start(f"data {settings.data}, profile {made.path}, {_meaning(promise)}", made.notes)
+
+
+def _look_at_cassandra(settings: Settings) -> Start:
+    """Says what the store promises, or why it cannot be used yet, which is no reason not to start: it may come back."""
+    from queuey.cli.operations.store_options import be_quiet
+    from queuey.errors import StoreUnavailable
+    from queuey.storage import opening
+
+    be_quiet()  # The workers log the same.
+    place = f"store {settings.store}"
+    store = opening.open_store(settings, jobs=False)
+    try:
+        applications = store.applications()
+        promise = store.acknowledgement()
+    except StoreUnavailable as error:
+        waiting = f"The store cannot be used yet; until it can, requests get 503: {error}"
+        return Start(place, (waiting,))
+    finally:
+        store.close()
+    facts = f"{place}, {_meaning(promise)}"
+    if applications:
+        return Start(facts)
+    make = f"queuey app create NAME --store {shlex.quote(settings.store)}"
+    return Start(facts, (f"There is no application yet. This makes one and its key: {make}",))
+
+
+def _meaning(promise: Acknowledgement) -> str:
+    return f"acknowledged means {promise.level}: {promise.text}"
+
+
+def _announce(url: str, start: Start) -> None:
+    """Says that the service is up."""
+    output.say(f"Queuey serves at {url}: {start.facts}")
+    for text in start.notes:
+        output.note(text)
+
+
+def _refuse(code: int, reason: str) -> int:
+    output.note(f"queuey: {reason}")
+    return code
+
+
+def _reason(error: Exception) -> str:
+    strerror = getattr(error, "strerror", None)
+    filename = getattr(error, "filename", None)
+    return f"{strerror}{f' ({filename})' if filename else ''}" if strerror else str(error)
+
+
+def _answers(url: str) -> bool:
+    """Tells whether anybody accepts connections at a URL."""
+    parts = urlsplit(url.partition(",")[0])
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+serve_app = typer.Typer(add_completion=False)
+serve_app.command()(with_settings(serve))
+settings_app = typer.Typer(add_completion=False)
+settings_app.command()(with_settings(show_settings))

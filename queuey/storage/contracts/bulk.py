@@ -1,0 +1,101 @@
+"""The contract on whole ranges: scan them, measure them, load them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from queuey.ids import FIRST, LAST
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+
+    from queuey.ids import Position
+    from queuey.messages import Measure, Message, Queue, Slice
+
+
+class Bulk(ABC):
+    """Whole ranges out of a store and into it, for pipelines: past the limits of single calls, in any process."""
+
+    @abstractmethod
+    def plan(
+        self, queue: Queue, lower: Position = FIRST, upper: Position = LAST, *, pieces: int = 1
+    ) -> tuple[int, list[Slice]]:
+        """Divides what lies between two positions and below the horizon into slices to be scanned side by side.
+
+        Args:
+            queue: What to scan.
+            lower: The lowest position of interest.
+            upper: The lowest position above it.
+            pieces: About how many slices; at least one for each partition that holds anything, of about equal size
+                if messages are spread evenly over time.
+
+        Returns:
+            The horizon (ticks), and the slices by partition and position. They do not overlap.
+        """
+
+    @abstractmethod
+    def scan(self, queue: Queue, part: Slice) -> Iterator[list[Message]]:
+        """Reads a whole slice, in lists of at most its ``limit`` messages and about ``max_bytes``."""
+
+    @abstractmethod
+    def horizon(self, queue: Queue) -> int:
+        """Returns the horizon (ticks) that a read with ``delayed=True`` would have now."""
+
+    @abstractmethod
+    def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
+        """Reads a whole slice as Arrow record batches of the shape in :mod:`queuey.storage.columns`.
+
+        What ``scan`` would give, in its order, in batches of at most the slice's ``limit`` rows (a batch may be
+        smaller, never empty) and about its ``max_bytes``. Ascending only.
+
+        Args:
+            queue: What to scan.
+            part: The slice.
+            bodies: False leaves the columns ``body`` and ``meta`` out, and does not read them where the backend can.
+        """
+
+    @abstractmethod
+    def extent(self, queue: Queue, part: Slice) -> tuple[int, Position]:
+        """Finds how far the first messages of an ascending slice reach, without reading bodies.
+
+        Cost: proportional to ``limit`` at most, whatever lies below or above.
+
+        Returns:
+            How many messages were found, at most ``limit``; and the position up to which the slice was considered:
+            above the last one counted, or the slice's upper bound (below the horizon) if there are fewer.
+        """
+
+    @abstractmethod
+    def measure(self, queues: Sequence[Queue]) -> Iterator[list[Measure]]:
+        """Measures queues, each partition that holds anything, without moving bodies out of the store's process.
+
+        Yields:
+            The measures of one queue, by partition, in the order of ``queues``; empty for a queue that is empty, gone
+            or changed.
+        """
+
+    @abstractmethod
+    def load(self, queue: Queue, messages: Iterable[Message]) -> int:
+        """Writes messages at their own partitions and ids, with their own ends; idempotent.
+
+        Overwrites what is at these ids. Moves no generator. After an error some of them may be written.
+
+        Returns:
+            How many were written; messages that have expired are left out.
+
+        Raises:
+            InvalidRequest: A partition is beyond the queue's.
+        """
+
+    @abstractmethod
+    def load_unread(self, queue: Queue, messages: Sequence[Message]) -> int:
+        """Writes messages like :meth:`load`, at ids that lie above every horizon that a reader may have been given.
+
+        So no reader whose cursor is below them misses them (G1 holds for them as for minted ones).
+
+        Raises:
+            TooLate: The lowest of the ids is not certain to be unread, or was not any more when the write was
+                acknowledged; ``written`` says which. Nothing was written in the first case.
+        """

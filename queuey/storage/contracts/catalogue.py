@@ -1,0 +1,149 @@
+"""What the store knows besides messages: queues, applications, and keys."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queuey.messages import Key, Queue, QueueSpec, Scope
+
+
+class Catalogue(ABC):
+    """Which queues exist. All changes are linearizable per queue name."""
+
+    @abstractmethod
+    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+        """Creates the queue, or finds it. Fields that ``spec`` does not give take their defaults.
+
+        Returns:
+            The queue as it stands and whether this call created it.
+
+        Raises:
+            QueueExists: It exists and a field given in ``spec`` differs. Nothing was changed.
+            ApplicationNotFound: No such application.
+        """
+
+    @abstractmethod
+    def queue(self, application: str, name: str, *, fresh: bool = False) -> Queue:
+        """Looks a queue up, from a cache unless ``fresh``.
+
+        The cache may be behind other processes' changes; the calls that take a queue notice that themselves.
+
+        Raises:
+            QueueNotFound: No such queue.
+        """
+
+    @abstractmethod
+    def cached_queue(self, application: str, name: str) -> Queue | None:
+        """Returns what :meth:`queue` would return from its cache, None where it would have to ask the backend.
+
+        Never blocks.
+        """
+
+    @abstractmethod
+    def update_queue(self, queue: Queue, changes: QueueSpec, *, clear: Iterable[str] = ()) -> Queue:
+        """Changes the fields that ``changes`` gives and resets those named by ``clear`` to their defaults.
+
+        Raises:
+            InvalidRequest: ``partitions`` is lower than now (code ``InvalidUpdate``).
+            QueueChanged: ``queue`` is out of date.
+        """
+
+    @abstractmethod
+    def delete_queue(self, queue: Queue) -> None:
+        """Deletes the queue, its messages and its offsets in O(1); space is reclaimed later.
+
+        When it has returned, no read shows a message of it, no write to it succeeds, and the name is free.
+
+        Raises:
+            QueueChanged: ``queue`` is out of date.
+        """
+
+    @abstractmethod
+    def purge_queue(self, queue: Queue) -> Queue:
+        """Removes all messages in O(1), delayed ones included; fields, offsets and name stay.
+
+        Returns:
+            The queue with its new ``qid``.
+
+        Raises:
+            QueueChanged: ``queue`` is out of date.
+        """
+
+    @abstractmethod
+    def list_queues(self, application: str, *, start: str = "", limit: int = 1000) -> list[Queue]:
+        """Lists queues by name, ``start`` inclusive, in an order that is the same at every call.
+
+        Cost: proportional to ``limit``, not to the number of queues.
+        """
+
+
+class Applications(ABC):
+    """Applications and the SHA-256 hashes of their keys."""
+
+    @abstractmethod
+    def create_application(self, name: str) -> None:
+        """Creates an application.
+
+        Raises:
+            ApplicationExists: It exists.
+        """
+
+    @abstractmethod
+    def applications(self) -> list[str]:
+        """Lists the names, sorted."""
+
+    @abstractmethod
+    def has_application(self, name: str) -> bool:
+        """Tells whether the application exists; may answer from a cache that is at most 5 s old."""
+
+    @abstractmethod
+    def add_key(
+        self,
+        application: str,
+        digest: bytes,
+        *,
+        expires: float | None = None,
+        note: str = "",
+        scope: Scope | None = None,
+    ) -> Key:
+        """Adds a key by its 32-byte SHA-256; adding one that the application has already gives that one.
+
+        Args:
+            application: Whose key it is; :data:`~queuey.messages.OPERATORS`, which need not be created, for an
+                operator's.
+            digest: Its hash.
+            expires: Seconds since 1970 when it ends; None: never.
+            note: What it is for.
+            scope: What it is limited to; None: to nothing.
+
+        Raises:
+            ApplicationNotFound: No such application.
+            Conflict: Another application has this key.
+        """
+
+    @abstractmethod
+    def keys(self, application: str) -> list[Key]:
+        """Lists the application's keys that are not revoked, expired ones included, oldest first."""
+
+    @abstractmethod
+    def revoke_key(self, application: str, key_id: str) -> None:
+        """Removes a key; reading it finds nothing from then on.
+
+        Raises:
+            KeyNotFound: The application has no such key.
+        """
+
+    @abstractmethod
+    def expire_key(self, application: str, key_id: str, expires: float) -> Key:
+        """Sets when a key ends (seconds since 1970), for rotation.
+
+        Raises:
+            KeyNotFound: The application has no such key.
+        """
+
+    @abstractmethod
+    def find_key(self, digest: bytes) -> Key | None:
+        """Finds a key by its hash, expired ones included. Always asks the backend; callers cache."""

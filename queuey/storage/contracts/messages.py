@@ -1,0 +1,125 @@
+"""The contract on messages: write, read, wait."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queuey.errors import Outcome
+    from queuey.ids import Position
+    from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
+
+
+class Messages(ABC):
+    """Messages of queues, by partition and position."""
+
+    @abstractmethod
+    def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
+        """Stores new messages, all or none, and mints their ids.
+
+        Ids of messages without delay are above every id minted before by this store for whoever saw that call's
+        answer on this process, and above ``after``. Within one call they ascend per partition in the order given.
+        A delayed message's id time is its due time; it moves no generator.
+
+        Returns:
+            The positions, in the order of ``items``.
+
+        Raises:
+            InvalidRequest: ``after`` lies more than a second ahead of the clock and above every id minted before; a
+                partition is beyond the queue's.
+            StoreUnavailable: ``outcome`` says what became of the messages.
+        """
+
+    @abstractmethod
+    def begin_append(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        done: Callable[[list[Position] | None, Exception | None], None],
+        *,
+        after: Position | None = None,
+    ) -> Callable[[], Outcome]:
+        """Starts an append and returns at once; for callers that serve many requests from one thread.
+
+        ``done`` is called once, from a thread of the store, with what ``append`` would return or raise; it must be
+        quick and must not raise.
+
+        Returns:
+            A function that gives up: afterwards ``done`` is not called, and its answer says what may become of the
+            messages.
+
+        Raises:
+            InvalidRequest: As in ``append``, where it shows at once; ``done`` is not called.
+            StoreClosed: The store is shutting down; ``done`` is not called.
+        """
+
+    @abstractmethod
+    def put(self, queue: Queue, locations: Sequence[tuple[int, Position]], item: NewMessage) -> None:
+        """Writes one body at the given ids, creating or overwriting each.
+
+        All or none where a store writes to several ids at once (capability ``whole_puts``). Elsewhere each id is
+        written by itself: after an error with outcome ``unknown`` some may have the new message and the others what
+        they had. Repeating the call is safe.
+
+        The TTL counts from now, or from the id's time if that is later; ``item.partition`` and ``item.delay`` are
+        ignored. Moves no generator.
+
+        Raises:
+            InvalidRequest: A partition is beyond the queue's.
+        """
+
+    @abstractmethod
+    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
+        """Returns the live messages at these ids, in the order asked, missing ones left out.
+
+        No read delay applies and delayed messages are found.
+        """
+
+    @abstractmethod
+    def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
+        """Deletes messages by id and returns how many of them were there (stores that cannot tell: how many ids)."""
+
+    @abstractmethod
+    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """Reads slices, one page each, all under one horizon sampled before the first of them.
+
+        **G1**: for any cursor taken from a page with ``delayed=True``, an acknowledged message below it (minted, not
+        put) was shown by that page or an earlier one of the chain. The bound is part of the query, never applied
+        after the limit. Partitions beyond the queue's give empty pages.
+        """
+
+    waits_for_network = False
+    """Whether a read is mostly waiting, so that many of them at once are faster than one after the other."""
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:  # noqa: ARG002
+        """Starts a read of one slice if the caller need not wait for that: for a thread that must not be held up.
+
+        Args:
+            queue: The queue.
+            part: What to read.
+            done: Called once, with what ``read`` would return or raise: from a thread of the store, or from this one
+                before this call returns. It must be quick and must not raise.
+
+        Returns:
+            False: nothing was begun, and ``done`` is not called; ``read`` can do it.
+        """
+        return False
+
+    @abstractmethod
+    def inspect(self, queue: Queue) -> tuple[int, list[PartitionInfo]]:
+        """Returns the horizon (ticks) and what is known of each partition, 1 to N. Cost: bounded per partition."""
+
+    @abstractmethod
+    def lag(self, queue: Queue, offsets: Sequence[tuple[int, Position | None]]) -> list[Lag]:
+        """Estimates what lies above each offset and below the horizon; None means from the beginning."""
+
+    @abstractmethod
+    def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:
+        """Starts watching for new messages and returns a function that waits for them.
+
+        The function takes seconds to wait at most and returns whether a read is worthwhile; it may return True for
+        nothing, and it may be late by up to 0.25 s for messages stored by other processes. Messages committed after
+        ``watch`` was called are noticed, so a caller watches, reads, and waits if the read gave nothing.
+        """

@@ -1,0 +1,74 @@
+"""The contracts on how far somebody is: offsets of consumer groups, and a ledger of work."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queuey.messages import Offset, OffsetChange, Queue
+
+
+class Offsets(ABC):
+    """How far consumer groups have processed a queue."""
+
+    @abstractmethod
+    def set_offsets(self, queue: Queue, group: str, changes: Sequence[OffsetChange]) -> list[Offset]:
+        """Records offsets, each partition by its own compare-and-set.
+
+        Returns:
+            The offsets now recorded for the partitions of ``changes``.
+
+        Raises:
+            InvalidRequest: A partition is beyond the queue's.
+            OffsetConflict: Some comparison failed; those partitions are unchanged, the others are set.
+        """
+
+    @abstractmethod
+    def offsets(self, queue: Queue, group: str) -> list[Offset]:
+        """Returns what is recorded, by partition.
+
+        Raises:
+            GroupNotFound: Nothing is recorded for the group.
+        """
+
+    @abstractmethod
+    def groups(self, queue: Queue) -> list[str]:
+        """Lists the groups with recorded offsets, sorted."""
+
+    @abstractmethod
+    def delete_group(self, queue: Queue, group: str) -> None:
+        """Forgets a group's offsets.
+
+        Raises:
+            GroupNotFound: Nothing is recorded for the group.
+        """
+
+
+class Ledger(ABC):
+    """Notes about pieces of work that may be done again, each changed by compare-and-set. They are kept for 30 days.
+
+    A piece is named by ``work`` (any text up to 500 bytes) and ``piece`` (an integer from 0).
+    """
+
+    @abstractmethod
+    def now(self) -> int:
+        """Returns the clock that ids are compared with (ticks)."""
+
+    @abstractmethod
+    def entry(self, work: str, piece: int) -> bytes | None:
+        """Returns what stands for a piece: the newest value that was ever accepted; None: nothing."""
+
+    @abstractmethod
+    def enter(self, work: str, piece: int, value: bytes, *, expected: bytes | None) -> bytes:
+        """Sets what stands for a piece if ``expected`` stands there now (None: nothing does).
+
+        Repeating it after an error is safe.
+
+        Returns:
+            What stands there afterwards: ``value``, or what another has set.
+
+        Raises:
+            Conflict: Something was expected and nothing stands there, as after 30 days.
+        """

@@ -1,0 +1,1 @@
+"""Between granian's processes and event loop, and the WSGI application."""

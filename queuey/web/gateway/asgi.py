@@ -1,0 +1,476 @@
+"""Between granian's event loop (ASGI) and the WSGI application.
+
+A thread per waiting request costs several times what a small write costs: with 64 threads most of the time goes into
+handing the interpreter lock around. So there are two ways through:
+
+* **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
+  short reads that the store can begin or do without waiting, and heartbeats. The endpoint starts the work and gives
+  back a :class:`~queuey.web.endpoint.Deferred`; the store tells of a whole group of them with one wake.
+* **in a thread**: everything else goes through the WSGI application in a small pool; long polls in a pool of their own,
+  so that they hold nobody up.
+
+Either way a request counts for a tenant, and each tenant has its share of memory, threads and places for long polls
+(:mod:`queuey.web.gateway.scheduling`). A body is read only when the caller is known or has been authorized.
+
+An endpoint that would block raises :class:`~queuey.web.endpoint.WouldBlock`. Then a thread loads into memory what was
+missing, so that a thread is used for a look-up and not for a commit; if that does not help, the request is handled in a
+thread. The WSGI application knows nothing of this module and runs under any other WSGI server as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from threading import Event, Lock, get_ident
+from typing import Any
+from urllib.parse import unquote
+
+from queuey.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.metrics import Metrics
+from queuey.service.reading import SHORT_BYTES
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import GONE, WAIT_SLOT, Deferred, Endpoint, Match, WouldBlock
+from queuey.web.errors import error_response
+from queuey.web.gateway.rates import RateLimits
+from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopCalls, LoopScheduler, SharedQuota
+from queuey.web.requests import (
+    ARRIVAL,
+    BODY,
+    HELD,
+    WSGI,
+    BodyReader,
+    BodyWanted,
+    Receive,
+    Scope,
+    Unread,
+    announced_length,
+    decode_path,
+    make_environ,
+    refuse_unreadable,
+)
+from queuey.web.responses import PIECE, STALL, Environ, Header, Response, ResponseSender, Send, body_of, short_messages
+
+NAME = "gateway"
+"""In the metrics: requests that it answers itself."""
+PATIENCE = 0.05
+"""Seconds that a read waits for the one before it."""
+SHORT_BODY = 64 * 1024
+"""Bytes of a body up to which a POST is handled at once."""
+PATHS = 1024
+SHORT_PATH = 200
+"""How many paths of queues are kept decoded, and bytes of the longest of them."""
+MEMORY = 256 * 1024 * 1024
+"""Bytes of bodies and responses that may be in memory at the same moment."""
+MAX_WAIT = 5.0
+"""Seconds that a request waits for a thread and for memory."""
+TENANT = "queuey.tenant"
+"""Set in the environ: the application that the request counts for."""
+RESERVED = "queuey.reserved"
+"""Set in the environ of a read: bytes that its response has been counted with."""
+
+COUNTED = "queuey.counted"
+"""Set in the environ: headers that say how many more requests the caller may make."""
+
+OPERATIONS = ("/__", "/metrics")
+"""Prefixes of the paths that monitors ask for, without a credential."""
+MONITORS = "/"
+"""The tenant of those requests, so that other callers without a credential do not make a service look ill."""
+STRANGERS = (ANONYMOUS, MONITORS)
+
+Application = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+
+
+class Gateway:
+    """An ASGI application that serves a WSGI one."""
+
+    def __init__(  # noqa: PLR0913 - what tests make small
+        self,
+        application: Any,  # noqa: ANN401 - Pyramid's router
+        *,
+        threads: int,
+        waiters: int,
+        max_body: int,
+        deadline: float = 15.0,
+        memory: int = MEMORY,
+        page_bytes: int = 8 * 1024 * 1024,
+        arrival: int = ARRIVAL,
+        stall: float = STALL,
+        patience: float = PATIENCE,
+        max_wait: float = MAX_WAIT,
+        rates: RateLimits | None = None,
+    ) -> None:
+        """Prepares the pools; their threads start with the loop.
+
+        Args:
+            application: From :func:`queuey.web.make_app`.
+            threads: For requests that may block.
+            waiters: Long polls that one application alone may have.
+            max_body: Bytes of the longest body that any view takes; longer ones are not read.
+            deadline: Seconds after which work begun at once is given up, as the store gives up what blocks.
+            memory: Bytes of bodies and responses that may be held at the same moment.
+            page_bytes: Bytes of bodies that the response to a read may have.
+            arrival: Seconds within which a body has to arrive.
+            stall: Seconds within which a client has to take a piece of a long response.
+            patience: Seconds that a read waits for the one before it, where reads take turns.
+            max_wait: Seconds that a request waits for a thread and for memory.
+            rates: How many requests callers may make; None: any number.
+        """
+        self._deadline = deadline
+        self._rates = rates
+        self._patience = patience
+        self._max_wait = min(deadline, max_wait)
+        self._application: Application = application
+        self._hot: Endpoint = application.registry.hot
+        self._operations: dict[str, Endpoint] = application.registry.operations
+        self._authorization: Authorization = application.registry.authorization
+        service = application.registry.service
+        self._metrics: Metrics = service.metrics
+        self._reads_wait = service.store.waits_for_network
+        # One alone gets two thirds. What it leaves has room for the largest request, whatever the setting says.
+        self._page_bytes = page_bytes
+        self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
+        self._bodies = BodyReader(max_body, room, arrival=arrival)
+        self._threads = FairPool("queuey-request", threads, room, self._computing)
+        # One application alone gets two thirds of the places, so that there are some for whoever comes then.
+        self._wait_slots = SharedQuota(waiters + (waiters + 1) // 2, alpha=2)
+        self._poll_threads = FairPool("queuey-wait", self._wait_slots.total, room)
+        self._sender = ResponseSender(self._change_memory, self._pause, stall=stall)
+        self._turn = Lock()
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = 0
+        self._tell: LoopCalls
+        self._contention: Contention
+        self._scheduler: LoopScheduler
+        self._begun: dict[asyncio.Future[Response], tuple[float, Callable[[], Outcome], Deferred, str]] = {}
+        self._ended_here: list[tuple[Any, Exception | None]] = []
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Is called before the first request, in the loop's thread."""
+        self._loop = loop
+        self._thread = get_ident()
+        self._tell = LoopCalls(loop)
+        self._contention = Contention(loop, self._threads.dispatch)
+        # Where a store waits for a network, what is under way is what makes it fast.
+        self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
+        for pool in (self._threads, self._poll_threads):
+            pool.start(loop, self._tell)
+        loop.call_later(1.0, self._look_for_late)
+
+    def stop(self) -> None:
+        """Is called after the last request."""
+        for pool in (self._threads, self._poll_threads):
+            pool.stop()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Is called by granian with each request."""
+        environ, foreign = make_environ(scope)
+        try:
+            environ["PATH_INFO"], match = find_path(scope["raw_path"])
+            if foreign:
+                refuse_unreadable(foreign)
+            response = await self._respond(environ, match, receive)
+        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
+            response = error_response(error, environ)
+            self._metrics.observe(NAME, response.status, 0.0)
+        finally:
+            if HELD in environ:
+                environ.pop(BODY, None)
+                self._change_memory(environ[TENANT], -environ.pop(HELD))
+        if self._rates is not None and COUNTED in environ:
+            response.headers += environ[COUNTED]
+        head = environ["REQUEST_METHOD"] == "HEAD"
+        if head or response.size <= PIECE:
+            for message in short_messages(response, head=head):
+                await send(message)
+        else:
+            await self._sender.send(response, send, environ.get(TENANT, ANONYMOUS), environ.get(RESERVED, 0))
+
+    async def _respond(self, environ: Environ, match: Match | None, receive: Receive) -> Response:
+        method = environ["REQUEST_METHOD"]
+        tenant = await self._find_tenant(environ)
+        if self._rates is not None and environ["PATH_INFO"].startswith("/v1/"):
+            self._count(self._rates, environ)
+        if tenant in STRANGERS and announced_length(environ) != 0:
+            # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
+            if method not in {"POST", "PUT"}:
+                return await self._wait_or_work(environ, match, receive, tenant)
+            response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
+            if response is not None:
+                return response
+        size = await self._bodies.take(environ, receive, self._loop, tenant)
+        if method == "POST" and size <= SHORT_BODY and match is not None:
+            response = await self._at_once(self._hot, environ, match, size)
+            if response is None and self._hot.look_up is not None:
+                await self._threads.run(tenant, partial(self._hot.look_up, environ, match))
+                response = await self._at_once(self._hot, environ, match, size)
+            if response is not None:
+                return response
+        elif not environ["QUERY_STRING"] and (endpoint := self._operations.get(environ["PATH_INFO"])):
+            response = await self._at_once(endpoint, environ, {}, 0)
+            if response is not None:
+                return response
+        return await self._wait_or_work(environ, match, receive, tenant)
+
+    async def _find_tenant(self, environ: Environ) -> str:
+        """Returns whom a request counts for; looks at its credential if that was not done yet."""
+        tenant = self._authorization.tenant(environ)
+        if tenant is None and environ["PATH_INFO"].startswith("/v1/"):
+            # This may wait for an issuer, so it is no job that computes: of those a tenant has one at a time.
+            await self._threads.run(ANONYMOUS, partial(self._authorization.know, environ))
+            tenant = self._authorization.tenant(environ)
+        if tenant is None:
+            tenant = ANONYMOUS
+        else:
+            if tenant == ANONYMOUS and environ["PATH_INFO"].startswith(OPERATIONS):
+                tenant = MONITORS
+            if tenant != self._contention.last:
+                self._contention.saw(tenant)
+        environ[TENANT] = tenant
+        return tenant
+
+    def _count(self, rates: RateLimits, environ: Environ) -> None:
+        """Counts a request for its caller.
+
+        Raises:
+            TooManyRequests: It is one too many.
+        """
+        caller = self._authorization.seen(environ)
+        if caller is not None and not caller.anonymous:
+            environ[COUNTED], refusal = rates.count(caller, environ["PATH_INFO"].split("/", 3)[2])
+            if refusal is not None:
+                raise refusal
+
+    def _computing(self) -> bool:
+        """Tells whether threads that make long responses would keep others waiting."""
+        return self._contention.several and not self._reads_wait
+
+    async def _wait_or_work(self, environ: Environ, match: Match | None, receive: Receive, tenant: str) -> Response:
+        """Answers in a thread, for reads if it has to be one."""
+        if _may_be_long_poll(environ):
+            if self._wait_slots.take(tenant, 1):
+                environ[WAIT_SLOT] = True
+                # What is left unread of a body would come before the end of the connection.
+                gone = Event()
+                environ[GONE] = gone.is_set
+                watching = self._loop.create_task(_watch(receive, gone)) if BODY in environ else None
+                try:
+                    return await self._poll_threads.run(tenant, partial(self._run, environ))
+                finally:
+                    self._wait_slots.change(tenant, -1)
+                    if watching is not None:
+                        watching.cancel()
+            environ[WAIT_SLOT] = False
+        if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"]):
+            return await self._read(environ, match, tenant)
+        return await self._threads.run(tenant, partial(self._run, environ))
+
+    async def _read(self, environ: Environ, match: Match | None, tenant: str) -> Response:
+        """Answers a read, whose answer may have a page of bodies."""
+        if match is not None and environ["REQUEST_METHOD"] == "GET":
+            response = await self._read_at_once(environ, match, tenant)
+            if response is not None:
+                return response
+        # Threads that wait for a network do not disturb each other.
+        run = self._run if self._reads_wait or WAIT_SLOT in environ else self._run_in_turn
+        response = await self._threads.run(tenant, partial(run, environ), self._page_bytes, computes=True)
+        self._release_rest(environ, tenant, response, self._page_bytes)
+        return response
+
+    def _release_rest(self, environ: Environ, tenant: str, response: Response | None, reserved: int) -> None:
+        """Gives back what a read has reserved, but for the response itself."""
+        size = response.size if response is not None and response.size > PIECE else 0
+        environ[RESERVED] = size
+        self._change_memory(tenant, size - reserved)
+
+    def _change_memory(self, tenant: str, difference: int) -> None:
+        """Notes that a tenant has more or less memory than before; whoever waits gets what has become free."""
+        self._memory.change(tenant, difference)
+        if difference < 0:
+            self._threads.dispatch()
+
+    async def _pause(self, tenant: str) -> None:
+        """Lets others have their turn between two pieces of a response."""
+        if self._contention.several:
+            await self._scheduler.pause(tenant)
+
+    async def _read_at_once(self, environ: Environ, match: Match, tenant: str) -> Response | None:
+        """Answers a read in the loop's thread, or returns None with the request as it was."""
+        if not self._memory.take(tenant, SHORT_BYTES):
+            return None
+        response = None
+        try:
+            response = await self._at_once(self._hot, environ, match, 0)
+        finally:
+            self._release_rest(environ, tenant, response, SHORT_BYTES)
+        return response
+
+    # At once
+
+    async def _at_once(self, endpoint: Endpoint, environ: Environ, match: Match, size: int) -> Response | None:
+        """Answers in the loop's thread, or returns None with the request as it was."""
+        tenant = environ[TENANT]
+        weight = await self._scheduler.enter(tenant, size) if self._contention.several else 0
+        began = time.monotonic()
+        used = 0.0
+        try:
+            result = endpoint.begin(environ, match)
+            if not isinstance(result, Deferred):
+                return result
+            future: asyncio.Future[Response] = self._loop.create_future()
+            self._ended_here.clear()
+            try:
+                withdraw = result.begin(partial(self._ended, future))
+            except QueueyError as error:
+                return result.finish(None, error)
+            if self._ended_here:
+                return result.finish(*self._ended_here.pop())
+            self._begun[future] = (began + self._deadline, withdraw, result, tenant)
+            if weight:
+                used = time.monotonic() - began
+            return await future
+        except WouldBlock:
+            return None
+        finally:
+            if weight:
+                self._scheduler.leave(tenant, weight, used or time.monotonic() - began)
+
+    def _ended(self, future: asyncio.Future[Response], value: object, error: Exception | None) -> None:
+        """Takes the end of work: from a thread of the store, or in this one before what begins it returns."""
+        if get_ident() == self._thread:
+            self._ended_here.append((value, error))
+        else:
+            self._tell(self._finish, future, value, error)
+
+    def _finish(self, future: asyncio.Future[Response], value: object, error: Exception | None) -> None:
+        """Gives a request the response that its work's end makes."""
+        begun = self._begun.pop(future, None)
+        if begun is None or future.done():
+            return
+        _, _, deferred, tenant = begun
+        began = time.monotonic() if self._contention.several else 0.0
+        try:
+            future.set_result(deferred.finish(value, error))
+        except Exception as failure:  # noqa: BLE001 - whoever awaits the future gets it
+            future.set_exception(failure)
+        if began:
+            self._scheduler.charge(tenant, time.monotonic() - began)
+
+    def _give_up_late(self) -> None:
+        """Answers requests whose work has not ended in time."""
+        now = time.monotonic()
+        for future, (deadline, withdraw, _, _) in list(self._begun.items()):
+            if deadline > now:
+                break
+            error = StoreUnavailable("the store did not answer in time", outcome=withdraw())
+            self._finish(future, None, error)
+
+    def _look_for_late(self) -> None:
+        """Is called every second."""
+        self._give_up_late()
+        self._bodies.give_up_late()
+        for line in (self._scheduler, self._threads, self._poll_threads):
+            line.give_up_late(self._max_wait)
+        self._loop.call_later(1.0, self._look_for_late)
+
+    # In a thread
+
+    def _run_unread(self, environ: Environ) -> Response | None:
+        """Runs the application without the body; returns None if it has let the caller in and wants the body."""
+        try:
+            return self._run({**environ, "wsgi.input": Unread(), "wsgi.input_terminated": True})
+        except BodyWanted:
+            return None
+
+    def _run_in_turn(self, environ: Environ) -> Response:
+        """Runs the application for a read, one at a time as long as each is short.
+
+        Threads that read at the same time mostly wait for the interpreter lock, at twice the CPU. One that waits for
+        the disk keeps the next waiting for no longer than the patience given.
+        """
+        mine = self._turn.acquire(timeout=self._patience)
+        try:
+            return self._run(environ)
+        finally:
+            if mine:
+                self._turn.release()
+
+    def _run(self, environ: Environ) -> Response:
+        """Runs the application and gathers its response."""
+        started: list[Any] = [500, []]
+
+        def start_response(status: str, headers: list[Header], _error: object = None) -> None:
+            started[:] = int(status[:3]), headers
+
+        try:
+            body = io.BytesIO(environ.get(BODY, b""))
+            result = self._application({**WSGI, "wsgi.input": body, **environ}, start_response)
+            try:
+                made = body_of(list(result))
+            finally:
+                if (close := getattr(result, "close", None)) is not None:
+                    close()
+        except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
+            return error_response(error, environ)
+        headers = started[1]
+        if environ["REQUEST_METHOD"] != "HEAD":
+            headers = [header for header in headers if header[0].lower() != "content-length"]
+        return Response(started[0], made, *headers)
+
+
+def hot_match(path: str) -> Match | None:
+    """Returns application and queue of the path of a queue (as WSGI has it), None for any other."""
+    parts = path.split("/")
+    if len(parts) == 5 and not parts[4]:  # noqa: PLR2004 - a trailing slash
+        parts.pop()
+    if len(parts) != 4 or parts[1] != "v1" or not parts[2] or not parts[3] or parts[3][0] == "_":  # noqa: PLR2004
+        return None
+    application, queue = parts[2:]
+    if not path.isascii():
+        try:
+            application, queue = (name.encode("latin-1").decode() for name in (application, queue))
+        except UnicodeDecodeError:
+            return None
+    return {"app": application, "queue": queue}
+
+
+async def _watch(receive: Receive, gone: Event) -> None:
+    """Notes that the client has closed its connection, after a body that was taken in but perhaps for its end."""
+    for _ in range(2):
+        if (await receive())["type"] == "http.disconnect":
+            gone.set()
+            return
+
+
+@lru_cache(PATHS)
+def _known_path(raw: bytes) -> tuple[str, Match | None]:
+    path = decode_path(raw)
+    return path, hot_match(path)
+
+
+def find_path(raw: bytes) -> tuple[str, Match | None]:
+    """Decodes the path of a request as it was sent; returns it as WSGI has it, and what it says if it is of a queue.
+
+    Raises:
+        NoSuchResource: See :func:`~queuey.web.requests.decode_path`.
+    """
+    return _known_path(raw) if len(raw) <= SHORT_PATH else _known_path.__wrapped__(raw)
+
+
+def _reads(method: str, path: str) -> bool:
+    """Tells whether the response of a request may have many bodies of messages."""
+    return path.startswith("/v1/") and (method == "GET" or (method == "POST" and path.rstrip("/").endswith("/_read")))
+
+
+def _may_be_long_poll(environ: Environ) -> bool:
+    """Tells whether a request may be a long poll, in whatever way its wait is written."""
+    query: str = environ["QUERY_STRING"]
+    if "wait=" in (unquote(query) if "%" in query else query):
+        return True
+    path: str = environ["PATH_INFO"]
+    if environ["REQUEST_METHOD"] != "POST" or not path.rstrip("/").endswith("/_read"):
+        return False
+    body: bytes = environ.get(BODY, b"")
+    return b'"wait"' in body or b"\\u" in body

@@ -1,0 +1,375 @@
+"""Serving: a parent process that starts granian's workers, and what each worker does from start to end.
+
+The parent holds no store. Each worker is a fresh process (spawned, not forked) that opens its own store, serves, and
+stops in this order:
+
+1. SIGTERM arrives (from the parent, or because the parent is gone); long polls are answered;
+2. no connection is accepted any more, requests under way are finished, idle connections are closed;
+3. the store is closed, which finishes the writes it has accepted;
+4. the process ends. If 2 is not done in time, 3 and 4 happen all the same.
+
+The parent passes SIGTERM and SIGINT on once, waits, and exits with 0; on a second one it kills the workers. SIGHUP is
+ignored, so that closing the terminal stops nothing. A worker that dies is replaced; one that dies again at once ends
+the service with 1, for whoever supervises it to see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import gc
+import ipaddress
+import logging
+import math
+import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NamedTuple
+
+import granian._signals
+from granian._granian import WorkerSignal
+from granian.constants import HTTPModes, Interfaces, RuntimeModes, SSLProtocols
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.server import MPServer
+
+from queuey.errors import QueueyError
+from queuey.service import Limits
+from queuey.settings import Settings, part
+from queuey.storage import Store
+from queuey.storage.opening import no_password, open_store
+from queuey.web.credentials.users import readers_of
+from queuey.web.gateway import logs
+from queuey.web.gateway.workers import Told, WorkerIdentity
+
+logger = logging.getLogger(__name__)
+
+HEAD_SECONDS = 10
+"""Seconds within which a connection has to send the head of a request, its first one or the next."""
+HEAD_BYTES = 128 * 1024
+"""Bytes that the head of a request may have, and that the server gathers before it writes."""
+UNREAD_SECONDS = 30
+"""Seconds after which a connection is closed whose other end does not take what was sent."""
+TCP_NOTSENT_LOWAT = 25
+"""Linux's number of the option; Python knows it from 3.12 on."""
+UNSENT_BYTES = 128 * 1024
+"""Bytes that the system keeps of a connection beyond those that the other end has room for."""
+CLOSE_SHARE = 0.25
+"""Part of the shutdown timeout that is kept back for closing the store."""
+HARD_STOP_AFTER = 5.0
+"""Seconds beyond the shutdown timeout after which the parent ends whatever is left."""
+REBIND_FOR = 2.0
+"""Seconds to wait for the port: the workers of a service that was just killed notice it a moment later."""
+_KEPT_VARIABLES = frozenset(
+    {"HOME", "LANG", "LC_ALL", "PATH", "SQLITE_TMPDIR", "SYSTEMROOT", "TEMP", "TMP", "TMPDIR", "TZ", "USER"}
+)
+
+
+class Opened(NamedTuple):
+    """What a worker serves: the application, its store, and how to answer everybody who waits."""
+
+    app: Callable[..., Any]
+    store: Store
+    wake: Callable[[], None]
+
+
+Opener = Callable[[Settings], Opened]
+
+
+def open_service(settings: Settings) -> Opened:
+    """Opens the store and builds the application, in the process that serves it.
+
+    A Cassandra store need not be reachable: requests get 503 until it is.
+
+    Raises:
+        StoreUnavailable, StoreIncompatible, SettingsError: The store cannot be used.
+    """
+    from queuey.web import make_app  # noqa: PLC0415 - not in the parent process
+
+    readers = readers_of(settings.users) if settings.users else []
+    limits = Limits(**part(settings, Limits.__struct_fields__))
+    store = open_store(settings)
+    stopping = threading.Event()
+    app = make_app(
+        store,
+        limits=limits,
+        stopping=stopping,
+        publish_metrics=settings.metrics,
+        readers=readers,
+        private=frozenset(settings.users),
+    )
+    return Opened(app, store, stopping.set)
+
+
+def url_of(settings: Settings, port: int) -> str:
+    """Returns the URL under which programs on this machine reach the service."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)  # noqa: S104 - compared
+    scheme = "http" if settings.tls_cert is None else "https"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def check_tls(settings: Settings) -> None:
+    """Loads the certificate and its key, as the workers will.
+
+    Raises:
+        OSError: A file is missing, unreadable, no PEM, or the two do not belong together (``ssl.SSLError``).
+    """
+    if settings.tls_cert is not None and settings.tls_key is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password=no_password)
+
+
+def check_users(settings: Settings) -> None:
+    """Makes the readers of users' credentials as the workers will, but asks no issuer.
+
+    Raises:
+        SettingsError: A library is not installed, or a file of keys cannot be used.
+    """
+    if settings.users:
+        readers_of(settings.users, ask=False)
+
+
+def find_address(settings: Settings) -> tuple[str, int]:
+    """Finds the IP address and port to listen on, and that nobody else listens there.
+
+    granian's sockets share a port with others of this user (SO_REUSEPORT), so two services would silently share its
+    connections; this bind does not.
+
+    Raises:
+        OSError: The host is unknown or not of this machine, or the port is taken or not allowed.
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    give_up = time.monotonic() + REBIND_FOR
+    while True:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(address)
+                probe.listen(1)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > give_up:
+                    raise
+            else:
+                host, port = probe.getsockname()[:2]
+                return str(ipaddress.ip_address(host)), int(port)
+        time.sleep(0.1)
+
+
+def run(settings: Settings, address: tuple[str, int], announce: Callable[[], None], opener: Opener) -> int:
+    """Serves until a signal or a crash loop ends it.
+
+    Args:
+        settings: The settings in force.
+        address: IP address and port, from :func:`find_address`.
+        announce: Called once, when connections are accepted.
+        opener: Opens the store and builds the application in each worker; importable by name.
+
+    Returns:
+        The exit code: 0 after a signal, 1 when workers keep dying.
+    """
+    logs.configure(settings.log_level, settings.log_format)
+    multiprocessing.set_start_method("spawn", force=True)
+    server = _server(settings, address)
+    server.on_startup(functools.partial(_take_signals, server, settings.shutdown_timeout))
+    threading.Thread(target=_announce_when_up, args=(address, announce), daemon=True).start()
+    try:
+        server.serve(
+            spawn_target=functools.partial(run_worker, WorkerIdentity.of_service(settings.workers)),
+            target_loader=functools.partial(opener, settings),  # type: ignore[arg-type] # run_worker calls it
+            wrap_loader=False,
+        )
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+    return 0
+
+
+def run_worker(
+    identity: WorkerIdentity,
+    number: int,
+    name: str | None,
+    loader: functools.partial[Opened],
+    *rest: Any,  # noqa: ANN401
+) -> None:
+    """Is one worker process from start to end; granian starts it with these arguments.
+
+    Args:
+        identity: What all workers of this service have in common.
+        number: Of the worker, from 1.
+        name: granian's process name.
+        loader: The opener with the settings.
+        rest: What granian hands to its own worker function.
+    """
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # Blocked in all threads, so that one thread can take them one by one: see _stop_on_signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    settings: Settings = loader.args[0]
+    logs.configure(settings.log_level, settings.log_format)
+    try:
+        opened = loader()
+    except QueueyError as error:
+        logger.error("The worker cannot start: %s", error)  # noqa: TRY400 - the reason is in the message
+        raise SystemExit(1) from error
+    # Only now: the store's password may have been in a variable.
+    _clear_environment()
+    done = threading.Event()
+    stop = WorkerSignal()
+    # The thread below takes the signals; granian's loop only needs something to listen to.
+    granian._signals.set_loop_signals = lambda _loop: stop  # noqa: SLF001 - it offers no other way
+    stopper = threading.Thread(target=_stop_on_signal, args=(opened, settings, stop, done), daemon=True)
+    stopper.start()
+    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    told: Told = opened.app.registry.told  # type: ignore[attr-defined] # Pyramid's router
+    told.join(identity._replace(number=number))
+    from queuey.web.gateway.asgi import Gateway  # noqa: PLC0415 - not in the parent process
+    from queuey.web.gateway.rates import RateLimits  # noqa: PLC0415 - the same
+
+    gateway = Gateway(
+        opened.app,
+        threads=settings.threads,
+        waiters=settings.wait_slots,
+        max_body=max(settings.max_body, settings.max_batch_bytes),
+        deadline=settings.deadline,
+        memory=settings.memory,
+        page_bytes=settings.page_bytes,
+        rates=RateLimits(settings.rates) if settings.rates.any else None,
+    )
+    # Many objects are made and dropped with each request; what is there by now lives as long as the process.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+
+    def load() -> Callable[..., Any]:
+        gateway.start(asyncio.get_event_loop())  # the one that granian has made for this thread
+        return gateway.__call__
+
+    try:
+        MPServer._spawn_asgi_worker(number, name, load, _listen(rest[0], settings), *rest[1:])  # noqa: SLF001 - its public
+        # counterpart, a spawn target of one's own, still has to call it
+        gateway.stop()
+    finally:
+        done.set()
+        opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+
+
+def _listen(sockets: Any, settings: Settings) -> Any:  # noqa: ANN401 - granian's, compiled
+    """Takes the identity of granian's listening socket, which offers no options. Connections inherit those of this one.
+
+    Args:
+        sockets: As granian hands them to a worker: what to make a socket of, and one that is made already.
+        settings: The settings in force.
+    """
+    (spec, _), shared = sockets
+    tenant = spec.build()
+    listener = socket.socket(fileno=os.dup(tenant.get_fd()))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_SECONDS * 1000)
+    listener.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    listener.listen(_backlog(settings))
+    listener.close()
+    return (spec, tenant), shared
+
+
+def _backlog(settings: Settings) -> int:
+    return max(1024, settings.connections)
+
+
+def _stop_on_signal(opened: Opened, settings: Settings, stop: WorkerSignal, done: threading.Event) -> None:
+    """Waits for SIGTERM, then sees to it that this process ends in time."""
+    signal.sigwait({signal.SIGTERM})
+    opened.wake()
+    stop.set()
+    if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
+        return
+    logger.warning("Requests were still under way at the end of the shutdown timeout; they are cut off.")
+    opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+    logging.shutdown()
+    os._exit(0)
+
+
+def _stop_with_parent() -> None:
+    """Stops this worker when its parent is gone, so that it does not go on serving unsupervised."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _clear_environment() -> None:
+    """Removes variables: WSGI shows the environment beside the request, where HTTP_AUTHORIZATION would be a header."""
+    for name in list(os.environ):
+        if name not in _KEPT_VARIABLES and not name.startswith("PYTHON"):
+            del os.environ[name]
+
+
+def _server(settings: Settings, address: tuple[str, int]) -> MPServer:
+    levels = {"debug": LogLevels.debug, "error": LogLevels.error}
+    return MPServer(
+        target="queuey.web.gateway.serve",
+        address=address[0],
+        port=address[1],
+        interface=Interfaces.ASGINL,
+        # One thread beside the loop's takes all connections in. granian's other mode moves tasks between threads, for
+        # 5 µs of CPU a request more.
+        runtime_mode=RuntimeModes.st,
+        workers=settings.workers,
+        backpressure=settings.connections,
+        backlog=_backlog(settings),
+        http1_settings=HTTP1Settings(header_read_timeout=HEAD_SECONDS * 1000, max_buffer_size=HEAD_BYTES),
+        http=HTTPModes.http1,
+        websockets=False,
+        log_level=levels.get(settings.log_level, LogLevels.warning),
+        log_dictconfig=logs.configuration(settings.log_level, settings.log_format),
+        ssl_cert=settings.tls_cert,
+        ssl_key=settings.tls_key,
+        ssl_protocol_min=SSLProtocols.tls12,
+        respawn_failed_workers=True,
+        workers_kill_timeout=math.ceil(settings.shutdown_timeout) + 1,
+    )
+
+
+def _take_signals(server: MPServer, timeout: float) -> None:
+    """Replaces granian's signal handlers in the parent: the first signal stops, the second kills."""
+    stopping = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            logger.warning("Second signal: stopping at once.")
+            _kill(server, 128 + number)
+        stopping.set()
+        logger.info("Stopping; a second signal stops at once.")
+        timer = threading.Timer(timeout + HARD_STOP_AFTER, _kill, (server, 1))
+        timer.daemon = True
+        timer.start()
+        server.signal_handler_interrupt()  # type: ignore[no-untyped-call]
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def _kill(server: MPServer, code: int) -> None:
+    for worker in list(server.wrks):
+        worker.kill()  # type: ignore[no-untyped-call]
+    logging.shutdown()
+    os._exit(code)
+
+
+def _announce_when_up(address: tuple[str, int], announce: Callable[[], None]) -> None:
+    """Calls ``announce`` as soon as a worker accepts connections."""
+    while True:
+        try:
+            socket.create_connection(address, timeout=1).close()
+        except OSError:
+            time.sleep(0.02)
+        else:
+            announce()
+            return

@@ -1,0 +1,1 @@
+"""Processes that a measure starts: servers, the service, workers."""

@@ -1,0 +1,1 @@
+"""Real processes for the tests: Cassandra and ZooKeeper servers, ``queuey serve``, commands."""

@@ -1,0 +1,75 @@
+"""Keyspaces for tests: made once, and emptied faster than another could be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from queuey.storage.cassandra.admin.migrations import migrate
+from queuey.storage.cassandra.driver import Driver, Statement
+from queuey.storage.cassandra.ids.clock import Clock
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, parse_url
+from tests.servers.plugin import Cassandra, unique_name
+
+
+class HandClock(Clock):
+    """Gives a time that is moved by hand; ages and deadlines go by the real time."""
+
+    __slots__ = ("_hand",)
+
+    def __init__(self, hand: Callable[[], int]) -> None:
+        super().__init__()
+        self._hand = hand
+
+    def now(self) -> int:
+        """The time by hand."""
+        return self._hand()
+
+    def both(self) -> tuple[int, float]:
+        """The time by hand, and the real seconds since boot."""
+        return self._hand(), self.boottime()
+
+
+OPTIONS = CassandraOptions(timeout=20.0)
+CATALOGUE = {
+    "queues": ("application", "name"),
+    "applications": ("shard", "name"),
+    "keys": ("digest",),
+    "application_keys": ("application", "id"),
+    "ledger": ("work", "piece"),
+}
+"""Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
+
+
+def make(cassandra: Cassandra, replication: int | str = 1, *, local_dc: str | None = None) -> str:
+    """Makes a keyspace with all tables; returns its URL.
+
+    Args:
+        cassandra: Where.
+        replication: How many copies, as ``queuey migrate`` takes it.
+        local_dc: Where there are several data centres, the one to ask.
+    """
+    target = DataCentreTarget(tuple(cassandra.contact_points), unique_name("contract"), cassandra.port)
+    migrate(target, replace(OPTIONS, local_dc=local_dc), replication=str(replication))
+    return target.url
+
+
+def empty(url: str) -> None:
+    """Removes all applications, keys, queues and notes; what hangs on queues is out of reach then."""
+    driver = Driver(parse_url(url), OPTIONS)
+    try:
+        assert driver.ready(60), driver.problem()
+        for statement, values in _removals(driver):
+            driver.run(statement, values, serial="SERIAL")
+        for application, shard in driver.run(Statement("SELECT DISTINCT application, shard FROM queue_index")):
+            driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
+    finally:
+        driver.close()
+
+
+def _removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:
+    for table, key in CATALOGUE.items():
+        where = " AND ".join(f"{column} = ?" for column in key)
+        remove = Statement(f"DELETE FROM {table} WHERE {where} IF EXISTS", idempotent=False)
+        for values in driver.run(Statement(f"SELECT {', '.join(key)} FROM {table}"), consistency="QUORUM"):
+            yield remove, tuple(values)

@@ -1,0 +1,272 @@
+"""Real Cassandra and ZooKeeper servers for the tests: a plugin with fixtures that start them when first asked for.
+
+Session fixtures, shared by all tests. A test makes a keyspace (:func:`unique_name`) or a chroot of its own there:
+
+* ``cassandra``: one node; ``cassandra_cluster``: three. Both have ``contact_points`` (addresses) and ``port``.
+* ``zookeeper``: one server; ``zookeeper_ensemble``: three. Both have ``connect_string``.
+
+Fixtures for one test that breaks things; afterwards whatever was killed or paused is brought back:
+
+* ``cassandra_nodes``: the shared three as a :class:`deploy.local.CassandraCluster`. ``cluster.nodes[i]`` has
+  ``address``, ``pid``, ``alive``, ``kill()`` (SIGKILL), ``stop()`` (SIGTERM), ``pause()`` and ``resume()``, ``start()``
+  (on the data it left, until it answers CQL), ``nodetool("flush")``, ``log_tail()``. ``cluster.wait_until_settled()``
+  waits until all nodes see each other.
+* ``zookeeper_nodes``: the shared three as a :class:`deploy.local.ZooKeeperEnsemble`; further ``cluster.leader`` and a
+  node's ``mode``.
+
+Servers of another make are started and closed by the test or its fixture, which asks for the fixture ``servers`` as
+well, so that it is skipped where servers are not wanted::
+
+    options = CassandraOptions(commitlog_sync="batch", settings={"tombstone_failure_threshold": 500})
+    with start_cassandra(1, options) as own:
+        own.contact_points, own.port, own.nodes[0].pause()
+
+Where the shared ones come from (:func:`choose`): ``QUEUEY_TEST_CASSANDRA=host1,host2[:port]`` and
+``QUEUEY_TEST_ZOOKEEPER=host:port,...`` name running ones; else a Docker engine runs single ones, if it answers; else
+they are processes of this machine. Those that tests break are always processes of this machine, or the test is skipped
+because only addresses were given. A server that cannot start fails its tests. ``--without-servers`` skips them.
+
+When a test fails, what the servers logged during it is in the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import uuid
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pytest
+
+from deploy.local import (
+    CassandraCluster,
+    CassandraOptions,
+    ServersError,
+    Tls,
+    ZooKeeperEnsemble,
+    ZooKeeperOptions,
+    jars,
+    running,
+    start_cassandra,
+    start_zookeeper,
+)
+from deploy.local.cassandra import NATIVE_PORT
+from deploy.local.server import Server
+from tests.servers import containers
+
+__all__ = [
+    "Cassandra",
+    "CassandraCluster",
+    "CassandraOptions",
+    "ServersError",
+    "Tls",
+    "Way",
+    "ZooKeeper",
+    "ZooKeeperEnsemble",
+    "ZooKeeperOptions",
+    "choose",
+    "start_cassandra",
+    "start_zookeeper",
+    "unique_name",
+]
+
+CASSANDRA_VARIABLE = "QUEUEY_TEST_CASSANDRA"
+ZOOKEEPER_VARIABLE = "QUEUEY_TEST_ZOOKEEPER"
+CASSANDRA_IMAGE = "cassandra:5.0"
+ZOOKEEPER_IMAGE = "zookeeper:3.9"
+LOG_SIZES = pytest.StashKey[dict[Server, int]]()
+
+
+class Cassandra(Protocol):
+    """A cluster that answers."""
+
+    @property
+    def contact_points(self) -> list[str]:
+        """Addresses of nodes."""
+
+    @property
+    def port(self) -> int:
+        """The port for clients, the same on all nodes."""
+
+
+class ZooKeeper(Protocol):
+    """An ensemble that answers."""
+
+    @property
+    def connect_string(self) -> str:
+        """What clients connect to: ``address:port,...``."""
+
+
+@dataclass(frozen=True)
+class CassandraAddresses:
+    """A cluster that somebody else runs."""
+
+    contact_points: list[str]
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> CassandraAddresses:
+        """Reads ``host1,host2[:port]``; the last port that is named is that of all."""
+        hosts, port = [], NATIVE_PORT
+        for part in text.split(","):
+            host, _, number = part.strip().partition(":")
+            hosts.append(host)
+            port = int(number) if number else port
+        return cls(hosts, port)
+
+
+@dataclass(frozen=True)
+class ZooKeeperAddresses:
+    """An ensemble that somebody else runs."""
+
+    connect_string: str
+
+
+class Way(enum.Enum):
+    """Where servers come from."""
+
+    GIVEN = "given"
+    DOCKER = "docker"
+    JVM = "jvm"
+
+
+def choose(variable: str, environment: Mapping[str, str], nodes: int, docker: Callable[[], bool]) -> Way:
+    """Returns where servers come from.
+
+    Three nodes are there to be broken and reached one by one, which takes processes of this machine.
+
+    Args:
+        variable: That names running servers.
+        environment: What is set.
+        nodes: How many servers are wanted.
+        docker: Says if Docker can start one; asked only if that matters.
+    """
+    if environment.get(variable):
+        return Way.GIVEN
+    return Way.DOCKER if nodes == 1 and docker() else Way.JVM
+
+
+def unique_name(prefix: str = "t") -> str:
+    """Returns a name that nothing has yet and that Cassandra takes for a keyspace without quotes."""
+    return f"{prefix}_{uuid.uuid4().hex[:16]}"
+
+
+def needed(fixtures: Collection[str]) -> set[jars.Bundle]:
+    """Returns the jars that tests with these fixtures may need; both where a test starts servers of its own."""
+    kinds = {"cassandra": jars.CASSANDRA, "zookeeper": jars.ZOOKEEPER}
+    named = {kinds[name.partition("_")[0]] for name in fixtures if name.partition("_")[0] in kinds}
+    return named or (set(kinds.values()) if "servers" in fixtures else set())
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the one way to do without servers."""
+    parser.addoption(
+        "--without-servers",
+        action="store_true",
+        help="skip the tests that need Cassandra or ZooKeeper instead of failing",
+    )
+
+
+def names_of(item: pytest.Item) -> set[str]:
+    """Returns the names of a test's fixtures and of the parameters that may lead to further ones, such as a store's."""
+    parameters = getattr(getattr(item, "callspec", None), "params", {}).values()
+    return {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetches what servers are made of before the first test, whose time would have to include it."""
+    config = session.config
+    if config.getoption("--without-servers") or config.getoption("--collect-only"):
+        return
+    for bundle in {bundle for item in session.items for bundle in needed(names_of(item))}:
+        with contextlib.suppress(ServersError):  # the fixture that needs it will tell
+            jars.fetch(bundle)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Remembers how long the servers' logs were before the test."""
+    item.stash[LOG_SIZES] = {node: node.log_size() for cluster in running() for node in cluster.nodes}
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds to the report of a failed test what the servers logged since it began."""
+    report = yield
+    if report.failed:
+        before = item.stash.get(LOG_SIZES, {})
+        for node in (node for cluster in running() for node in cluster.nodes):
+            if text := node.log_tail(since=before.get(node, 0)):
+                report.sections.append((f"Log of {node.name}", text))
+    return report
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest) -> Iterator[contextlib.ExitStack]:
+    """What is closed at the end of the session; skips where servers are not wanted."""
+    if request.config.getoption("--without-servers"):
+        pytest.skip("needs servers, and --without-servers is set")
+    with contextlib.ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def cassandra(servers: contextlib.ExitStack) -> Cassandra:
+    """One node, or the cluster that the environment names."""
+    way = choose(CASSANDRA_VARIABLE, os.environ, 1, lambda: containers.offers(CASSANDRA_IMAGE))
+    if way is Way.GIVEN:
+        return CassandraAddresses.parse(os.environ[CASSANDRA_VARIABLE])
+    if way is Way.DOCKER:
+        host, port = servers.enter_context(containers.cassandra(CASSANDRA_IMAGE))
+        return CassandraAddresses([host], port)
+    return servers.enter_context(start_cassandra(1))
+
+
+@pytest.fixture(scope="session")
+def cassandra_cluster(servers: contextlib.ExitStack) -> Cassandra:
+    """Three nodes, or the cluster that the environment names."""
+    if choose(CASSANDRA_VARIABLE, os.environ, 3, lambda: False) is Way.GIVEN:
+        return CassandraAddresses.parse(os.environ[CASSANDRA_VARIABLE])
+    return servers.enter_context(start_cassandra(3))
+
+
+@pytest.fixture
+def cassandra_nodes(cassandra_cluster: Cassandra) -> Iterator[CassandraCluster]:
+    """The three nodes for a test that breaks them; they are brought back afterwards."""
+    if not isinstance(cassandra_cluster, CassandraCluster):
+        pytest.skip(f"breaks servers, and those of {CASSANDRA_VARIABLE} are not ours")
+    yield cassandra_cluster
+    cassandra_cluster.restore()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(servers: contextlib.ExitStack) -> ZooKeeper:
+    """One server, or the ensemble that the environment names."""
+    way = choose(ZOOKEEPER_VARIABLE, os.environ, 1, lambda: containers.offers(ZOOKEEPER_IMAGE))
+    if way is Way.GIVEN:
+        return ZooKeeperAddresses(os.environ[ZOOKEEPER_VARIABLE])
+    if way is Way.DOCKER:
+        host, port = servers.enter_context(containers.zookeeper(ZOOKEEPER_IMAGE))
+        return ZooKeeperAddresses(f"{host}:{port}")
+    return servers.enter_context(start_zookeeper(1))
+
+
+@pytest.fixture(scope="session")
+def zookeeper_ensemble(servers: contextlib.ExitStack) -> ZooKeeper:
+    """Three servers, or the ensemble that the environment names."""
+    if choose(ZOOKEEPER_VARIABLE, os.environ, 3, lambda: False) is Way.GIVEN:
+        return ZooKeeperAddresses(os.environ[ZOOKEEPER_VARIABLE])
+    return servers.enter_context(start_zookeeper(3))
+
+
+@pytest.fixture
+def zookeeper_nodes(zookeeper_ensemble: ZooKeeper) -> Iterator[ZooKeeperEnsemble]:
+    """The three servers for a test that breaks them; they are brought back afterwards."""
+    if not isinstance(zookeeper_ensemble, ZooKeeperEnsemble):
+        pytest.skip(f"breaks servers, and those of {ZOOKEEPER_VARIABLE} are not ours")
+    yield zookeeper_ensemble
+    zookeeper_ensemble.restore()

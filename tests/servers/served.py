@@ -1,0 +1,147 @@
+"""``queuey serve`` as a real process, for tests that need one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from queuey.client import Client
+from queuey.client.credentials.profile import Profile, read_profile
+from queuey.client.http.retry import RetryPolicy
+
+START_SECONDS = 100.0
+END_SECONDS = 100.0
+"""Long: a machine that runs other suites as well takes its time, and only a failure waits so long."""
+
+
+PORTS = range(10_000, 18_000)
+"""Below those that the kernel gives away by itself, so that no connection takes one before the service does."""
+_TRIED = itertools.count(os.getpid() * 61)
+
+
+def free_port() -> int:
+    """A port that nobody uses now; processes that look for one at the same time begin at different ones."""
+    for number in itertools.islice(_TRIED, len(PORTS)):
+        port = PORTS[number % len(PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"no port is free from {PORTS[0]} to {PORTS[-1]}")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment without anything that would reach the user's own service."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_")}
+    return plain | more
+
+
+class Served:
+    """A service in a process group of its own.
+
+    Args:
+        directory: For data and profile; a second service on it continues the first.
+        options: Further options of ``queuey serve``; one that names a store leaves ``--data`` out.
+        port: To listen on.
+        variables: Further environment variables.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        options: Sequence[str] = (),
+        *,
+        port: int | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        self.port = port or free_port()
+        self.data = directory / "data"
+        self.profile_path = directory / "profile.toml"
+        self.lines: list[str] = []
+        self._seen: queue.Queue[str | None] = queue.Queue()
+        command = [sys.executable, "-m", "queuey", "serve", "--port", str(self.port)]
+        if "--store" not in options:
+            command += ["--data", str(self.data)]
+        self.process = subprocess.Popen(
+            [*command, "--profile", str(self.profile_path), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(**(variables or {})),
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        try:
+            self.wait_for("Queuey serves at")
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    @property
+    def output(self) -> str:
+        """Everything printed so far, both streams."""
+        return "".join(self.lines)
+
+    @property
+    def profile(self) -> Profile:
+        """What the service wrote for its clients."""
+        return read_profile(self.profile_path)
+
+    def client(self, *, timeout: float = 30.0, rounds: int = 5) -> Client:
+        """A client of the service; with one round it tries everything once."""
+        profile = self.profile
+        retry = RetryPolicy(rounds=rounds)
+        return Client(profile.url, key=profile.key, application=profile.application, timeout=timeout, retry=retry)
+
+    def wait_for(self, text: str) -> str:
+        """Waits until a line with this text is printed, and returns it."""
+        while True:
+            line = self._seen.get(timeout=START_SECONDS)
+            if line is None:
+                raise AssertionError(f"ended without {text!r}, code {self.process.wait()}:\n{self.output}")
+            if text in line:
+                return line
+
+    def end(self, *numbers: int) -> int:
+        """Sends signals to the main process, waits for its end, and returns its exit code."""
+        for number in numbers:
+            self.process.send_signal(number)
+        code = self.process.wait(END_SECONDS)
+        self._reader.join(END_SECONDS)
+        return code
+
+    def kill(self) -> None:
+        """Ends whatever is left of the process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(END_SECONDS)
+        self._reader.join(END_SECONDS)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as lines:
+            for line in lines:
+                self.lines.append(line)
+                self._seen.put(line)
+        self._seen.put(None)

@@ -1,0 +1,43 @@
+"""Programs that tests start are there to be interrupted, and leave with their test."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.servers.processes import ending, hear_interrupts
+
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+ASLEEP = "import time; print('asleep', flush=True); time.sleep(600)"
+
+
+def test_interrupts_are_heard_where_they_were_ignored() -> None:
+    """Started from a suite in the background, whose shell has SIGINT ignored, a program still ends by it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        hear_interrupts()
+        command = [sys.executable, "-c", ASLEEP]
+        with ending(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)) as program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == b"asleep\n"
+            program.send_signal(signal.SIGINT)
+            assert program.wait(60) == -signal.SIGINT
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize(
+    ("prelude", "patience", "end"),
+    [("", 60.0, signal.SIGTERM), (DEAF, 0.1, signal.SIGKILL)],
+    ids=["ends when told", "does not"],
+)
+def test_a_failed_test_leaves_no_program(prelude: str, patience: float, end: signal.Signals) -> None:
+    """However the block is left, the program is gone, also one that does not end by SIGTERM."""
+    program = subprocess.Popen([sys.executable, "-c", prelude + ASLEEP], stdout=subprocess.PIPE)
+    assert program.stdout is not None
+    with pytest.raises(AssertionError), ending(program, patience):
+        assert program.stdout.readline() == b""
+    assert program.returncode == -end

@@ -1,0 +1,151 @@
+"""Where servers come from, and what the plugin does with tests that need them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from deploy.local import jars
+from tests.servers import containers
+from tests.servers.plugin import CassandraAddresses, Way, choose, needed, unique_name
+
+ROOT = Path(__file__).parents[2]
+RUN_SECONDS = 60
+
+LOGGING = """
+def test_asks_and_fails(zookeeper):
+    zookeeper.nodes[0].ask("ruok")
+    zookeeper.nodes[0].kill()
+    zookeeper.nodes[0].start()
+    assert not "the test's own words"
+"""
+BROKEN = """
+from deploy.local import zookeeper as kind
+kind.MAIN = "no.such.Server"
+
+def test_never_runs(zookeeper):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("address", "nodes", "docker", "way"),
+    [
+        ("db1,db2", 1, True, Way.GIVEN),
+        ("db1,db2", 3, False, Way.GIVEN),
+        ("", 1, True, Way.DOCKER),
+        ("", 1, False, Way.JVM),
+        ("", 3, True, Way.JVM),
+        ("", 3, False, Way.JVM),
+    ],
+)
+def test_way(address: str, nodes: int, docker: bool, way: Way) -> None:  # noqa: FBT001 - a column of the table
+    """Named servers are used; else Docker has single ones; else, and always to be broken, they are processes here."""
+    assert choose("SERVERS", {"SERVERS": address}, nodes, lambda: docker) is way
+
+
+def test_docker_is_not_asked_in_vain() -> None:
+    """Where servers are named, nobody waits for a Docker engine."""
+
+    def never() -> bool:
+        raise AssertionError
+
+    assert choose("SERVERS", {"SERVERS": "db1"}, 1, never) is Way.GIVEN
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts", "port"),
+    [
+        ("db1", ["db1"], 9042),
+        ("db1, db2", ["db1", "db2"], 9042),
+        ("db1,db2:9142", ["db1", "db2"], 9142),
+        ("db1:9142,db2:9142", ["db1", "db2"], 9142),
+    ],
+)
+def test_addresses(text: str, hosts: list[str], port: int) -> None:
+    """Named servers share a port, written once or with each."""
+    assert CassandraAddresses.parse(text) == CassandraAddresses(hosts, port)
+
+
+def test_engine_that_listens(tmp_path: Path) -> None:
+    """A Docker engine is looked for where the environment says, by socket or by address."""
+    path = tmp_path / "docker.sock"
+    assert not containers.listens(f"unix://{path}")
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(str(path))
+        engine.listen()
+        assert containers.listens(f"unix://{path}")
+    with socket.create_server(("127.0.0.1", 0)) as engine:
+        port = engine.getsockname()[1]
+        assert containers.listens(f"tcp://127.0.0.1:{port}")
+    assert not containers.listens(f"tcp://127.0.0.1:{port}")
+    assert not containers.listens("ssh://somewhere")
+
+
+@pytest.mark.parametrize(
+    ("fixtures", "bundles"),
+    [
+        (["tmp_path", "store"], set()),
+        (["servers", "cassandra_cluster", "cassandra_nodes"], {jars.CASSANDRA}),
+        (["servers", "zookeeper"], {jars.ZOOKEEPER}),
+        (["servers"], {jars.CASSANDRA, jars.ZOOKEEPER}),
+    ],
+)
+def test_needed(fixtures: list[str], bundles: set[jars.Bundle]) -> None:
+    """Only the jars that some test may need are fetched."""
+    assert needed(fixtures) == bundles
+
+
+def test_unique_names() -> None:
+    """Names differ, and Cassandra takes them for keyspaces as they are."""
+    names = {unique_name() for _ in range(100)}
+    assert len(names) == 100
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]{0,47}", name) for name in names)
+
+
+def run_suite(directory: Path, text: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs pytest on one file with the plugin and nothing else of this suite."""
+    (directory / "test_it.py").write_text(text)
+    command = [sys.executable, "-m", "pytest", "-p", "tests.servers.plugin", "-c", os.devnull, "-rs", *options]
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("QUEUEY_TEST_")}
+    return subprocess.run(
+        [*command, f"--rootdir={directory}", str(directory)],
+        cwd=ROOT,
+        env=plain | {"DOCKER_HOST": "unix:///nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+
+
+def test_without_servers(tmp_path: Path) -> None:
+    """On a laptop, tests that need servers can be left out, visibly."""
+    done = run_suite(tmp_path, BROKEN, "--without-servers")
+    assert done.returncode == pytest.ExitCode.OK
+    assert "1 skipped" in done.stdout
+    assert "--without-servers" in done.stdout
+
+
+def test_a_server_that_cannot_start_fails_the_run(tmp_path: Path) -> None:
+    """No test is skipped because a server did not start; the report has the server's own words."""
+    done = run_suite(tmp_path, BROKEN)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "1 error" in done.stdout
+    assert "no.such.Server" in done.stdout
+    assert "ended while starting" in done.stdout
+
+
+def test_a_failed_test_shows_what_servers_logged(tmp_path: Path) -> None:
+    """Beside a failure stands what the servers logged during the test."""
+    done = run_suite(tmp_path, LOGGING)
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "the test's own words" in done.stdout
+    assert "Log of zookeeper" in done.stdout
+    assert "binding to port" in done.stdout

@@ -1,0 +1,303 @@
+"""Settings: where values come from, and what refuses to start."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from queuey import settings
+from queuey.errors import SettingsError
+from queuey.service.limits import Limits
+from queuey.settings import SecretName
+from queuey.settings.definitions import GROUPS, Consistency
+from queuey.settings.removed import FIXED
+from queuey.storage import opening
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.sqlite.options import SqliteOptions
+
+DOCS = Path(__file__).parents[3] / "docs"
+CASSANDRA = {"QUEUEY_STORE": "cassandra://host/space"}
+
+
+def write(path: Path, text: str) -> Path:
+    """Writes a settings file."""
+    path.write_text(text)
+    return path
+
+
+def test_nearest_source_wins(tmp_path: Path) -> None:
+    """The command line beats the environment, that the file, that the default; each source is named."""
+    file = write(tmp_path / "queuey.toml", "port = 1\nthreads = 1000\nworkers = 7\n")
+    environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_PORT": "2", "QUEUEY_WORKERS": "8"}
+    loaded = settings.load({"port": "3", "host": None}, environ)
+    assert (loaded.settings.port, loaded.settings.workers, loaded.settings.threads) == (3, 8, 1000)
+    assert loaded.settings.host == "127.0.0.1"
+    assert [loaded.sources[name] for name in ("port", "workers", "threads", "host")] == [
+        "--port",
+        "QUEUEY_WORKERS",
+        str(file),
+        "default",
+    ]
+
+
+def test_fields_of_a_table_come_from_the_nearest_place_that_names_them(tmp_path: Path) -> None:
+    """A place that names one field of a table leaves the other fields to places further away."""
+    file = write(
+        tmp_path / "queuey.toml",
+        'store = "cassandra://h/k"\n[consistency.strong]\nwrite = "ALL"\nread = "ONE"\ndelay = 8\n',
+    )
+    environ = {"QUEUEY_CONFIG": str(file), "QUEUEY_CONSISTENCY_STRONG": " read = TWO, delay=9"}
+    loaded = settings.load({"consistency.strong": "delay=10"}, environ)
+    assert loaded.settings.consistency_strong == Consistency(write="ALL", read="TWO", delay=10.0, deadline=3.0)
+    assert loaded.sources["consistency.strong"].split(", ") == [
+        str(file),
+        "QUEUEY_CONSISTENCY_STRONG",
+        "--consistency-strong",
+    ]
+    assert loaded.sources["consistency.weak"] == "default"
+
+
+def test_a_table_is_shown_as_it_may_be_given() -> None:
+    """The text of a table, given on the command line, makes the same table."""
+    chosen = Consistency(write="ALL", read="ONE", delay=1800.0625, deadline=2.0)
+    text = settings.as_text(chosen)
+    assert text == "write=ALL,read=ONE,delay=1800.0625,deadline=2"
+    loaded = settings.load({"store": "cassandra://h/k", "consistency.strong": text}, {})
+    assert loaded.settings.consistency_strong == chosen
+
+
+@pytest.mark.parametrize("name", sorted(settings.REMOVED))
+def test_a_removed_setting_names_what_took_its_place(tmp_path: Path, name: str) -> None:
+    """Wherever a removed setting is still given, the start is refused with its name, its value and the next step."""
+    file, variable, option = tmp_path / "old.toml", f"QUEUEY_{name.upper()}", "--" + name.replace("_", "-")
+    write(file, f"port = 1\n{name} = 12\n")
+    for options, environ, config, source in (
+        ({}, {}, file, str(file)),
+        ({}, {variable: "12"}, None, variable),
+        ({name: "12"}, {}, None, option),
+    ):
+        with pytest.raises(SettingsError) as caught:
+            settings.load(options, environ, config=config)
+        said = str(caught.value)
+        assert f"Setting {name} (from {source}) is '12', but was removed." in said
+        assert len(said.split(" but was removed. ")[1]) > 10
+
+
+def test_what_took_the_place_of_fields_is_given_in_one(tmp_path: Path) -> None:
+    """Settings that became fields of one table are answered by that table, written as the place takes it."""
+    old = {"QUEUEY_CASSANDRA_STRONG_WRITE": "ALL", "QUEUEY_CASSANDRA_STRONG_DELAY": "9"}
+    with pytest.raises(SettingsError, match="Give instead: QUEUEY_CONSISTENCY_STRONG=write=ALL,delay=9"):
+        settings.load({}, CASSANDRA | old)
+    assert settings.load({}, CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "write=ALL,delay=9"}).settings.deadline == 15
+    with pytest.raises(SettingsError, match="Give instead: --consistency-catalogue serial=LOCAL_SERIAL"):
+        settings.load({"cassandra_catalogue_serial": "LOCAL_SERIAL"}, CASSANDRA)
+    file = write(tmp_path / "old.toml", 'cassandra_weak_read = "TWO"\ncassandra_weak_delay = 0.5\n')
+    with pytest.raises(SettingsError, match=r"Give instead: \[consistency\.weak\] read = \"TWO\", delay = 0\.5\."):
+        settings.load({}, CASSANDRA, config=file)
+
+
+def test_config_option_beats_its_variable(tmp_path: Path) -> None:
+    """``--config`` is read instead of the file that QUEUEY_CONFIG names."""
+    file = write(tmp_path / "right.toml", "port = 1")
+    environ = {"QUEUEY_CONFIG": str(tmp_path / "missing.toml")}
+    assert settings.load({}, environ, config=file).settings.port == 1
+
+
+def test_variables_of_the_client_are_no_settings() -> None:
+    """What says which service to speak to, foreign variables and empty ones are left alone."""
+    environ = {"QUEUEY_URL": "http://x", "QUEUEY_KEY": "k", "QUEUEY_APP": "a", "QUEUEY_CA": "ca.pem"}
+    assert settings.load({}, environ | {"PORT": "1", "QUEUEY_PORT": ""}).settings.port == 5000
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"QUEUEY_PROT": "1"}, ["QUEUEY_PROT", "environment", "QUEUEY_PORT"]),
+        ({"QUEUEY_PORT": "99999"}, ["port", "QUEUEY_PORT", "99999"]),
+        ({"QUEUEY_PORT": "many"}, ["port", "QUEUEY_PORT", "many"]),
+        ({"QUEUEY_SYNC": "never"}, ["sync", "QUEUEY_SYNC", "never"]),
+        ({"QUEUEY_METRICS": "2"}, ["metrics", "QUEUEY_METRICS"]),
+        ({"QUEUEY_MAX_WAIT": "nan"}, ["max_wait", "nan"]),
+        ({"QUEUEY_STORE": "postgres://host"}, ["store", "postgres", "QUEUEY_STORE"]),
+        ({"QUEUEY_STORE": "sqlite:///x"}, ["store", "data"]),
+        ({"QUEUEY_STORE": "cassandra://me@host/k"}, ["store", "cassandra_user", "QUEUEY_STORE"]),
+        ({"QUEUEY_CASSANDRA_TIMEOUT": "1"}, ["cassandra_timeout", "QUEUEY_CASSANDRA_TIMEOUT", "sqlite", "default"]),
+        (CASSANDRA | {"QUEUEY_DATA": "x"}, ["data", "QUEUEY_DATA", "QUEUEY_STORE"]),
+        (CASSANDRA | {"QUEUEY_SYNC": "full"}, ["sync", "QUEUEY_SYNC", "cassandra"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_USER": "u"}, ["cassandra_user", "cassandra_password"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "env:P"}, ["cassandra_password", "cassandra_user"]),
+        (CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "write=most"}, ["consistency.strong.write", "most", "EACH_QUORUM"]),
+        (
+            CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "wirte=ALL"},
+            ["consistency.strong.wirte", "consistency.strong.write"],
+        ),
+        (CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "ALL"}, ["consistency.strong", "'ALL'", "write=auto,read=auto"]),
+        (
+            {"QUEUEY_CONSISTENCY_WEAK": "write=TWO"},
+            ["consistency.weak", "QUEUEY_CONSISTENCY_WEAK", "sqlite", "default"],
+        ),
+        (CASSANDRA | {"QUEUEY_DEADLINE": "4"}, ["deadline", "cassandra_timeout"]),
+        (CASSANDRA | {"QUEUEY_CONSISTENCY_WEAK": "deadline=15"}, ["deadline", "consistency.weak"]),
+        ({"QUEUEY_TLS_CERT": "c.pem"}, ["tls_cert", "tls_key"]),
+        ({"QUEUEY_TLS_KEY": "k.pem"}, ["tls_cert", "tls_key"]),
+        ({"QUEUEY_CONNECTIONS": "7"}, ["connections", "threads", "default"]),
+        ({"QUEUEY_MAX_BODY": "9000000"}, ["max_batch_bytes", "max_body"]),
+        ({"QUEUEY_CONFIG": "/nowhere/q.toml"}, ["/nowhere/q.toml", "No such file"]),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str]) -> None:
+    """Whatever refuses to start says which key is wrong and where it came from."""
+    with pytest.raises(SettingsError) as caught:
+        settings.load({}, environ)
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("prot = 1", ["prot", "port"]),
+        ("[limits]\nmax_body = 1", ["limits"]),
+        ("port = ", ["not TOML"]),
+        ("host = 5", ["host", "5"]),
+        ("data = 5", ["data", "5"]),
+        ("[consistency.stong]\nwrite = 'ALL'", ["consistency.stong", "consistency.strong"]),
+        ("consistency = 5", ["consistency"]),
+        ("port = {write = 5}", ["port"]),
+    ],
+    ids=[
+        "unknown",
+        "table",
+        "syntax",
+        "number for text",
+        "number for path",
+        "unknown table",
+        "number for tables",
+        "table for number",
+    ],
+)
+def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
+    """An error in the settings file names the file and the key."""
+    file = write(tmp_path / "bad.toml", text)
+    with pytest.raises(SettingsError) as caught:
+        settings.load({}, {}, config=file)
+    assert [word for word in [str(file), *words] if word not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"QUEUEY_STORE": "cassandra://me:hunter2@host"},
+        {"QUEUEY_STORE": "postgres://me:hunter2@host"},
+        CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "hunter2"},
+        CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "hunter2", "QUEUEY_CASSANDRA_USER": "u"},
+        CASSANDRA | {"QUEUEY_CASSANDRA_PASSWORD": "env:hunter2!"},
+    ],
+)
+def test_passwords_are_not_printed(environ: dict[str, str]) -> None:
+    """A password that was put where only its place's name belongs is refused and not repeated."""
+    with pytest.raises(SettingsError) as caught:
+        settings.load({}, environ)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_lists_of_settings_show_no_password() -> None:
+    """Neither a store's URL nor a text given as the password is listed as it is; the name of its place is."""
+    assert settings.shown("store", "cassandra://me:hunter2@host/space") == "cassandra://me:***@host/space"
+    assert settings.shown("cassandra_password", "hunter2") == "***"
+    assert settings.shown("cassandra_password", SecretName("env", "P")) == "env:P"
+
+
+def test_a_secret_is_read_from_its_place(tmp_path: Path) -> None:
+    """A variable gives its value, a file its first line; the file is found beside the settings that name it."""
+    (tmp_path / "password").write_text("from file\r\nand more\n")
+    file = write(
+        tmp_path / "q.toml", 'store = "cassandra://h/k"\ncassandra_user = "u"\ncassandra_password = "file:password"'
+    )
+    named = settings.load({}, {}, config=file).settings.cassandra_password
+    assert named is not None
+    assert named.read({}) == "from file"
+    assert SecretName("env", "P").read({"P": "from variable"}) == "from variable"
+
+
+@pytest.mark.parametrize("text", ["env:P", "file:/nowhere/password"])
+def test_a_missing_secret_is_named(text: str) -> None:
+    """A place with no secret in it is an error that names the place."""
+    with pytest.raises(SettingsError, match=text):
+        SecretName.parse(text).read({})
+
+
+def test_a_secret_may_be_in_a_variable_of_our_prefix() -> None:
+    """A variable that only holds the named secret is no unknown setting."""
+    environ = CASSANDRA | {"QUEUEY_CASSANDRA_USER": "u", "QUEUEY_CASSANDRA_PASSWORD": "env:QUEUEY_DB_SECRET"}
+    found = settings.load({}, environ | {"QUEUEY_DB_SECRET": "s"}).settings.cassandra_password
+    assert found == SecretName("env", "QUEUEY_DB_SECRET")
+
+
+def test_paths_in_a_file_are_relative_to_it(tmp_path: Path) -> None:
+    """A settings file works from whatever directory the service is started in."""
+    file = write(tmp_path / "q.toml", 'data = "here"')
+    assert settings.load({}, {}, config=file).settings.data == tmp_path / "here"
+    assert settings.load({"data": "here"}, {}).settings.data == Path("here")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("on", True), ("Yes", True), ("1", True), ("off", False), ("false", False)]
+)
+def test_switches_take_everyday_words(text: str, value: bool) -> None:  # noqa: FBT001 - a parameter of the test
+    """A switch can be written on/off, yes/no, true/false or 1/0."""
+    assert settings.load({"metrics": text}, {}).settings.metrics is value
+
+
+def test_every_limit_is_a_setting_or_a_constant() -> None:
+    """Each limit of the service is a setting with the service's default, or a constant that the settings name right."""
+    limits = msgspec.structs.asdict(Limits())
+    values = msgspec.structs.asdict(settings.load({}, {}).settings)
+    assert {name: values.get(name, FIXED.get(name)) for name in limits} == limits
+    assert CassandraOptions().cached_queues == FIXED["cassandra_cached_queues"]
+    assert FIXED.keys() & values.keys() == set()
+
+
+def test_constants_are_documented() -> None:
+    """docs/api.md lists the service's constants with their values."""
+    section = (DOCS / "api.md").read_text().partition("### Fixed limits")[2].partition("\n## ")[0]
+    shown = {name: int(value.replace(",", "")) for value, name in re.findall(r"\| ([0-9,]+) \| `(\w+)` \|", section)}
+    assert shown == {name: value for name, value in FIXED.items() if not name.startswith("cassandra_")}
+
+
+def test_store_defaults_agree() -> None:
+    """A store opened without settings and one opened with the defaults behave the same."""
+    chosen = settings.load({}, {}).settings
+    assert opening.sqlite_options(chosen) == SqliteOptions()
+    assert opening.sqlite_options(chosen, jobs=False) == SqliteOptions(sweep_interval=None)
+
+
+def test_waiting_for_a_lock_leaves_room_below_the_deadline() -> None:
+    """A call waits for another process's lock for a third of the time that it may take."""
+    options = opening.sqlite_options(settings.load({"deadline": "1.5"}, {}).settings)
+    assert (options.busy_timeout, options.deadline) == (0.5, 1.5)
+
+
+def test_there_are_no_more_than_45() -> None:
+    """A new setting beyond 45 takes the place of another one: see the decision about settings."""
+    assert len(settings.table()) <= 45
+
+
+def test_every_setting_is_in_one_group() -> None:
+    """Whatever can be set is shown, once."""
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(field.encode_name for field in msgspec.structs.fields(settings.Settings))
+
+
+def test_every_setting_is_explained() -> None:
+    """Each line of the table has a type and a sentence."""
+    lines = [each for line in settings.table() for each in (line, *line.fields)]
+    assert [line.name for line in lines if not (line.type and line.help.endswith("."))] == []
+
+
+def test_reference_is_the_table() -> None:
+    """docs/settings.md says what the program does."""
+    assert (DOCS / "settings.md").read_text() == settings.as_markdown()

@@ -1,0 +1,149 @@
+"""From settings to the options of a store, and what only the store can refuse."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from queuey import settings
+from queuey.errors import SettingsError, StoreUnavailable
+from queuey.settings.definitions import ReadLevel, WriteLevel
+from queuey.storage import opening
+from queuey.storage.cassandra.options import READ_LEVELS, WRITE_LEVELS, CassandraOptions, Level
+from tests.servers.served import environment
+
+CASSANDRA = {"QUEUEY_STORE": "cassandra://h1,h2:9043/Space"}
+TLS = Path(__file__).parents[2] / "acceptance" / "tls"
+
+
+def test_defaults_are_those_of_the_store() -> None:
+    """A store opened by settings that choose nothing is the one that its own options describe."""
+    loaded = settings.load({}, CASSANDRA)
+    opening.check(loaded)
+    assert opening.cassandra_options(loaded.settings) == CassandraOptions()
+    assert opening.cassandra_target(loaded.settings).url == "cassandra://h1,h2:9043/space"
+
+
+def test_every_choice_reaches_the_store() -> None:
+    """What is set is what the store is opened with, the password read from where it is."""
+    environ = CASSANDRA | {
+        "QUEUEY_CASSANDRA_USER": "me",
+        "QUEUEY_CASSANDRA_PASSWORD": "env:PW",
+        "QUEUEY_CASSANDRA_TLS_CA": str(TLS / "cert.pem"),
+        "QUEUEY_CASSANDRA_TLS_HOSTNAME": "off",
+        "QUEUEY_CASSANDRA_LOCAL_DC": "berlin",
+        "QUEUEY_CASSANDRA_TIMEOUT": "2",
+        "QUEUEY_CASSANDRA_SPECULATIVE": "0",
+        "QUEUEY_CASSANDRA_CLOCK_DIFFERENCE": "0.5",
+        "QUEUEY_CASSANDRA_ROW_AGE": "0.1",
+        "QUEUEY_CONSISTENCY_STRONG": "write=ALL,read=ONE,delay=8,deadline=7",
+        "QUEUEY_CONSISTENCY_CATALOGUE": "serial=LOCAL_SERIAL",
+        "QUEUEY_DEADLINE": "9",
+        "QUEUEY_DEFAULT_TTL": "60",
+        "QUEUEY_MAX_BODY": "1000",
+    }
+    chosen = opening.cassandra_options(settings.load({}, environ).settings, jobs=False, environ={"PW": "secret"})
+    assert (chosen.user, chosen.password, chosen.tls_ca) == ("me", "secret", TLS / "cert.pem")
+    assert (chosen.tls_hostname, chosen.local_dc, chosen.timeout, chosen.speculative) == (False, "berlin", 2, 0)
+    assert (chosen.clock_difference, chosen.row_age, chosen.deadline, chosen.default_ttl) == (0.5, 0.1, 9, 60)
+    assert chosen.longest_body == 1000
+    assert chosen.levels["strong"] == Level("ALL", "ONE", delay=8, deadline=7)
+    assert (chosen.catalogue_serial, chosen.reap_interval) == ("LOCAL_SERIAL", None)
+    assert "secret" not in repr(chosen)
+
+
+def test_every_option_of_a_deployment_is_a_setting() -> None:
+    """An option of the store is a setting, or known to be none."""
+    internal = {"most_pending", "cached_queues", "catalogue_deadline", "heartbeat", "reap_interval", "reap_after"}
+    elsewhere = {"levels", "deadline", "default_ttl", "longest_body"}
+    elsewhere |= {"catalogue_write", "catalogue_read", "catalogue_serial"}
+    known = {line.name for line in settings.table()}
+    missing = {field.name for field in fields(CassandraOptions)} - internal - elsewhere
+    assert {name for name in missing if f"cassandra_{name}" not in known} == set()
+
+
+def test_consistency_levels_are_those_of_the_store() -> None:
+    """The levels that a setting may name are those that the store knows, and ``auto``."""
+    assert get_args(WriteLevel) == ("auto", *WRITE_LEVELS)
+    assert get_args(ReadLevel) == ("auto", *READ_LEVELS)
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"QUEUEY_STORE": "cassandra://host"}, ["keyspace", "QUEUEY_STORE"]),
+        ({"QUEUEY_STORE": "cassandra://h:1,i:2/k"}, ["ports"]),
+        (CASSANDRA | {"QUEUEY_MAX_BODY": "8000000"}, ["max_body", "4194304", "QUEUEY_MAX_BODY"]),
+        (CASSANDRA | {"QUEUEY_CONSISTENCY_STRONG": "delay=3"}, ["strong", "read delay", "QUEUEY_CONSISTENCY_STRONG"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_ROW_AGE": "4.5"}, ["4.5", "QUEUEY_CASSANDRA_ROW_AGE"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_TLS_CERT": "c.pem"}, ["certificate and its key"]),
+        (CASSANDRA | {"QUEUEY_CASSANDRA_TLS_CA": "/nowhere.pem"}, ["TLS files", "No such file"]),
+        (
+            CASSANDRA | {"QUEUEY_CASSANDRA_USER": "u", "QUEUEY_CASSANDRA_PASSWORD": "file:/nowhere"},
+            ["file:/nowhere", "No such file"],
+        ),
+    ],
+    ids=lambda value: " ".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else "",
+)
+def test_what_the_store_refuses_names_where_it_came_from(environ: dict[str, str], words: list[str]) -> None:
+    """Values that the store cannot work with refuse to start, with the reason and the source."""
+    with pytest.raises(SettingsError) as caught:
+        opening.check(settings.load({}, environ))
+    assert [word for word in words if word not in str(caught.value)] == []
+
+
+def test_sqlite_is_left_alone() -> None:
+    """What is a limit of Cassandra is none of the embedded store."""
+    opening.check(settings.load({"max_body": "8000000"}, {}))
+
+
+def test_patience_ends() -> None:
+    """A read is repeated until the store answers, and its last refusal is raised when time is over."""
+    answers = [StoreUnavailable("not yet"), StoreUnavailable("not yet"), "here"]
+
+    def call() -> object:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert opening.patiently(call, 10) == "here"
+    answers[:] = [StoreUnavailable("still not")]
+    with pytest.raises(StoreUnavailable, match="still not"):
+        opening.patiently(call, 0)
+
+
+def run_without(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a Python that lacks a module."""
+    program = f"import sys; sys.modules[{module!r}] = None; from queuey.cli import main; main()"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_embedded_store_needs_no_cassandra_driver(tmp_path: Path) -> None:
+    """Without cassandra-driver the SQLite store works as ever."""
+    from queuey.storage.sqlite import open_store  # noqa: PLC0415 - only this test needs a store
+
+    open_store(tmp_path / "data").close()
+    ended = run_without("cassandra", "app", "create", "a", "--data", str(tmp_path / "data"))
+    assert (ended.returncode, ended.stdout.split()[:2]) == (0, ["application", "a"])
+
+
+@pytest.mark.parametrize("command", [["serve"], ["doctor"], ["app", "list"]])
+def test_a_missing_driver_names_the_extra(command: list[str]) -> None:
+    """A Cassandra store without its driver says what to install, in one line."""
+    ended = run_without("cassandra", *command, "--store", "cassandra://127.0.0.1/k")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert "pip install 'queuey[cassandra]'" in line
+
+
+def test_the_cassandra_store_needs_no_sqlite_driver() -> None:
+    """Without apsw a Cassandra store is looked at as ever; here nobody answers at the address."""
+    ended = run_without("apsw", "app", "list", "--store", "cassandra://127.0.0.1:1/k")
+    assert (ended.returncode, "refused" in ended.stderr) == (1, True), ended.stderr

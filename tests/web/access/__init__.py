@@ -1,0 +1,1 @@
+"""Credentials, principals, keys that are limited, and rate limits."""

@@ -1,0 +1,236 @@
+"""The table of docs/access.md: every request, made by every kind of caller, is answered as the page says."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from queuey.access import VERBS, Grant, Verb, matches, parse_principals
+from queuey.errors import NotAuthenticated
+from queuey.messages import OPERATORS, NewMessage, OffsetChange, Queue, QueueSpec, Scope
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials import Identity
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.v1.spec import OPERATIONS
+from tests.web.caller import Caller, Reply
+
+PAGE = Path(__file__).parents[3] / "docs" / "access.md"
+ID = "0123456789ab11e88000000000000001"
+SECRET = "only for those who may read"
+KINDS = {"n": ("user", False), "p": ("public", False), "s": ("user", True), "ps": ("public", True)}
+"""Type, and whether there are principals."""
+READING = {"GET /v1/{app}/{queue}", "POST /v1/{app}/_read", "GET /v1/{app}/{queue}/{ids}"}
+OFFSETS = {"partitions": {"1": {"offset": ID}}}
+
+Row = dict[str, str]
+
+
+def rows() -> list[Row]:
+    """Reads the table: by route, what stands in each column."""
+    lines = [line.strip("| \n").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("|")]
+    header = next(number for number, line in enumerate(lines) if line[0] == "route")
+    table = lines[header + 2 :]
+    assert {len(line) for line in table} == {len(lines[header])}
+    return [dict(zip(lines[header], (cell.strip("`") for cell in line), strict=True)) for line in table]
+
+
+ROWS = rows()
+COLUMNS = list(ROWS[0])[2:]
+EXAMPLES = max(2, settings().max_examples // 20)
+"""Each plays the whole table."""
+
+
+class Tokens:
+    """Reads credentials of users that a test has made up."""
+
+    scheme = "Token"
+    believed = 60.0
+
+    def __init__(self) -> None:
+        self.known: dict[str, Identity] = {}
+
+    def read(self, credential: str, now: float) -> Identity:
+        """Finds a token."""
+        if credential not in self.known:
+            raise NotAuthenticated("No such token")
+        return self.known[credential]
+
+
+class Names(NamedTuple):
+    """Of two applications, two users and two queues; no two are alike."""
+
+    owner: str
+    other: str
+    user: str
+    another: str
+    queue: str
+    elsewhere: str
+
+
+ALIKE = Names("a", "ab", "ann", "Ann", "ab", "a*")
+
+NUMBERS = itertools.count()
+LETTERS = st.text("aAb-_é1", min_size=1, max_size=4)
+QUEUES = st.text("aAb*,.=é ?%-", min_size=1, max_size=6).filter(lambda name: name.strip(" .") == name)
+
+
+@st.composite
+def names(draw: st.DrawFn) -> Names:
+    """Draws names that are nearly the same, or one the beginning of the other."""
+    applications = draw(st.lists(LETTERS, min_size=2, max_size=2, unique=True))
+    users = draw(st.lists(LETTERS, min_size=2, max_size=2, unique=True))
+    queues = draw(st.lists(QUEUES, min_size=2, max_size=2, unique=True))
+    return Names(*applications, *users, *queues)
+
+
+class Scene:
+    """An application with a queue, and one caller of each kind.
+
+    Args:
+        app: Serves the store and knows the tokens.
+        store: Has the queue and the keys.
+        tokens: Has the users.
+        drawn: Names to be made unique.
+        kind: Of the queue.
+    """
+
+    def __init__(self, app: Any, store: Store, tokens: Tokens, drawn: Names, kind: str) -> None:  # noqa: ANN401
+        number = next(NUMBERS)
+        self.names = drawn._replace(owner=f"{drawn.owner}{number}", other=f"{drawn.other}{number}")
+        self.elsewhere = "-nothing-" if matches(drawn.elsewhere, drawn.queue) else drawn.elsewhere
+        self._app, self._store, self._tokens = app, store, tokens
+        self._type, shared = KINDS[kind]
+        other = self.names.other
+        for name in (self.names.owner, *(other + suffix for suffix in ("", ".p", ".r", ".d"))):
+            store.create_application(name)
+        self._mail = f"user{number}@example.org"
+        listed = f"app:{other}.p,app:{other}.r=read,app:{other}.d=delete,bid:{self._mail}" if shared else ""
+        self._principals = parse_principals(listed.split(","))
+        store.create_queue(self.names.owner, drawn.elsewhere, QueueSpec())
+        self.callers = dict(zip(COLUMNS, map(self._caller, COLUMNS), strict=True))
+
+    def _caller(self, column: str) -> Caller:
+        credential = None if column == "anonymous" else self._credential(column)
+        return Caller(self._app, credential, "")
+
+    def _credential(self, column: str) -> str:
+        owner, other, queue = self.names.owner, self.names.other, self.names.queue
+        verbs = tuple(verb for verb in VERBS if verb in column.split(", "))
+        if verbs:
+            # A pattern that begins like the name, which is how keys are limited, and reaches this queue alone.
+            return self._key(owner, scope=Scope(verbs, ("-nothing-*", queue)))
+        kinds: dict[str, Callable[[], str]] = {
+            "owner": lambda: self._key(owner),
+            "expired": lambda: self._key(owner, expires=time.time() - 1),
+            "other queues": lambda: self._key(owner, scope=Scope(VERBS, (self.elsewhere,))),
+            "other application": lambda: self._key(other),
+            "app:": lambda: self._key(other + ".p"),
+            "app:…=read": lambda: self._key(other + ".r"),
+            "app:…=delete": lambda: self._key(other + ".d"),
+            "operator": lambda: self._key(OPERATORS),
+            "bid:": lambda: self._token(f"bid:{self._mail}"),
+            "pattern user": lambda: self._token(f"user:{self.names.user}", queue),
+            "another user": lambda: self._token(f"user:{self.names.another}", self.names.elsewhere),
+        }
+        return kinds[column.strip("`")]()
+
+    def _key(self, application: str, *, expires: float | None = None, scope: Scope | None = None) -> str:
+        secret = f"key{next(NUMBERS)}"
+        self._store.add_key(application, digest_of(secret), expires=expires, scope=scope)
+        return f"Application {secret}"
+
+    def _token(self, name: str, queue: str | None = None) -> str:
+        token = f"token{next(NUMBERS)}"
+        verbs: frozenset[Verb] = frozenset({"read", "delete"})
+        grants = () if queue is None else (Grant(self.names.owner, verbs, queue),)
+        self._tokens.known[token] = Identity(frozenset({name}), grants, name)
+        return f"Token {token}"
+
+    def made_ready(self) -> Queue:
+        """Returns the queue, made anew if a request has deleted it, with a message and a group."""
+        spec = QueueSpec(type=self._type, principals=self._principals)
+        queue, new = self._store.create_queue(self.names.owner, self.names.queue, spec)
+        if new:
+            position = self._store.append(queue, [NewMessage(SECRET, 1, 3600)])[0]
+            self._store.set_offsets(queue, "g", [OffsetChange(1, position)])
+        return queue
+
+    def request(self, route: str, caller: Caller) -> Reply:
+        """Makes a request as a row names it."""
+        method, path = route.split(" ")
+        parts = {"app": self.names.owner, "queue": self.names.queue, "group": "g", "ids": ID}
+        path = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
+        if route.endswith("/_read"):
+            return caller.send_json(method, path, {"queues": [{"queue_name": self.names.queue, "delay": 0}]})
+        if method == "PUT" and path.endswith("/offsets/g"):
+            return caller.send_json(method, path, OFFSETS)
+        if route.endswith("/lag"):
+            return caller.send_json(method, path, {"partitions": {"1": None}})
+        if route == "POST /v1/{app}":
+            return caller.send_form(method, path, queue_name=self.names.queue)
+        if route == "GET /v1/{app}/{queue}":
+            return caller.get(path, delay=0)
+        return caller(method, path, "x" if method in {"POST", "PUT"} and "{queue}" in route else "")
+
+
+def is_allowed(row: Row, column: str, kind: str) -> bool:
+    """Tells what the page says."""
+    if kind == "ps":
+        kind = "p" if "p" in row["anonymous"].split() else "s"
+    cell = row[column].split()
+    return cell == ["yes"] or kind in cell
+
+
+def check(scene: Scene, row: Row, column: str, kind: str) -> None:
+    """Makes one request and compares its answer with the page."""
+    route = row["route"]
+    scene.made_ready()
+    reply = scene.request(route, scene.callers[column])
+    place = f"{route} as {column}, queue of kind {kind}: {reply}"
+    allowed = is_allowed(row, column, kind)
+    if route.endswith("/_read") and column != "expired":
+        assert reply.status == 200, place
+        assert (reply.json["queues"][0]["status"] == "ok") == allowed, place
+    elif allowed:
+        assert reply.status in {200, 201} or (reply.status == 404 and "{group}" in route), place
+    else:
+        without = 403 if row["original"] == "yes" else 401
+        assert reply.status == {"expired": 401, "anonymous": without}.get(column, 403), place
+    assert (SECRET in reply.text) == (allowed and route in READING and "{ids}" not in route), place
+    if route == "GET /v1/{app}" and allowed:
+        pattern = {"owner": "*", "operator": "*", "other queues": scene.elsewhere}.get(column, scene.names.queue)
+        expected = [name for name in sorted([scene.names.queue, scene.names.elsewhere]) if matches(pattern, name)]
+        assert [queue["queue_name"] for queue in reply.json["queues"]] == expected, place
+
+
+def test_the_table_has_every_route(app: Any) -> None:  # noqa: ANN401 - Pyramid's router
+    """Each operation of the API and each resource for monitors stands in the table once."""
+    operations = [f"{operation.method} {operation.path}" for operation in OPERATIONS]
+    monitors = [f"GET {path}" for path in app.registry.operations]
+    assert sorted(row["route"] for row in ROWS) == sorted(operations + monitors)
+
+
+@pytest.fixture
+def tokens() -> Tokens:
+    """Users that the application knows."""
+    return Tokens()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=EXAMPLES)
+@given(drawn=names())
+@example(drawn=ALIKE)
+def test_every_request_by_every_caller(store: Store, tokens: Tokens, kind: str, drawn: Names) -> None:
+    """Whoever makes a request is let in exactly where the page says so, whatever the names are."""
+    scene = Scene(make_app(store, readers=[tokens]), store, tokens, drawn, kind)
+    for column, row in itertools.product(COLUMNS, ROWS):
+        check(scene, row, column, kind)

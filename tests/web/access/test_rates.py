@@ -1,0 +1,176 @@
+"""Rate limits, asked as the server asks: who is counted, and what a refused request costs."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from typing import Any
+
+import pytest
+
+from queuey.access import Caller, Grant
+from queuey.settings import Rates, UserIssuer
+from queuey.settings.rates import OwnRates
+from queuey.storage import Store
+from queuey.user_queues import queue_name, user_name
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials.users import readers_of
+from queuey.web.gateway.asgi import Gateway
+from queuey.web.gateway.rates import RateLimits
+from tests.web.caller import Caller as Client
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.gateway_calls import Request, Run, running
+from tests.web.users.issuer import AUDIENCE, Issuer, serving
+
+ALPHA = Caller(frozenset({"alpha eve"}), (Grant("alpha", frozenset({"read"}), "inbox-eve"),), "users of alpha")
+
+
+def limited(app: Any, **rates: Any) -> Run:  # noqa: ANN401 - a WSGI application, and fields
+    """Returns what runs a coroutine with a gateway that has these limits, whose clock stands still."""
+    return running(app, rates=RateLimits(Rates(**rates), clock=lambda: 1000.0))
+
+
+def test_one_too_many_is_refused_before_its_body_is_read(app: Any, owner: Client) -> None:  # noqa: ANN401
+    """The first answers say what is left; the next is 429 with when to come again, and nothing of it was taken in."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        for left in (1, 0):
+            reply = await Request(body=b"hello").to(gateway)
+            assert reply.status == 201
+            assert reply.headers["RateLimit-Policy"] == '"application";q=2;w=4'
+            assert reply.headers["RateLimit"].startswith(f'"application";r={left};t=')
+        request = Request(body=[b"never read"])
+        reply = await request.to(gateway)
+        assert request.pieces == [b"never read"]
+        assert reply.status == 429
+        assert (reply.headers["Retry-After"], reply.json["outcome"]) == ("2", "none")
+        assert reply.headers["RateLimit"] == '"application";r=0;t=4'
+        assert reply.json["error_msg"]["TooManyRequests"].startswith("Too many requests of this application: it may ")
+
+    limited(app, application=0.5, application_burst=2)(work)
+    assert [message["body"] for message in owner.get("q").messages] == ["hello", "hello"]
+
+
+def test_every_request_of_a_new_credential_counts(app: Any, owner: Client) -> None:  # noqa: ANN401
+    """A caller who has not been seen before is looked up before its request is counted, whatever the method."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> list[int]:
+        replies = [await Request("GET").to(gateway) for _ in range(3)]
+        return [reply.status for reply in replies]
+
+    assert limited(app, application=1)(work) == [200, 429, 429]
+
+
+def test_others_and_monitors_are_not_disturbed(app: Any, owner: Client) -> None:  # noqa: ANN401
+    """Another application has a bucket of its own; monitors and callers without a credential have none."""
+    owner.create("q", type="public")
+
+    async def work(gateway: Gateway) -> None:
+        async def ask(path: str, *headers: tuple[str, str]) -> int:
+            request = Request("GET", path)
+            request.headers = list(headers)
+            return (await request.to(gateway)).status
+
+        mine, other = (("authorization", f"Application {key}") for key in (KEY, GUEST_KEY))
+        assert [await ask("/v1/queuey/q", mine) for _ in range(2)] == [200, 429]
+        assert [await ask("/v1/queuey/q", other) for _ in range(2)] == [200, 429]
+        assert [await ask("/v1/queuey/q") for _ in range(3)] == [200] * 3
+        assert [await ask("/__heartbeat__", mine) for _ in range(3)] == [200] * 3
+        assert [await ask("/v1/queuey/q", ("authorization", "Application unknown")) for _ in range(3)] == [401] * 3
+
+    limited(app, application=1)(work)
+
+
+def test_a_user_over_the_limit_disturbs_no_other_user(store: Store) -> None:
+    """Each user of an application has a limit of the own, also with a new token each time; the owner has none."""
+    issuer = Issuer()
+    with serving(issuer.published()) as keys:
+        own = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url, queues={"inbox-{user}": ("read",)})
+        store.create_application("queuey")
+        store.add_key("queuey", digest_of(KEY))
+        app = make_app(store, readers=readers_of({"queuey": (own,)}))
+        inboxes = {user: queue_name("inbox-{user}", user_name(issuer.name, user)) for user in ("ann", "bob")}
+        for name in inboxes.values():
+            Client(app, f"Application {KEY}").create(name)
+
+        async def work(gateway: Gateway) -> None:
+            async def read(user: str) -> int:
+                request = Request("GET", f"/v1/queuey/{inboxes[user]}")
+                request.headers = [("authorization", f"Bearer {issuer.token(user, jti=next(numbers))}")]
+                reply = await request.to(gateway)
+                assert reply.headers["RateLimit"].startswith('"user";r=')
+                return reply.status
+
+            numbers = map(str, count())
+            assert [await read("ann") for _ in range(4)] == [200, 200, 429, 429]
+            assert [await read("bob") for _ in range(3)] == [200, 200, 429]
+            assert [(await Request(path=f"/v1/queuey/{inboxes['ann']}", body=b"x").to(gateway)).status] == [201]
+
+        limited(app, user=2)(work)
+
+
+@pytest.mark.parametrize(
+    ("also", "path", "counted"),
+    [
+        (ALPHA, "shop", {"shop", "shop ann"}),
+        (ALPHA, "alpha", {"alpha", "alpha eve"}),
+        (ALPHA, "nobody", {"alpha", "alpha eve", "shop", "shop ann"}),
+        (Caller(frozenset({"app:alpha"})), "shop", {"alpha", "shop", "shop ann"}),
+        (Caller(frozenset({"app:alpha"})), "other", {"alpha", "shop", "shop ann"}),
+        (Caller(grants=(Grant("alpha", frozenset({"read"})),)), "shop", {"shop", "shop ann"}),
+        (Caller(grants=(Grant("alpha", frozenset({"read"})),)), "alpha", {"alpha"}),
+        (Caller(grants=(Grant(None, frozenset({"measure"})),)), "shop", {"@all", "shop", "shop ann"}),
+        (Caller(frozenset({"shop bob"})), "shop", {"shop", "shop ann", "shop bob"}),
+    ],
+)
+def test_a_credential_more_evades_no_limit(also: Caller, path: str, counted: set[str]) -> None:
+    """A request counts for all that its caller's credentials are good for where it asks."""
+    ann = Caller(frozenset({"shop ann"}), (Grant("shop", frozenset({"read"}), "inbox-ann"),), "users of shop")
+    both = Caller(ann.names | also.names, ann.grants + also.grants, "app:alpha")
+    rates = Rates(application=9, user=9)
+    limits = RateLimits(rates, clock=lambda: 1000.0)
+    headers, refusal = limits.count(both, path)
+    assert refusal is None
+    assert {name for buckets in limits._buckets.values() for name in buckets._full_at} == counted
+    assert len(headers) == 2
+    assert all(value.count('"application"') == 1 and value.count('"user"') <= 1 for _, value in headers)
+
+
+def test_the_limit_that_is_reached_is_told() -> None:
+    """Of several buckets of one kind the headers have the one with least left; what is refused takes from none."""
+    own = {"shop": OwnRates(application=1), "alpha": OwnRates(application=0.5)}
+    limits = RateLimits(Rates(application=100, applications=own), clock=lambda: 1000.0)
+    both = Caller(frozenset({"app:shop", "app:alpha", "app:more"}))
+    headers, refusal = limits.count(both, "shop")
+    assert refusal is None
+    assert dict(headers)["RateLimit-Policy"] == '"application";q=1;w=2'
+    headers, refusal = limits.count(both, "shop")
+    assert refusal is not None
+    assert refusal.retry_after == 2
+    assert dict(headers)["RateLimit"] == '"application";r=0;t=2'
+    assert limits.count(Caller(frozenset({"app:more"})), "more")[0][1][1] == '"application";r=98;t=1'
+
+
+def test_a_refused_request_needs_no_thread(app: Any, owner: Client) -> None:  # noqa: ANN401
+    """While all threads are busy, a request that is one too many is answered at once."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        assert (await Request(body=b"x").to(gateway)).status == 201
+        release = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def hold() -> None:
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result(60)
+
+        held = [asyncio.create_task(gateway._threads.run("another", hold)) for _ in range(2)]
+        await asyncio.sleep(0)
+        assert (await Request("DELETE", "/v1/queuey/q").to(gateway)).status == 429
+        assert not any(task.done() for task in held)
+        release.set()
+        await asyncio.gather(*held)
+
+    limited(app, application=1)(work)

@@ -1,0 +1,1 @@
+"""Posting messages, and messages by id."""

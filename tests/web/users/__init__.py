@@ -1,0 +1,1 @@
+"""Users with tokens and assertions, and the issuers of these."""

@@ -1,0 +1,263 @@
+"""Users with BrowserID assertions: real ones, checked here, by issuers that the settings name and nobody else."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browserid import jwt as signed
+from browserid.tests.support import get_keypair, make_assertion
+from browserid.utils import bundle_certs_and_assertion
+
+from queuey.errors import SettingsError
+from queuey.settings import UserIssuer
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials.users import readers_of
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.users.issuer import encoded
+
+ISSUER, MAIL, AUDIENCE = "login.example.org", "ann@example.org", "https://queuey.example.org"
+QUEUE = "inbox-bid.ann@example.org"
+PUBLIC, PRIVATE = get_keypair(MAIL)
+ISSUER_KEY = get_keypair(ISSUER)[1]
+
+
+def milliseconds(seconds: float = 60) -> int:
+    """A time from now."""
+    return int((time.time() + seconds) * 1000)
+
+
+def certificate(key: Any = ISSUER_KEY, **claims: object) -> str:  # noqa: ANN401 - a key of PyBrowserID's
+    """Makes what an issuer says of a user's key; a claim that is None is left out."""
+    usual = {"iss": ISSUER, "exp": milliseconds(), "principal": {"email": MAIL}, "public-key": PUBLIC}
+    return str(signed.generate({name: value for name, value in {**usual, **claims}.items() if value is not None}, key))
+
+
+def bundle(*certificates: str, key: Any = PRIVATE, **claims: object) -> str:  # noqa: ANN401 - a key of PyBrowserID's
+    """Makes an assertion with certificates; by default the usual one."""
+    usual = {"exp": milliseconds(), "aud": AUDIENCE}
+    found = {name: value for name, value in {**usual, **claims}.items() if value is not None}
+    return str(bundle_certs_and_assertion(list(certificates) or [certificate()], signed.generate(found, key)))
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """A directory with the documents of issuers."""
+    for host in (ISSUER, "other.example.net"):
+        (tmp_path / host).write_text(json.dumps({"public-key": get_keypair(host)[0], "provisioning": "/provision"}))
+    return tmp_path
+
+
+@pytest.fixture
+def users(documents: Path) -> Mapping[str, tuple[UserIssuer, ...]]:
+    """Each application trusts an issuer."""
+    ours = UserIssuer(
+        scheme="BrowserID",
+        issuer=ISSUER,
+        audience=AUDIENCE,
+        keys=str(documents / ISSUER),
+        domains=("example.org", "example.com"),
+        queues={"inbox-{user}": ("read", "delete")},
+    )
+    theirs = UserIssuer(
+        scheme="BrowserID",
+        issuer="other.example.net",
+        audience="https://guest.example.org",
+        keys=str(documents / "other.example.net"),
+        domains=("example.org",),
+        queues={"inbox-{user}": ("read",)},
+    )
+    return {"queuey": (ours,), "guest": (theirs,)}
+
+
+@pytest.fixture
+def app(store: Store, users: Mapping[str, tuple[UserIssuer, ...]], monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401
+    """The application, which cannot ask anybody."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a server was asked")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
+        store.create_application(name)
+        store.add_key(name, digest_of(key))
+    return make_app(store, readers=readers_of(users), private=users.keys())
+
+
+def holder(app: Any, assertion: str, base: str = "/v1/queuey") -> Caller:  # noqa: ANN401 - Pyramid's router
+    """Somebody with an assertion."""
+    return Caller(app, f"BrowserID {assertion}", base)
+
+
+def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, app: Any) -> None:  # noqa: ANN401
+    """What PyBrowserID's own helper makes is accepted, as long as it is good."""
+    sent = owner.post(owner.create(QUEUE), "hello")
+    ann = holder(app, make_assertion(MAIL, AUDIENCE, issuer=ISSUER))
+    assert ann.get(QUEUE).bodies == ["hello"]
+    assert ann("DELETE", f"{QUEUE}/{sent['key']}").status == 200
+    assert ann("POST", QUEUE, "x").status == 403
+    assert holder(app, make_assertion("bob@example.com", AUDIENCE, issuer=ISSUER)).get(QUEUE).status == 403
+
+
+def test_capitals_of_the_scheme_do_not_count(owner: Caller, app: Any) -> None:  # noqa: ANN401
+    """However ``BrowserID`` is written, an assertion lets its user in."""
+    owner.create(QUEUE)
+    assert Caller(app, f"browserid {bundle()}").get(QUEUE).status == 200
+
+
+def test_a_queue_can_name_a_mail_address(owner: Caller, app: Any) -> None:  # noqa: ANN401
+    """Principals of the original's form are for exactly that user of the application that owns the queue."""
+    owner.create("team", principles=f"bid:{MAIL}=read")
+    owner.post("team", "hello")
+    assert holder(app, bundle()).get("team").bodies == ["hello"]
+    assert holder(app, make_assertion("bob@example.org", AUDIENCE, issuer=ISSUER)).get("team").status == 403
+
+
+def test_an_assertion_is_for_one_application(owner: Caller, guest: Caller, app: Any) -> None:  # noqa: ANN401
+    """Whoever one application trusts with a mail address opens nothing of another that has the same principal."""
+    owner.create("team", principles=f"bid:{MAIL}=read")
+    mine = Caller(guest.app, guest.authorization, "/v1/guest")
+    mine.create(QUEUE)
+    mine.create("team", principles=f"bid:{MAIL}=read")
+    theirs = make_assertion(MAIL, "https://guest.example.org", issuer="other.example.net")
+    assert [holder(app, theirs, "/v1/guest").get(name).status for name in (QUEUE, "team")] == [200, 200]
+    assert [holder(app, theirs).get(name).status for name in (QUEUE, "team")] == [403, 403]
+    assert [holder(app, bundle(), "/v1/guest").get(name).status for name in (QUEUE, "team")] == [403, 403]
+
+
+def huge(bits: int) -> str:
+    """A number of so many bits, in base 16."""
+    return f"{(1 << bits) - 1:x}"
+
+
+FORM, TIMES = "no assertion with one certificate", "does not say when it ends"
+SIGNATURES, EXPIRED, ISSUERS = "signatures are not valid", "has expired", "issuer is not trusted here"
+AUDIENCES, MAILS, EARLY = "for another audience", "not trusted with this mail address", "is not valid yet"
+EVIL = get_keypair("evil.example.org")[1]
+ATTACKS: Mapping[str, tuple[Callable[[], str], str]] = {
+    "no assertion": (lambda: "x", FORM),
+    "one token": (certificate, FORM),
+    "too long": (lambda: bundle(x="y" * 9000), "is longer than"),
+    "the older form": (lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, new_style=False)), FORM),
+    "two certificates": (lambda: bundle(certificate(), certificate()), FORM),
+    "no certificate": (lambda: "~" + bundle().split("~")[1], FORM),
+    "unsigned": (lambda: f"{certificate()}~{encoded({'alg': 'none'})}.{encoded({'exp': 1, 'aud': AUDIENCE})}.", FORM),
+    "another class as the algorithm": (
+        lambda: bundle().replace(encoded({"alg": "DS128"}), encoded({"alg": "DS"})),
+        FORM,
+    ),
+    "signature of the assertion changed": (
+        lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, assertion_sig=b"x" * 40)),
+        SIGNATURES,
+    ),
+    "signature of the certificate changed": (
+        lambda: str(make_assertion(MAIL, AUDIENCE, issuer=ISSUER, certificate_sig=b"x" * 40)),
+        SIGNATURES,
+    ),
+    "no signature": (lambda: bundle().rpartition(".")[0] + ".", SIGNATURES),
+    "certificate by somebody else": (lambda: bundle(certificate(EVIL)), SIGNATURES),
+    "assertion by somebody else": (lambda: bundle(key=EVIL), SIGNATURES),
+    "another kind of key": (
+        lambda: bundle(certificate(**{"public-key": {"algorithm": "RS", "n": "35", "e": "5"}})),
+        SIGNATURES,
+    ),
+    "issuer that nobody trusts": (lambda: bundle(certificate(EVIL, iss="evil.example.org")), ISSUERS),
+    "issuer of another application": (
+        lambda: str(make_assertion(MAIL, AUDIENCE, issuer="other.example.net")),
+        AUDIENCES,
+    ),
+    "issuer by address": (lambda: bundle(certificate(EVIL, iss="127.0.0.1:1")), ISSUERS),
+    "mail address of the issuer's own host": (
+        lambda: str(make_assertion("ann@evil.example.org", AUDIENCE, issuer="evil.example.org")),
+        ISSUERS,
+    ),
+    "no issuer": (lambda: bundle(certificate(iss=None)), ISSUERS),
+    "issuer that is a list": (lambda: bundle(certificate(iss=[ISSUER])), ISSUERS),
+    "mail address of another domain": (
+        lambda: str(make_assertion("ann@example.net", AUDIENCE, issuer=ISSUER)),
+        MAILS,
+    ),
+    "domain in other letters": (lambda: str(make_assertion("ann@Example.org", AUDIENCE, issuer=ISSUER)), MAILS),
+    "mail address with a right": (lambda: bundle(certificate(principal={"email": MAIL + "=read"})), FORM),
+    "mail address with a line break": (lambda: bundle(certificate(principal={"email": MAIL + "\n"})), FORM),
+    "two mail addresses": (lambda: bundle(certificate(principal={"email": [MAIL, "bob@example.org"]})), FORM),
+    "an application as the mail address": (lambda: bundle(certificate(principal={"email": "app:queuey"})), FORM),
+    "no mail address": (lambda: bundle(certificate(principal={})), FORM),
+    "principal that is a text": (lambda: bundle(certificate(principal=MAIL)), FORM),
+    "no key": (lambda: bundle(certificate(**{"public-key": None})), FORM),
+    "another audience": (lambda: bundle(aud="https://evil.example.org"), AUDIENCES),
+    "audience as a pattern": (lambda: bundle(aud="*"), AUDIENCES),
+    "audience without scheme": (lambda: bundle(aud="queuey.example.org"), AUDIENCES),
+    "audiences": (lambda: bundle(aud=[AUDIENCE]), AUDIENCES),
+    "no audience": (lambda: bundle(aud=None), AUDIENCES),
+    "expired": (lambda: bundle(exp=milliseconds(-120)), EXPIRED),
+    "expired certificate": (lambda: bundle(certificate(exp=milliseconds(-120))), EXPIRED),
+    "not valid yet": (lambda: bundle(nbf=milliseconds(120)), EARLY),
+    "issued in the future": (lambda: bundle(certificate(iat=milliseconds(120))), EARLY),
+    "no end": (lambda: bundle(exp=None), TIMES),
+    "end that is no number": (lambda: bundle(exp=math.nan), FORM),
+    "end that is infinite": (lambda: bundle(exp=10**400), TIMES),
+    "end that is a text": (lambda: bundle(certificate(exp=str(milliseconds()))), TIMES),
+    "huge numbers of DSA": (
+        lambda: bundle(certificate(**{"public-key": {"algorithm": "DS", **dict.fromkeys("pqgy", huge(4000))}})),
+        FORM,
+    ),
+    "huge numbers of RSA": (
+        lambda: bundle(
+            certificate(**{"public-key": {"algorithm": "RS", "n": str((1 << 6000) - 1), "e": str((1 << 6000) - 1)}})
+        ),
+        FORM,
+    ),
+    "negative numbers": (
+        lambda: bundle(certificate(**{"public-key": {"algorithm": "DS", **dict.fromkeys("pqgy", "-ff")}})),
+        FORM,
+    ),
+    "numbers that are none": (
+        lambda: bundle(certificate(**{"public-key": {"algorithm": "DS", **{name: ["ff"] for name in "pqgy"}}})),
+        FORM,
+    ),
+}
+"""By what is wrong: the assertion, made when it is needed, and words of the refusal."""
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_wrong_assertion_lets_nobody_in(owner: Caller, app: Any, attack: str) -> None:  # noqa: ANN401
+    """The answer is 401, names the scheme and the reason, repeats nothing of the assertion, and nobody is asked."""
+    owner.create(QUEUE)
+    make, words = ATTACKS[attack]
+    assertion = make()
+    reply = holder(app, assertion).get(QUEUE)
+    assert (reply.status, list(reply.errors)) == (401, ["InvalidBrowserID"]), reply
+    assert words in reply.errors["InvalidBrowserID"]
+    assert reply.headers["WWW-Authenticate"] == 'BrowserID realm="queuey"'
+    assert not any(part in reply.text for part in assertion.split(".") if len(part) > 3)
+    assert holder(app, bundle()).get(QUEUE).status == 200
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "no public key"),
+        ('{"public-key": {"algorithm": "ES"}}', "no public key"),
+        ('{"public-key": {"algorithm": "DS", "p": "ff"}}', "the number q"),
+        ('{"public-key": {"algorithm": "RS", "n": "x", "e": "3"}}', "the number n"),
+        ('{"authority": "evil.example.org"}', "no public key"),
+    ],
+)
+def test_a_document_that_cannot_be_used_stops_the_start(
+    documents: Path, users: Mapping[str, tuple[UserIssuer, ...]], content: str, words: str
+) -> None:
+    """The message names the issuer and what is wrong with its document. Authority is never handed on."""
+    (documents / ISSUER).write_text(content)
+    with pytest.raises(SettingsError, match=words) as caught:
+        readers_of(users)
+    assert ISSUER in str(caught.value)

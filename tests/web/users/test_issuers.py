@@ -1,0 +1,303 @@
+"""Issuers whose keys change, hang, grow or go away: only their own users notice, and nobody waits for long."""
+
+from __future__ import annotations
+
+import threading
+import time
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from queuey.errors import InvalidToken, IssuerUnavailable, SettingsError
+from queuey.settings import UserIssuer
+from queuey.web.credentials.bearer import Bearer, KeySet
+from queuey.web.credentials.key_sets import FRESH, KEPT, MAX_BYTES, PAUSE, Published
+from tests.web.users.issuer import AUDIENCE, Behaviour, Issuer, KeyServer, serving
+
+SOON = 60.0
+"""Seconds within which a thread of the test's own has its turn, on a busy machine."""
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Says what time it is."""
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The clock of keys."""
+    return Clock()
+
+
+@pytest.fixture
+def issuer() -> Issuer:
+    """Whom the application trusts."""
+    return Issuer()
+
+
+@pytest.fixture
+def server(issuer: Issuer) -> Iterator[KeyServer]:
+    """Serves the issuer's keys."""
+    with serving(issuer.published()) as found:
+        yield found
+
+
+@pytest.fixture
+def keys(issuer: Issuer, server: KeyServer, clock: Clock) -> Published[KeySet]:
+    """The issuer's keys, not loaded yet."""
+    return Published(issuer.name, server.url, KeySet, clock=clock, wait=SOON)
+
+
+@pytest.fixture
+def reader(issuer: Issuer, server: KeyServer, keys: Published[KeySet]) -> Bearer:
+    """Reads tokens."""
+    trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=server.url)
+    return Bearer([("shop", trusted)], {issuer.name: keys})
+
+
+def read(reader: Bearer, token: str) -> str:
+    """What becomes of a token."""
+    try:
+        reader.read(token, time.time())
+    except (InvalidToken, IssuerUnavailable) as error:
+        return error.code
+    return "let in"
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Waits until something is so."""
+    end = time.monotonic() + SOON
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def settle(keys: Published[KeySet]) -> None:
+    """Waits until nothing is being loaded."""
+    until(lambda: not keys._loading)
+
+
+def test_a_new_key_is_found_at_its_first_token(reader: Bearer, issuer: Issuer, server: KeyServer, clock: Clock) -> None:
+    """When the issuer signs with a new key, its keys are loaded again, and the old one is not good any more."""
+    old = issuer.token("ann")
+    assert read(reader, old) == "let in"
+    issuer.rotate("second")
+    server.content = issuer.published()
+    clock.now += PAUSE
+    assert read(reader, issuer.token("ann")) == "let in"
+    assert read(reader, old) == "InvalidToken"
+    assert server.asked == 2
+
+
+def test_a_key_that_was_taken_back_is_good_for_a_while(
+    reader: Bearer, issuer: Issuer, server: KeyServer, keys: Published[KeySet], clock: Clock
+) -> None:
+    """Without a token by a new key the set is loaded again when it is five minutes old, while the old one is used."""
+    old = issuer.token("ann")
+    assert read(reader, old) == "let in"
+    issuer.rotate("second")
+    server.content = issuer.published()
+    clock.now += FRESH + 1
+    read(reader, old)
+    settle(keys)
+    assert read(reader, old) == "InvalidToken"
+
+
+def test_unknown_keys_do_not_make_the_issuer_busy(
+    reader: Bearer, issuer: Issuer, server: KeyServer, clock: Clock
+) -> None:
+    """However many tokens name keys that there are not, the issuer is asked once in ten seconds."""
+    assert read(reader, issuer.token("ann")) == "let in"
+    for number in range(50):
+        assert read(reader, issuer.token(headers={"kid": str(number)})) == "InvalidToken"
+    assert server.asked == 1
+    clock.now += PAUSE
+    for number in range(50):
+        assert read(reader, issuer.token(headers={"kid": str(number)})) == "InvalidToken"
+    assert server.asked == 2
+    assert read(reader, issuer.token("ann")) == "let in"
+
+
+@pytest.mark.parametrize("behaviour", ["grow", "redirect", "fail", "compress"])
+def test_an_answer_that_cannot_be_used(
+    reader: Bearer, issuer: Issuer, server: KeyServer, clock: Clock, behaviour: Behaviour
+) -> None:
+    """Without keys a token is neither good nor bad: 503, soon; when the issuer is well again, its users are let in."""
+    server.behaviour = behaviour
+    assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
+    asked = server.asked
+    assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
+    assert server.asked == asked
+    server.behaviour = "serve"
+    clock.now += PAUSE
+    assert read(reader, issuer.token("ann")) == "let in"
+
+
+@pytest.mark.parametrize("behaviour", ["hang", "drip"])
+def test_an_issuer_that_does_not_end_its_answer(
+    reader: Bearer,
+    issuer: Issuer,
+    server: KeyServer,
+    keys: Published[KeySet],
+    clock: Clock,
+    behaviour: Behaviour,
+) -> None:
+    """One request waits, all others are refused at once; one thread asks, and gives up although bytes still come."""
+    server.behaviour = behaviour
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(read, reader, issuer.token("ann"))
+        until(lambda: keys._waited)
+        for _ in range(100):
+            assert read(reader, issuer.token("bob")) == "IssuerUnavailable"
+        assert [thread.name for thread in threading.enumerate()].count("queuey-issuer") == 1
+        assert waiting.result(SOON) == "IssuerUnavailable"
+    assert server.asked == 1
+    assert "5 s" in keys._failure
+    server.behaviour = "serve"
+    clock.now += PAUSE
+    assert read(reader, issuer.token("ann")) == "let in"
+
+
+def test_a_request_does_not_wait_for_long(issuer: Issuer, server: KeyServer) -> None:
+    """The request that waits is refused while the issuer is still being asked, and no later one waits for the same."""
+    keys = Published(issuer.name, server.url, KeySet, wait=0.01)
+    server.behaviour = "hang"
+    for seconds in (0.01, SOON):
+        keys._wait_seconds = seconds
+        with pytest.raises(IssuerUnavailable) as caught:
+            keys.get()
+        assert keys._loading
+    assert (caught.value.retry_after, caught.value.outcome) == (1, "none")
+
+
+def test_a_system_without_threads(
+    reader: Bearer, issuer: Issuer, keys: Published[KeySet], clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If no thread can be started the request is refused, and a later one loads the keys."""
+
+    def fail(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail)
+        assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
+    assert keys._failure == "can't start new thread"
+    clock.now += PAUSE
+    assert read(reader, issuer.token("ann")) == "let in"
+
+
+def test_keys_stay_good_while_the_issuer_is_away(
+    reader: Bearer, issuer: Issuer, server: KeyServer, keys: Published[KeySet], clock: Clock
+) -> None:
+    """Keys that were loaded are used for an hour if they cannot be loaded again; a new key cannot be judged then."""
+    assert read(reader, issuer.token("ann")) == "let in"
+    server.behaviour = "fail"
+    clock.now += FRESH + 1
+    assert read(reader, issuer.token("ann")) == "let in"
+    settle(keys)
+    assert read(reader, issuer.token("ann")) == "let in"
+    assert read(reader, issuer.token(headers={"kid": "new"})) == "IssuerUnavailable"
+    clock.now += KEPT - FRESH - 2
+    assert read(reader, issuer.token("ann")) == "let in"
+    settle(keys)
+    clock.now += 2
+    assert read(reader, issuer.token("ann")) == "IssuerUnavailable"
+
+
+def test_one_issuer_is_no_trouble_for_users_of_another(issuer: Issuer, server: KeyServer) -> None:
+    """While one issuer hangs and a request waits for it, tokens of another are read."""
+    server.behaviour = "hang"
+    other = Issuer("https://login.example.com")
+    with serving(other.published()) as well, ThreadPoolExecutor(1) as pool:
+        trusted = [
+            UserIssuer(issuer=each.name, audience=AUDIENCE, keys=at.url)
+            for each, at in ((issuer, server), (other, well))
+        ]
+        keys = {each.issuer: Published(each.issuer, each.keys, KeySet, wait=SOON) for each in trusted}
+        reader = Bearer([("shop", each) for each in trusted], keys)
+        waiting = pool.submit(read, reader, issuer.token("ann"))
+        until(lambda: keys[issuer.name]._waited)
+        assert read(reader, other.token("ann")) == "let in"
+        assert not waiting.done()
+        server.closing.set()
+        assert waiting.result(SOON) == "IssuerUnavailable"
+
+
+def test_the_first_request_finds_the_keys(
+    keys: Published[KeySet], reader: Bearer, issuer: Issuer, server: KeyServer
+) -> None:
+    """A service that starts begins to load the keys before anybody asks."""
+    keys.start()
+    settle(keys)
+    assert read(reader, issuer.token("ann")) == "let in"
+    assert server.asked == 1
+
+
+def test_a_file_of_keys(tmp_path: Path, issuer: Issuer, clock: Clock) -> None:
+    """A file is read at the start, and again when a token names a key that it did not have."""
+    file = tmp_path / "keys.json"
+    file.write_bytes(issuer.published())
+    keys = Published(issuer.name, str(file), KeySet, clock=clock)
+    keys.start()
+    reader = Bearer([("shop", UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=str(file)))], {issuer.name: keys})
+    assert read(reader, issuer.token("ann")) == "let in"
+    issuer.rotate("second")
+    file.write_bytes(issuer.published())
+    clock.now += PAUSE
+    assert read(reader, issuer.token("ann")) == "let in"
+
+
+SECRET = b'{"keys": [{"kty": "oct", "k": "AAAA", "kid": "a"}]}'
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "Expecting value"),
+        (b"[]", "no object"),
+        (b"{}", "no list of at most 64 keys"),
+        (b'{"keys": 1}', "no list of at most 64 keys"),
+        (b'{"keys": []}', "no key that can be used"),
+        (SECRET, "no key that can be used"),
+        (b'{"keys": [' + b",".join([b"{}"] * 65) + b"]}", "at most 64 keys"),
+        (b" " * (MAX_BYTES + 1), "more than 262,144 bytes"),
+        (b'{"keys": [], "keys": []}', "twice"),
+        (b"[" * 200_000, "objects and lists"),
+        (b"\xff", "utf-8"),
+        (None, "No such file"),
+    ],
+    ids=lambda value: None if isinstance(value, str) else repr(value)[:20],
+)
+def test_a_file_that_cannot_be_used_stops_the_start(tmp_path: Path, content: bytes | None, words: str) -> None:
+    """The message names the issuer, the file and what is wrong with it."""
+    file = tmp_path / "keys.json"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingsError, match=words) as caught:
+        Published("https://accounts.example.org", str(file), KeySet).start()
+    assert "https://accounts.example.org" in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_weak_keys_are_passed_over(issuer: Issuer) -> None:
+    """RSA keys that are too short, too long or have a huge exponent are not used."""
+
+    def number(bits: int) -> str:
+        return urlsafe_b64encode(((1 << bits) - 1).to_bytes(bits // 8)).rstrip(b"=").decode()
+
+    for modulus, exponent in ((1024, 24), (16384, 24), (2048, 64), (2048, 2048)):
+        issuer.keys = {}
+        issuer.further = [{"kty": "RSA", "kid": "a", "n": number(modulus), "e": number(exponent)}]
+        with pytest.raises(ValueError, match="no key that can be used"):
+            KeySet(issuer.published())
+    issuer.further = [{"kty": "RSA", "kid": "a", "n": number(2048), "e": "AQAB"}]
+    assert KeySet(issuer.published()).find("a", "RS256") is not None

@@ -1,0 +1,376 @@
+"""Users with tokens: who is let in, what they may do, and that nobody gets further."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from queuey.settings import UserIssuer
+from queuey.storage import Store
+from queuey.user_queues import queue_name, user_name
+from queuey.web import make_app
+from queuey.web.authorization import Authorization
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.credentials.bearer import Bearer
+from queuey.web.credentials.users import readers_of
+from tests.web.caller import Caller
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.users.issuer import AUDIENCE, Issuer, KeyServer, known_key, serving
+from tests.web.users.token_attacks import ATTACKS
+
+PATTERN = "inbox-{user}"
+ID = "0123456789ab11e88000000000000001"
+
+
+@pytest.fixture
+def issuer() -> Issuer:
+    """Whom the application trusts."""
+    return Issuer()
+
+
+@pytest.fixture
+def keys(issuer: Issuer) -> Iterator[KeyServer]:
+    """Serves the issuer's keys."""
+    with serving(issuer.published()) as server:
+        yield server
+
+
+@pytest.fixture
+def trusted(issuer: Issuer, keys: KeyServer) -> UserIssuer:
+    """The setting."""
+    return UserIssuer(
+        issuer=issuer.name,
+        audience=AUDIENCE,
+        keys=keys.url,
+        queues={PATTERN: ("read", "delete"), "out-{user}": ("send",)},
+    )
+
+
+@pytest.fixture
+def users(trusted: UserIssuer) -> dict[str, tuple[UserIssuer, ...]]:
+    """The users of the applications."""
+    return {"queuey": (trusted,)}
+
+
+@pytest.fixture
+def app(store: Store, users: dict[str, tuple[UserIssuer, ...]]) -> Any:  # noqa: ANN401 - Pyramid's router
+    """The application, with two applications that have a key each, one of them with users."""
+    for name, key in (("queuey", KEY), ("guest", GUEST_KEY)):
+        store.create_application(name)
+        store.add_key(name, digest_of(key))
+    return make_app(store, readers=readers_of(users), private=users.keys())
+
+
+def bearer(app: Any, token: str, base: str = "/v1/queuey") -> Caller:  # noqa: ANN401 - Pyramid's router
+    """Somebody with a token."""
+    return Caller(app, f"Bearer {token}", base)
+
+
+def inbox(issuer: Issuer, user: str = "ann") -> str:
+    """The name of a user's queue."""
+    return queue_name(PATTERN, user_name(issuer.name, user))
+
+
+def test_a_user_reads_and_deletes_in_the_own_queue(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """The application makes the queue and posts; the user reads and deletes, and does nothing else with it."""
+    mine = owner.create(inbox(issuer))
+    sent = owner.post(mine, "hello")
+    ann = bearer(app, issuer.token("ann"))
+    assert ann.get(mine).bodies == ["hello"]
+    assert ann.get(f"{mine}/{sent['key']}").status == 200
+    assert ann("POST", mine, "x").status == 403
+    assert ann("PUT", f"{mine}/{sent['key']}", "x").status == 403
+    assert ann.send_form("PUT", mine, partitions=2).status == 403
+    assert ann("DELETE", f"{mine}/messages").status == 403
+    assert ann("DELETE", mine).status == 403
+    assert ann("DELETE", f"{mine}/{sent['key']}").status == 200
+    assert ann.get(mine).bodies == []
+
+
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "Bearer"])
+def test_capitals_of_the_scheme_do_not_count(owner: Caller, issuer: Issuer, app: Any, scheme: str) -> None:  # noqa: ANN401
+    """However ``Bearer`` is written, a token lets its user in, and a wrong one is refused."""
+    mine = owner.create(inbox(issuer))
+    assert Caller(app, f"{scheme} {issuer.token('ann')}").get(mine).status == 200
+    assert Caller(app, f"{scheme} x").get(mine).status == 401
+
+
+def test_users_do_not_reach_each_other(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """A user's token opens no queue of another user, nor of the application, nor a list or a new queue."""
+    for name in (inbox(issuer, "ann"), inbox(issuer, "bob"), "orders"):
+        owner.post(owner.create(name), "secret")
+    bob = bearer(app, issuer.token("bob"))
+    assert bob.get(inbox(issuer, "bob")).bodies == ["secret"]
+    for other in (inbox(issuer, "ann"), "orders"):
+        assert [bob.get(other).status, bob.get(f"{other}/info").status] == [403, 403]
+        assert [bob("DELETE", f"{other}/{ID}").status, bob("POST", other, "x").status] == [403, 403]
+    assert bob.get().status == 403
+    assert bob.send_form("POST", "", queue_name=inbox(issuer, "bob2")).status == 403
+    [found] = bob.send_json("POST", "_read", {"queues": [{"queue_name": inbox(issuer, "ann")}]}).json["queues"]
+    assert list(found["error_msg"]) == ["Forbidden"]
+
+
+@pytest.mark.parametrize("name", ["ann", "bob", "a stranger", "a wrong key", "a guest", "nobody"])
+def test_nobody_learns_whether_somebody_has_a_queue(
+    owner: Caller,
+    guest: Caller,
+    issuer: Issuer,
+    app: Any,  # noqa: ANN401
+    name: str,
+) -> None:
+    """Each request about a queue that does not concern the caller is answered the same whether there is one or not."""
+    bad = Issuer(issuer.name)
+    bad.keys = {"first": ("ES256", known_key("ES256", 1))}
+    caller = {
+        "ann": bearer(app, issuer.token("ann")),
+        "bob": bearer(app, issuer.token("bob")),
+        "a stranger": bearer(app, bad.token("ann")),
+        "a wrong key": Caller(app, "Application x"),
+        "a guest": guest,
+        "nobody": Caller(app),
+    }[name]
+    there, missing = inbox(issuer, "ann"), inbox(issuer, "eve")
+    owner.create(there)
+    requests = [
+        *(("GET", path) for path in ("", "/info", "/offsets", "/offsets/g", f"/{ID}", "/zzz")),
+        *(("POST", path) for path in ("", "/lag")),
+        *(("PUT", path) for path in ("", f"/{ID}", "/offsets/g")),
+        *(("DELETE", path) for path in ("", "/messages", f"/{ID}", "/offsets/g")),
+    ]
+    for method, path in requests:
+        replies = [caller(method, queue + path) for queue in (missing, there)]
+        if name == "ann":
+            assert replies[0].status == 403
+            continue
+        assert [(reply.status, reply.body) for reply in replies] == [(replies[0].status, replies[0].body)] * 2
+        assert replies[0].status in {401, 403}
+    [found] = owner.send_json("POST", "_read", {"queues": [{"queue_name": missing}]}).json["queues"]
+    assert list(found["error_msg"]) == ["InvalidQueueName"]
+
+
+def test_the_owner_is_told_what_is_missing(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """The application learns that a queue is missing, and so does the user whose queue it would be."""
+    for caller in (owner, bearer(app, issuer.token("ann"))):
+        assert caller.get(inbox(issuer, "ann")).status == 404
+
+
+NASTY = [
+    *(
+        "ann",
+        "ann.dead",
+        "ANN",
+        "ann ",
+        " ann",
+        "ann\x00",
+        "a/b",
+        "a~2fb",
+        "a%2fb",
+        "../ann",
+        "*",
+        "?",
+        "_info",
+        "{user}",
+    ),
+    *(
+        "é",
+        "e\u0301",
+        "\U0001f600",
+        "x" * 60,
+        "x" * 61,
+        "bid.ann@example.org",
+        "ann@example.org",
+        "nhabavi2.ann",
+        "ann;x",
+        ".",
+    ),
+]
+
+
+def test_each_user_has_one_queue_of_all(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """Whatever characters a user's name has, its token opens the queue of that name and none of the others."""
+    queues = {user: owner.create(inbox(issuer, user)) for user in NASTY}
+    for user in NASTY:
+        caller = bearer(app, issuer.token(user))
+        assert [other for other, queue in queues.items() if caller.get(queue).status == 200] == [user]
+
+
+def test_an_outbox_takes_messages(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """A pattern with ``send`` lets users post and nothing else."""
+    out = owner.create(queue_name("out-{user}", user_name(issuer.name, "ann")))
+    ann = bearer(app, issuer.token("ann"))
+    ann.post(out, "hello")
+    assert ann.get(out).status == 403
+    assert owner.get(out).bodies == ["hello"]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_wrong_token_lets_nobody_in(owner: Caller, issuer: Issuer, app: Any, attack: str) -> None:  # noqa: ANN401
+    """The answer is 401, names the scheme and the reason, and repeats nothing of the token."""
+    mine = owner.create(inbox(issuer))
+    make, words = ATTACKS[attack]
+    token = make(issuer)
+    reply = bearer(app, token).get(mine)
+    assert (reply.status, list(reply.errors)) == (401, ["InvalidToken"]), reply
+    assert words in reply.errors["InvalidToken"]
+    assert reply.headers["WWW-Authenticate"] == 'Bearer realm="queuey", error="invalid_token"'
+    assert not any(part in reply.text for part in token.split(".") if len(part) > 3)
+    assert bearer(app, issuer.token("ann")).get(mine).status == 200
+
+
+@pytest.mark.parametrize("kind", ["ES256", "ES384", "RS256", "PS256", "EdDSA"])
+def test_kinds_of_keys(store: Store, kind: Any) -> None:  # noqa: ANN401 - a literal
+    """Tokens signed with each usual algorithm are read."""
+    issuer = Issuer(kind=kind)
+    store.create_application("queuey")
+    with serving(issuer.published()) as keys:
+        trusted = UserIssuer(issuer=issuer.name, audience=AUDIENCE, keys=keys.url)
+        authorization: Authorization = make_app(
+            store, readers=readers_of({"queuey": (trusted,)})
+        ).registry.authorization
+        caller = authorization.caller({"HTTP_AUTHORIZATION": f"Bearer {issuer.token('ann')}"})
+    assert caller.names == {f"queuey {user_name(issuer.name, 'ann')}"}
+
+
+def test_what_may_differ(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """Clocks may differ a little; one audience of several is enough; an only key need not be named."""
+    mine = owner.create(inbox(issuer))
+    now = int(time.time())
+    for token in (
+        issuer.token(exp=now - 5),
+        issuer.token(nbf=now + 10, iat=now + 10),
+        issuer.token(aud=["billing", AUDIENCE]),
+        issuer.token(headers={"kid": None}),
+        issuer.token(headers={"typ": None}),
+        issuer.token(headers={"typ": "at+jwt"}),
+        issuer.token(exp=now + 600.5),
+        issuer.token(iat=None, nbf=None),
+    ):
+        assert bearer(app, token).get(mine).status == 200
+
+
+def test_keys_that_are_for_something_else(owner: Caller, issuer: Issuer, keys: KeyServer, app: Any) -> None:  # noqa: ANN401
+    """Secrets, keys for encryption, private and short keys in the set, and keys of odd forms, check no signature."""
+    owner.create(inbox(issuer))
+    own = issuer.jwk("first")
+    odd: list[Any] = [
+        {"kty": "oct", "k": "c2VjcmV0", "kid": "secret", "alg": "HS256"},
+        {**own, "kid": "encrypts", "use": "enc"},
+        {**own, "kid": "wraps", "key_ops": ["wrapKey"]},
+        {**own, "kid": "private", "d": own["x"]},
+        {**own, "kid": "other algorithm", "alg": "ES384"},
+        {**own, "kid": "off the curve", "x": own["y"]},
+        {**own, "kid": ["list"]},
+        {"kty": ["EC"], "kid": "list"},
+        *("text", 1, None, {}),
+    ]
+    issuer.further = odd
+    keys.content = issuer.published()
+    for name in [each["kid"] for each in odd if isinstance(each, dict) and isinstance(each.get("kid"), str)]:
+        reply = bearer(app, issuer.token(headers={"kid": name})).get(inbox(issuer))
+        assert (name, reply.status) == (name, 401)
+
+
+class TestSeveral:
+    """Several applications and issuers beside each other."""
+
+    @pytest.fixture
+    def other(self) -> Issuer:
+        """Another issuer, which knows the same people by the same names."""
+        found = Issuer("https://login.example.com")
+        found.keys = {"first": ("ES256", known_key("ES256", 1))}
+        return found
+
+    @pytest.fixture
+    def users(self, trusted: UserIssuer, other: Issuer, keys: KeyServer) -> Iterator[dict[str, tuple[UserIssuer, ...]]]:
+        """Both applications trust one issuer, each for an audience of its own, and one trusts another issuer, too."""
+        guests = msgspec.structs.replace(trusted, audience="guests", user="nick", queues={PATTERN: ("read",)})
+        with serving(other.published()) as server:
+            second = msgspec.structs.replace(trusted, issuer=other.name, keys=server.url)
+            yield {"queuey": (trusted, second), "guest": (guests,)}
+
+    def test_the_same_name_of_another_issuer_is_another_user(
+        self,
+        owner: Caller,
+        issuer: Issuer,
+        other: Issuer,
+        app: Any,  # noqa: ANN401
+    ) -> None:
+        """Each issuer's ``ann`` has a queue of her own."""
+        for name in (inbox(issuer), inbox(other)):
+            owner.create(name)
+        ours, theirs = bearer(app, issuer.token("ann")), bearer(app, other.token("ann"))
+        assert [ours.get(inbox(issuer)).status, ours.get(inbox(other)).status] == [200, 403]
+        assert [theirs.get(inbox(issuer)).status, theirs.get(inbox(other)).status] == [403, 200]
+
+    def test_an_issuer_signs_for_itself_alone(self, owner: Caller, issuer: Issuer, other: Issuer, app: Any) -> None:  # noqa: ANN401
+        """A token that one issuer has signed in the name of another is refused."""
+        owner.create(inbox(issuer))
+        reply = bearer(app, other.token("ann", iss=issuer.name)).get(inbox(issuer))
+        assert reply.status == 401
+
+    def test_a_user_of_one_application_is_nobody_to_another(
+        self,
+        owner: Caller,
+        guest: Caller,
+        issuer: Issuer,
+        app: Any,  # noqa: ANN401
+    ) -> None:
+        """A token is for the applications of its audience, also where a queue of another one names the user."""
+        name = user_name(issuer.name, "ann")
+        owner.create(inbox(issuer))
+        owner.create("named", principles=f"{name}=read")
+        mine = Caller(guest.app, guest.authorization, "/v1/guest")
+        mine.create(inbox(issuer))
+        token, guests = issuer.token("ann"), issuer.token("x", nick="ann", aud="guests")
+        ours, nick = bearer(app, token), bearer(app, guests)
+        assert [ours.get(inbox(issuer)).status, ours.get("named").status] == [200, 200]
+        assert [nick.get(inbox(issuer)).status, nick.get("named").status] == [403, 403]
+        assert bearer(app, guests, "/v1/guest").get(inbox(issuer)).status == 200
+        assert bearer(app, token, "/v1/guest").get(inbox(issuer)).status == 403
+
+    def test_a_token_for_both(self, owner: Caller, guest: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+        """A token for both audiences gives what each application gives its holder, by the claim that each looks at."""
+        owner.create(inbox(issuer))
+        mine = Caller(guest.app, guest.authorization, "/v1/guest")
+        mine.create(inbox(issuer, "nicky"))
+        token = issuer.token("ann", nick="nicky", aud=["guests", AUDIENCE])
+        assert bearer(app, token).get(inbox(issuer)).status == 200
+        assert bearer(app, token, "/v1/guest").get(inbox(issuer, "nicky")).status == 200
+        assert bearer(app, token, "/v1/guest").get(inbox(issuer, "ann")).status == 403
+
+
+def test_a_queue_can_name_a_user(owner: Caller, issuer: Issuer, app: Any) -> None:  # noqa: ANN401
+    """The name of a user is a principal: with it a queue outside of all patterns is opened to that user alone."""
+    owner.create("team", principles=f"{user_name(issuer.name, 'ann')}=read,app:queuey")
+    owner.post("team", "hello")
+    assert bearer(app, issuer.token("ann")).get("team").bodies == ["hello"]
+    assert bearer(app, issuer.token("ann"))("DELETE", f"team/{ID}").status == 403
+    assert bearer(app, issuer.token("bob")).get("team").status == 403
+
+
+def test_a_token_is_remembered_to_its_end(store: Store, trusted: UserIssuer, issuer: Issuer, keys: KeyServer) -> None:
+    """A token is remembered, not as it is, and not beyond its end or for longer than its reader is believed."""
+    clock = {"now": 0.0}
+    store.create_application("queuey")
+    app = make_app(store, readers=readers_of({"queuey": (trusted,)}), clock=lambda: clock["now"])
+    authenticate = app.registry.authenticate
+    for seconds, end in ((60, 60 + trusted.leeway), (6000, Bearer.believed)):
+        token = issuer.token("ann", exp=int(time.time()) + seconds)
+        began = clock["now"]
+        assert authenticate(f"Bearer {token}").tenant == "users of queuey"
+        clock["now"] = began + end - 10
+        assert authenticate.remembered(f"Bearer {token}") is not None
+        clock["now"] = began + end
+        assert authenticate.remembered(f"Bearer {token}") is None
+        assert token not in repr(authenticate._known)
+
+
+def test_without_users_a_token_is_nothing(owner: Caller, store: Store, issuer: Issuer) -> None:
+    """A service without the setting takes a token as it takes any scheme that it does not know."""
+    owner.create("q", type="public")
+    app = make_app(store)
+    assert bearer(app, "x").get("q").status == 200

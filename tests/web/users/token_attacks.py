@@ -1,0 +1,155 @@
+"""Tokens that let nobody in: what is wrong with each, how it is made, and what the refusal says.
+
+Each is made when it is needed, as they are short-lived.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from tests.web.users.issuer import Issuer, encoded, known_key, resigned, unsigned
+
+FORM, TYPE, ALGORITHM = "is not a signed JWT", "is of another type", "is not signed with an algorithm"
+HEADER, ISSUER, AUDIENCE = "asks for something", "issuer is not trusted", "is for another audience"
+TIMES, EXPIRED, EARLY = "does not say when it ends", "has expired", "is not valid yet"
+USER, KEY, SIGNATURE = "names no user", "with a key that its issuer does not have", "signature is not valid"
+
+STRANGER = "https://evil.example.org"
+
+
+def _public(form: PublicFormat, encoding: Encoding) -> Callable[[Issuer], str]:
+    def make(issuer: Issuer) -> str:
+        return resigned(issuer.token(), issuer.keys["first"][1].public_key().public_bytes(encoding, form))
+
+    return make
+
+
+def _by_somebody_else(issuer: Issuer) -> str:
+    other = Issuer(issuer.name)
+    other.keys = {"first": ("ES256", known_key("ES256", 1))}
+    return other.token()
+
+
+def _changed(issuer: Issuer) -> str:
+    header, _, signature = issuer.token().split(".")
+    return f"{header}.{encoded(issuer.claims('bob'))}.{signature}"
+
+
+def _twice(issuer: Issuer) -> str:
+    payload = json.dumps(issuer.claims("ann"))
+    return issuer.signed((payload[:-1] + ', "sub": "bob"}').encode())
+
+
+def _header_twice(issuer: Issuer) -> str:
+    header = b'{"alg": "ES256", "alg": "ES256", "kid": "first"}'
+    return issuer.signed_text(f"{encoded(header)}.{encoded(issuer.claims('ann'))}")
+
+
+def _in(seconds: float) -> int:
+    return int(time.time() + seconds)
+
+
+def _deep(depth: int) -> Callable[[Issuer], str]:
+    def make(issuer: Issuer) -> str:
+        payload = json.dumps(issuer.claims("ann"))
+        return issuer.signed((payload[:-1] + ', "x": ' + "[" * depth + "]" * depth + "}").encode())
+
+    return make
+
+
+def _raw(text: str) -> Callable[[Issuer], str]:
+    return lambda issuer: text
+
+
+def _payload(content: bytes) -> Callable[[Issuer], str]:
+    return lambda issuer: issuer.signed(content)
+
+
+ATTACKS: Mapping[str, tuple[Callable[[Issuer], str], str]] = {
+    "no token": (_raw("x"), FORM),
+    "points alone": (_raw(".."), FORM),
+    "another character": (lambda issuer: issuer.token().replace(".", "!.", 1), FORM),
+    "padding": (lambda issuer: issuer.token().replace(".", "=.", 1), FORM),
+    "one part": (lambda issuer: issuer.token().split(".")[0], FORM),
+    "two parts": (lambda issuer: issuer.token().rpartition(".")[0], FORM),
+    "four parts": (lambda issuer: issuer.token() + ".x", FORM),
+    "five parts, as an encrypted token": (lambda issuer: issuer.token() + ".x.y", FORM),
+    "too long": (lambda issuer: issuer.token(x="y" * 9000), "is longer than"),
+    "bytes": (_raw("\xff\xfe.\xff.\xff"), FORM),
+    "no JSON": (_payload(b"{"), FORM),
+    "no UTF-8": (_payload(b'{"sub": "\xff"}'), FORM),
+    "no object": (_payload(b"[1]"), FORM),
+    "deep": (_deep(300), FORM),
+    "deeper than the interpreter": (_deep(2900), FORM),
+    "a claim twice": (_twice, FORM),
+    "a header field twice": (_header_twice, FORM),
+    "no number": (_payload(b'{"exp": NaN}'), FORM),
+    "unsigned": (lambda issuer: unsigned(issuer.token(), {"alg": "none"}), ALGORITHM),
+    "unsigned, in other letters": (lambda issuer: unsigned(issuer.token(), {"alg": "nOnE", "kid": "first"}), ALGORITHM),
+    "no algorithm": (lambda issuer: unsigned(issuer.token(), {"kid": "first"}), ALGORITHM),
+    "algorithm that is no text": (lambda issuer: issuer.token(headers={"alg": ["ES256"]}), ALGORITHM),
+    "signature taken away": (lambda issuer: issuer.token().rpartition(".")[0] + ".", SIGNATURE),
+    "public key as a secret, PEM": (_public(PublicFormat.SubjectPublicKeyInfo, Encoding.PEM), ALGORITHM),
+    "public key as a secret, DER": (_public(PublicFormat.SubjectPublicKeyInfo, Encoding.DER), ALGORITHM),
+    "key set as a secret": (lambda issuer: resigned(issuer.token(), issuer.published()), ALGORITHM),
+    "empty secret": (lambda issuer: resigned(issuer.token(), b""), ALGORITHM),
+    "algorithm of another kind of key": (lambda issuer: issuer.token(headers={"alg": "RS256"}), KEY),
+    "algorithm of another curve": (lambda issuer: issuer.token(headers={"alg": "ES384"}), KEY),
+    "of another key": (_by_somebody_else, SIGNATURE),
+    "changed after it was signed": (_changed, SIGNATURE),
+    "unknown key": (lambda issuer: issuer.token(headers={"kid": "other"}), KEY),
+    "key that is no text": (lambda issuer: issuer.token(headers={"kid": 1}), HEADER),
+    "key by path": (lambda issuer: issuer.token(headers={"kid": "../../../../dev/null"}), KEY),
+    "key brought along": (
+        lambda issuer: _by_somebody_else(issuer).replace(
+            encoded({"typ": "JWT", "alg": "ES256", "kid": "first"}),
+            encoded({"typ": "JWT", "alg": "ES256", "jwk": issuer.jwk("first"), "jku": "http://127.0.0.1:1/"}),
+        ),
+        SIGNATURE,
+    ),
+    "critical extension": (lambda issuer: issuer.token(headers={"crit": ["exp"]}), HEADER),
+    "payload as it is": (lambda issuer: issuer.token(headers={"b64": False, "crit": ["b64"]}), HEADER),
+    "compressed": (lambda issuer: issuer.token(headers={"zip": "DEF"}), HEADER),
+    "token in a token": (lambda issuer: issuer.token(headers={"cty": "JWT"}), HEADER),
+    "logout token": (lambda issuer: issuer.token(headers={"typ": "logout+jwt"}), TYPE),
+    "type that is no text": (lambda issuer: issuer.token(headers={"typ": {}}), TYPE),
+    "another issuer": (lambda issuer: issuer.token(iss=STRANGER), ISSUER),
+    "almost the issuer": (lambda issuer: issuer.token(iss=issuer.name + "/"), ISSUER),
+    "no issuer": (lambda issuer: issuer.token(iss=None), ISSUER),
+    "several issuers": (lambda issuer: issuer.token(iss=[issuer.name]), ISSUER),
+    "another audience": (lambda issuer: issuer.token(aud="billing"), AUDIENCE),
+    "almost the audience": (lambda issuer: issuer.token(aud="queuey2"), AUDIENCE),
+    "no audience": (lambda issuer: issuer.token(aud=None), AUDIENCE),
+    "audiences without this one": (lambda issuer: issuer.token(aud=["billing", "mail"]), AUDIENCE),
+    "audiences that are no texts": (lambda issuer: issuer.token(aud=[["queuey"], {"queuey": 1}]), AUDIENCE),
+    "audience that is an object": (lambda issuer: issuer.token(aud={"queuey": 1}), AUDIENCE),
+    "expired": (lambda issuer: issuer.token(exp=_in(-120)), EXPIRED),
+    "no end": (lambda issuer: issuer.token(exp=None), TIMES),
+    "end that is a text": (lambda issuer: issuer.token(exp=str(_in(600))), TIMES),
+    "end that is true": (lambda issuer: issuer.token(exp=True), TIMES),
+    "end that is a list": (lambda issuer: issuer.token(exp=[_in(600)]), TIMES),
+    "end without end": (lambda issuer: issuer.token(exp=10**400), TIMES),
+    "end beyond numbers": (
+        lambda issuer: issuer.signed(json.dumps(issuer.claims("ann", exp="E")).replace('"E"', "1e999").encode()),
+        TIMES,
+    ),
+    "more digits than are read": (
+        lambda issuer: issuer.signed(json.dumps(issuer.claims("ann", exp="E")).replace('"E"', "9" * 4400).encode()),
+        FORM,
+    ),
+    "end before 1970": (lambda issuer: issuer.token(exp=-1), TIMES),
+    "not valid yet": (lambda issuer: issuer.token(nbf=_in(120)), EARLY),
+    "begin that is a text": (lambda issuer: issuer.token(nbf="0"), TIMES),
+    "issued in the future": (lambda issuer: issuer.token(iat=_in(120)), EARLY),
+    "no user": (lambda issuer: issuer.token(None), USER),
+    "user without letters": (lambda issuer: issuer.token(""), USER),
+    "user that is a number": (lambda issuer: issuer.token(1), USER),
+    "user that is a list": (lambda issuer: issuer.token(["ann"]), USER),
+    "user that is too long": (lambda issuer: issuer.token("x" * 256), USER),
+    "user with half a character": (lambda issuer: issuer.token("ann\ud800"), USER),
+}
+"""By what is wrong: the token, by an issuer whose only key ``first`` is published, and words of the refusal."""
