@@ -1,0 +1,324 @@
+"""Decides what the next entry of a claim log is to be, from what callers ask for and the state after the last entry."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
+
+import msgspec
+
+from queuey import ids
+from queuey.claims.entries import Entry, Group
+from queuey.claims.receipts import Receipt
+from queuey.claims.state import MOST_ABOVE, MOST_OUTSTANDING, State
+from queuey.claims.timing import Timing
+from queuey.ids import Position
+from queuey.messages import Message
+
+MOST_IDS = 1000
+"""Ids in one entry."""
+
+
+class Status(enum.Enum):
+    """What became of a receipt.
+
+    ``DONE``: what was asked for. ``SUPERSEDED``: nothing, the message was delivered again since. ``FINAL``: nothing, it
+    was acknowledged before, or is gone. ``REFUSED``: nothing, the partition has no room for it.
+    """
+
+    DONE = "done"
+    SUPERSEDED = "superseded"
+    FINAL = "final"
+    REFUSED = "refused"
+
+
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """What became of one receipt, and when its claim expires now (seconds since 1970; 0: it has none)."""
+
+    receipt: Receipt
+    status: Status
+    expires: float = 0.0
+
+
+class Poll(msgspec.Struct, gc=False):
+    """What one caller wants.
+
+    Attributes:
+        limit: So many messages at most.
+        ttl: Seconds of the claims; 0: none are made.
+        max_bytes: Bodies together, but for the last one's.
+        given: What it gets, filled in by :meth:`Draft.deliver`.
+    """
+
+    limit: int
+    ttl: float
+    max_bytes: int
+    given: list[Message] = []
+
+
+class Draft:
+    """The next entry, as it grows. Says at once what each caller will get when it has been applied.
+
+    Args:
+        state: The state after the last entry. It must not change while the draft is in use.
+        now: The clock (milliseconds since 1970).
+        timing: When claims are over.
+    """
+
+    __slots__ = (
+        "_claims",
+        "_cursor",
+        "_finals",
+        "_new",
+        "_outs",
+        "_released_all",
+        "_releases",
+        "_renewals",
+        "_sent",
+        "_state",
+        "expired",
+        "now",
+        "size",
+    )
+
+    def __init__(self, state: State, now: int, timing: Timing) -> None:
+        self._state = state
+        self.now = now
+        self.expired = timing.expired(now)
+        self.size = 0
+        """Ids in it, about."""
+        self._finals: dict[Position, None] = {}
+        self._outs: dict[Position, str] = {}
+        self._releases: dict[Position, None] = {}
+        self._renewals: dict[Position, int] = {}
+        self._claims: dict[Position, int] = {}
+        self._sent: list[Position] = []
+        self._cursor = state.cursor
+        self._new = 0
+        self._released_all = False
+
+    # Receipts
+
+    def acknowledge(self, receipts: Sequence[Receipt]) -> list[Settlement]:
+        """Has messages done."""
+        state, found = self._state, []
+        for receipt in receipts:
+            position = receipt.position
+            status = self._status(position, receipt.number)
+            if status is Status.DONE:
+                if position not in state.outstanding and len(state.above) + len(self._finals) >= MOST_ABOVE:
+                    status = Status.REFUSED
+                else:
+                    self._renewals.pop(position, None)
+                    self._releases.pop(position, None)
+                    self._finals[position] = None
+                    self.size += 1
+            found.append(Settlement(receipt, status))
+        return found
+
+    def renew(self, receipts: Sequence[Receipt], ttl: float) -> list[Settlement]:
+        """Has claims last for ``ttl`` seconds from now at least; where nobody has claimed the message, one begins."""
+        found = []
+        expires = self.now + round(ttl * 1000)
+        for receipt in receipts:
+            position = receipt.position
+            status = self._status(position, receipt.number)
+            until = 0
+            if status is Status.DONE:
+                if self._may_claim(position):
+                    until = self._renew(position, expires)
+                else:
+                    status = Status.REFUSED
+            found.append(Settlement(receipt, status, until / 1000))
+        return found
+
+    def _may_claim(self, position: Position) -> bool:
+        outstanding = self._state.outstanding
+        if position in outstanding or position in self._renewals:
+            return True
+        if len(outstanding) + self._new >= MOST_OUTSTANDING:
+            return False
+        self._new += 1
+        return True
+
+    def _renew(self, position: Position, expires: int) -> int:
+        claim = self._state.outstanding.get(position)
+        ended = claim is None or position in self._releases or self._released_all
+        before = 0 if ended or claim is None else claim.expires
+        until = max(before, expires, self._renewals.get(position, 0))
+        self._releases.pop(position, None)
+        if until > before:
+            self._renewals[position] = until
+            self.size += 1
+        return until
+
+    def release(self, receipts: Sequence[Receipt]) -> list[Settlement]:
+        """Has claims end now."""
+        found = []
+        for receipt in receipts:
+            position = receipt.position
+            status = self._status(position, receipt.number)
+            if status is Status.DONE:
+                self._renewals.pop(position, None)
+                claim = self._state.outstanding.get(position)
+                if claim is not None and claim.expires:
+                    self._releases[position] = None
+                    self.size += 1
+            found.append(Settlement(receipt, status))
+        return found
+
+    def release_all(self) -> None:
+        """Has every claim end now, but for those that begin or are renewed later in this draft."""
+        self._released_all = True
+        self._renewals.clear()
+        self._releases.clear()
+
+    def _status(self, position: Position, number: int) -> Status:
+        claim = self._state.outstanding.get(position)
+        if claim is None:
+            return Status.FINAL if number or position in self._finals or self._state.is_done(position) else Status.DONE
+        if position in self._finals:
+            return Status.FINAL
+        return Status.DONE if number in {0, claim.number} else Status.SUPERSEDED
+
+    # Deliveries
+
+    def drop(self, positions: Iterable[Position]) -> None:
+        """Has messages done that are gone, if nobody has a claim on them."""
+        for position in positions:
+            if self._state.has_ended(position, self.expired) and not self._is_touched(position):
+                self._finals[position] = None
+                self.size += 1
+
+    def bury(self, positions: Iterable[Position], target: str) -> None:
+        """Has messages become dead letters in the queue ``target``, if nobody has a claim on them."""
+        for position in positions:
+            if self._state.has_ended(position, self.expired) and not self._is_touched(position):
+                self._outs[position] = target
+                self.size += 1
+
+    def report_sent(self, positions: Iterable[Position]) -> None:
+        """Notes that dead letters lie where they belong."""
+        for position in positions:
+            if position in self._state.outbox:
+                self._sent.append(position)
+                self.size += 1
+
+    def deliver(self, polls: Sequence[Poll], again: Sequence[Message], fresh: Sequence[Message]) -> None:
+        """Gives messages to callers, in order.
+
+        Args:
+            polls: Who wants messages.
+            again: Messages whose claims have ended, if they still have.
+            fresh: Messages of a scan, if nobody knows of them.
+        """
+        state = self._state
+        room = MOST_OUTSTANDING - len(state.outstanding) - self._new
+        there = [message for message in again if self._may_again(message.position)]
+        there += [message for message in fresh if self._is_new(message.position)][: max(0, room)]
+        at = 0
+        for poll in polls:
+            poll.given = []
+            expires = self.now + round(poll.ttl * 1000)
+            weight = 0
+            first = at
+            while at < len(there) and len(poll.given) < poll.limit and weight < poll.max_bytes:
+                if poll.ttl and self.size >= MOST_IDS:
+                    return
+                message = there[at]
+                at += 1
+                weight += len(message.body)
+                poll.given.append(message)
+                if poll.ttl:
+                    self._claims[message.position] = expires
+                    self.size += 1
+            if not poll.ttl:
+                at = first
+
+    def _may_again(self, position: Position) -> bool:
+        return self._state.has_ended(position, self.expired) and not self._is_touched(position)
+
+    def _is_new(self, position: Position) -> bool:
+        return not self._state.is_known(position) and not self._is_touched(position)
+
+    def _is_touched(self, position: Position) -> bool:
+        return (
+            position in self._finals
+            or position in self._claims
+            or position in self._renewals
+            or position in self._releases
+            or position in self._outs
+        )
+
+    # The cursor
+
+    def advance(self, bound: Position, seen: Iterable[Position]) -> int:
+        """Moves the cursor as far as it may.
+
+        Args:
+            bound: All messages above the cursor and below this are in ``seen``: reads that followed one another from
+                the cursor on have shown them, and ``bound`` is not above the horizon of the first of them.
+            seen: Positions, ascending.
+
+        Returns:
+            How many of them it passes.
+        """
+        state, passed = self._state, 0
+        for position in seen:
+            if position >= bound:
+                break
+            if not (state.is_known(position) or self._is_delivered(position)):
+                bound = position
+                break
+            passed += 1
+        if bound > ids.FIRST:
+            self._cursor = max(self._cursor, ids.preceding(bound))
+        return passed
+
+    def _is_delivered(self, position: Position) -> bool:
+        return position in self._claims or position in self._finals or position in self._renewals
+
+    # The entry
+
+    @property
+    def changes(self) -> bool:
+        """Whether somebody's answer rests on it, or something else but the cursor changes."""
+        return bool(self.size or self._released_all)
+
+    @property
+    def fresh_claims(self) -> Container[Position]:
+        """What it delivers."""
+        return self._claims
+
+    def entry(self, token: int, *, delete: bool = False, deleted: int = 0, snapshot: int = 0) -> Entry:
+        """Returns the entry.
+
+        Args:
+            token: A random number.
+            delete: What is acknowledged is to be deleted.
+            deleted: Deletions up to this entry are carried out.
+            snapshot: The snapshot that it names.
+        """
+        return Entry(
+            token=token,
+            at=self.now,
+            cursor=self._cursor if self._cursor > self._state.cursor else ids.FIRST,
+            claims=_grouped(self._claims),
+            finals=list(self._finals),
+            renewals=_grouped(self._renewals),
+            releases=list(self._releases),
+            delete=delete and bool(self._finals),
+            deleted=deleted,
+            snapshot=snapshot,
+            outs=list(self._outs.items()),
+            sent=self._sent,
+            release_all=self._released_all,
+        )
+
+
+def _grouped(expiries: dict[Position, int]) -> list[Group]:
+    groups: defaultdict[int, list[Position]] = defaultdict(list)
+    for position, expires in expiries.items():
+        groups[expires].append(position)
+    return list(groups.items())

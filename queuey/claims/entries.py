@@ -1,0 +1,86 @@
+"""Entries of a claim log and their encoding."""
+
+from __future__ import annotations
+
+import msgspec
+
+from queuey.ids import FIRST, Position
+
+FORMAT = 1
+"""Of entries and snapshots."""
+Group = tuple[int, list[Position]]
+"""When claims expire (milliseconds since 1970), and whose."""
+
+
+class UnknownFormat(ValueError):
+    """An entry or a snapshot that this program cannot read."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """One change of a partition's state. :meth:`State.apply` says what each field does.
+
+    Attributes:
+        format: :data:`FORMAT`.
+        token: A random number of the writer, which tells its own entry from another's.
+        at: The writer's clock (milliseconds since 1970) when it decided; for people.
+        cursor: The cursor from now on; never below the one before.
+        claims: Delivered by this entry.
+        finals: Done: acknowledged, or their messages are gone.
+        renewals: Claims that last longer, or, where nobody had claimed the message, begin.
+        releases: Claims that end now.
+        delete: The messages of ``finals`` are to be deleted.
+        deleted: Deletions that entries up to this number asked for are carried out.
+        snapshot: The snapshot that this entry names; 0: none.
+        outs: To become dead letters, with the queue.
+        sent: Those that have become dead letters.
+        release_all: Every claim ends now.
+    """
+
+    format: int = FORMAT
+    token: int = 0
+    at: int = 0
+    cursor: Position = FIRST
+    claims: list[Group] = []
+    finals: list[Position] = []
+    renewals: list[Group] = []
+    releases: list[Position] = []
+    delete: bool = False
+    deleted: int = 0
+    snapshot: int = 0
+    outs: list[tuple[Position, str]] = []
+    sent: list[Position] = []
+    release_all: bool = False
+
+
+_encoder = msgspec.msgpack.Encoder()
+_entries = msgspec.msgpack.Decoder(Entry)
+_any = msgspec.msgpack.Decoder()
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """Returns an entry as it is kept."""
+    return _encoder.encode(entry)
+
+
+def decode_entry(body: bytes) -> Entry:
+    """Reads an entry.
+
+    Raises:
+        UnknownFormat: It is of a later format, or none.
+    """
+    try:
+        entry = _entries.decode(body)
+    except msgspec.MsgspecError as error:
+        raise UnknownFormat(f"an entry of format {format_of(body)} cannot be read: {error}") from error
+    if entry.format != FORMAT:
+        raise UnknownFormat(f"an entry has format {entry.format}; this program knows {FORMAT}")
+    return entry
+
+
+def format_of(body: bytes) -> object:
+    """Returns the format that an entry or a snapshot says it has; None if it says none."""
+    try:
+        whole = _any.decode(body)
+    except msgspec.MsgspecError:
+        return None
+    return whole[0] if isinstance(whole, list) and whole else None

@@ -1,0 +1,299 @@
+"""What a claim log says: the state of one partition after some entry.
+
+States of a message::
+
+                claims                    finals, outs
+     new ─────────────────► claimed ──────────────────────► done
+                             │  ▲  ▲                          ▲
+            releases, expiry │  │  │ claims                   │ finals, outs
+                             ▼  │  │                          │
+                          released / expired ─────────────────┘
+                                └── renewals
+
+Done is: remembered in ``above``, or at or below the cursor and not outstanding. Nothing leads away from there.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from queuey.claims.entries import FORMAT, Entry, UnknownFormat, format_of
+from queuey.ids import FIRST, Position
+
+MOST_OUTSTANDING = 20_000
+"""Messages of a partition that are claimed, or were and wait to be delivered again."""
+MOST_ABOVE = 20_000
+"""Messages above the cursor that are remembered as done, before polls read more slowly."""
+MOST_UNDELETED = 20_000
+"""Messages that are to be deleted and may be there still."""
+
+_ID_WEIGHT = 250
+_WEIGHT = 2048
+
+
+class Delivery(msgspec.Struct, gc=False):
+    """The last delivery of a message that is not done.
+
+    Attributes:
+        number: The entry that made it.
+        deliveries: How many there were.
+        expires: Milliseconds since 1970; 0: the claim has ended.
+    """
+
+    number: int
+    deliveries: int
+    expires: int
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    format: int
+    number: int
+    cursor: Position
+    outstanding: list[tuple[int, int, int, int, int]]
+    above: list[Position]
+    outbox: list[tuple[Position, str]]
+    undeleted: list[tuple[int, list[Position]]]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Snapshot)
+
+
+class State:
+    """The state of a partition. Follows from the entries alone: two processes that applied the same have the same.
+
+    Attributes:
+        number: The last entry applied.
+        cursor: Every message at or below it was delivered, or is gone.
+        outstanding: Messages that were delivered and are not done.
+        above: Those above the cursor that are done.
+        outbox: Those that are to become dead letters, with the queue.
+        undeleted: Those that are to be deleted, by the entry that says so.
+        snapshot: The newest snapshot that the log names; 0: none.
+    """
+
+    __slots__ = (
+        "_above_heap",
+        "_ended",
+        "_expiries",
+        "above",
+        "cursor",
+        "number",
+        "outbox",
+        "outstanding",
+        "snapshot",
+        "undeleted",
+    )
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.cursor: Position = FIRST
+        self.outstanding: dict[Position, Delivery] = {}
+        self.above: set[Position] = set()
+        self.outbox: dict[Position, str] = {}
+        self.undeleted: dict[int, list[Position]] = {}
+        self.snapshot = 0
+        self._above_heap: list[Position] = []
+        self._expiries: list[tuple[int, Position]] = []
+        self._ended: dict[Position, None] = {}
+
+    def is_done(self, position: Position) -> bool:
+        """Tells whether a message will never be delivered any more."""
+        return (position <= self.cursor and position not in self.outstanding) or position in self.above
+
+    def is_known(self, position: Position) -> bool:
+        """Tells whether a message was delivered or is done: whether a scan is to pass over it."""
+        return position <= self.cursor or position in self.outstanding or position in self.above
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes it takes in memory."""
+        undeleted = sum(map(len, self.undeleted.values())) if self.undeleted else 0
+        return _WEIGHT + _ID_WEIGHT * (len(self.outstanding) + len(self.above) + len(self.outbox) + undeleted)
+
+    # Entries
+
+    def apply(self, number: int, entry: Entry) -> None:
+        """Does what the next entry says.
+
+        Raises:
+            ValueError: It is not the next one.
+        """
+        if number != self.number + 1:
+            raise ValueError(f"entry {number} does not follow entry {self.number}")
+        self.number = number
+        if entry.outs or entry.sent or entry.deleted or entry.delete:
+            self._apply_tasks(number, entry)
+        for position in entry.finals:
+            self._finish(position)
+        for position in self.outstanding if entry.release_all else entry.releases:
+            self._release(position)
+        for expires, positions in entry.renewals:
+            for position in positions:
+                self._renew(position, expires)
+        for expires, positions in entry.claims:
+            self._claim(positions, expires)
+        if entry.cursor > self.cursor:
+            self._move(entry.cursor)
+        self.snapshot = max(self.snapshot, entry.snapshot)
+
+    def _apply_tasks(self, number: int, entry: Entry) -> None:
+        """Notes what is to be done besides, and what was."""
+        for position, target in entry.outs:
+            self._finish(position)
+            self.outbox[position] = target
+        for position in entry.sent:
+            self.outbox.pop(position, None)
+        if entry.delete and entry.finals:
+            self._demand_deletion(number, entry.finals)
+        if entry.deleted:
+            self.undeleted = {key: old for key, old in self.undeleted.items() if key > entry.deleted}
+
+    def _claim(self, positions: list[Position], expires: int) -> None:
+        outstanding, number = self.outstanding, self.number
+        for position in positions:
+            before = outstanding.get(position)
+            outstanding[position] = Delivery(number, 1 if before is None else before.deliveries + 1, expires)
+            self._ended.pop(position, None)
+            heappush(self._expiries, (expires, position))
+        if len(self._expiries) > 2 * len(outstanding) + 1000:
+            self._index()
+
+    def _finish(self, position: Position) -> None:
+        if self.outstanding.pop(position, None) is not None:
+            self._ended.pop(position, None)
+        if position > self.cursor and position not in self.above:
+            self.above.add(position)
+            heappush(self._above_heap, position)
+
+    def _demand_deletion(self, number: int, positions: list[Position]) -> None:
+        self.undeleted[number] = positions
+        there = sum(map(len, self.undeleted.values()))
+        while there > MOST_UNDELETED:
+            there -= len(self.undeleted.pop(next(iter(self.undeleted))))
+
+    def _release(self, position: Position) -> None:
+        claim = self.outstanding.get(position)
+        if claim is not None and claim.expires:
+            claim.expires = 0
+            self._ended.setdefault(position)
+
+    def _renew(self, position: Position, expires: int) -> None:
+        claim = self.outstanding.get(position)
+        if claim is None:
+            if self.is_done(position):
+                return
+            self.outstanding[position] = Delivery(self.number, 0, expires)
+        elif claim.expires < expires:
+            claim.expires = expires
+            self._ended.pop(position, None)
+        else:
+            return
+        heappush(self._expiries, (expires, position))
+        if len(self._expiries) > 2 * len(self.outstanding) + 1000:
+            self._index()
+
+    def _move(self, cursor: Position) -> None:
+        self.cursor = cursor
+        heap, above = self._above_heap, self.above
+        while heap and heap[0] <= cursor:
+            above.discard(heappop(heap))
+
+    def _index(self) -> None:
+        self._expiries = [(claim.expires, position) for position, claim in self.outstanding.items() if claim.expires]
+        heapify(self._expiries)
+
+    # What has ended
+
+    def ended(self, expired: int, most: int) -> list[Position]:
+        """Returns messages whose claims have ended, those first that have waited longest.
+
+        Args:
+            expired: Claims with an expiry below this are over (milliseconds since 1970).
+            most: So many at most.
+        """
+        outstanding, expiries, ended = self.outstanding, self._expiries, self._ended
+        while expiries and expiries[0][0] < expired:
+            expires, position = heappop(expiries)
+            claim = outstanding.get(position)
+            if claim is not None and claim.expires == expires:
+                ended.setdefault(position)
+        stale = []
+        found: list[Position] = []
+        for position in ended:
+            if len(found) >= most:
+                break
+            if self.has_ended(position, expired):
+                found.append(position)
+            else:
+                # The clock stands lower than it did, or what is here was claimed anew.
+                stale.append(position)
+        for position in stale:
+            del ended[position]
+            if position in outstanding:
+                heappush(expiries, (outstanding[position].expires, position))
+        return found
+
+    def has_ended(self, position: Position, expired: int) -> bool:
+        """Tells whether a message was delivered, is not done, and nobody has a claim on it."""
+        claim = self.outstanding.get(position)
+        return claim is not None and claim.expires < expired
+
+    def next_expiry(self) -> int | None:
+        """Returns the lowest expiry of a claim (milliseconds since 1970), or 0 if one has ended already; None: none."""
+        expiries, outstanding = self._expiries, self.outstanding
+        while expiries:
+            expires, position = expiries[0]
+            claim = outstanding.get(position)
+            if claim is not None and claim.expires == expires:
+                break
+            heappop(expiries)
+        if self._ended:
+            return 0
+        return expiries[0][0] if expiries else None
+
+    # Snapshots
+
+    def encode(self) -> bytes:
+        """Returns a snapshot. Equal states give equal snapshots."""
+        outstanding = sorted(
+            (*position, claim.number, claim.deliveries, claim.expires) for position, claim in self.outstanding.items()
+        )
+        return _encoder.encode(
+            _Snapshot(
+                FORMAT,
+                self.number,
+                self.cursor,
+                outstanding,
+                sorted(self.above),
+                sorted(self.outbox.items()),
+                sorted(self.undeleted.items()),
+            )
+        )
+
+    @classmethod
+    def decode(cls, body: bytes) -> State:
+        """Reads a snapshot.
+
+        Raises:
+            UnknownFormat: It is of a later format, or none.
+        """
+        try:
+            found = _decoder.decode(body)
+        except msgspec.MsgspecError as error:
+            raise UnknownFormat(f"a snapshot of format {format_of(body)} cannot be read: {error}") from error
+        if found.format != FORMAT:
+            raise UnknownFormat(f"a snapshot has format {found.format}; this program knows {FORMAT}")
+        state = cls()
+        state.number = state.snapshot = found.number
+        state.cursor = found.cursor
+        state.outstanding = {(ticks, low): Delivery(*claim) for ticks, low, *claim in found.outstanding}
+        state.above = set(found.above)
+        state.outbox = dict(found.outbox)
+        state.undeleted = dict(found.undeleted)
+        state._above_heap = found.above
+        state._ended = dict.fromkeys(place for place, claim in state.outstanding.items() if not claim.expires)
+        state._index()
+        return state

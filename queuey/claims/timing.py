@@ -1,0 +1,23 @@
+"""When a claim is over, and by when it must be answered."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Timing(msgspec.Struct, frozen=True):
+    """Decides by the clock.
+
+    Attributes:
+        margin: The largest difference between the clocks of two processes (seconds): S.
+    """
+
+    margin: float = 1.0
+
+    def expired(self, now: int) -> int:
+        """Returns the expiry (milliseconds since 1970) below which claims are over for others at ``now``."""
+        return now - round(self.margin * 1000)
+
+    def answer_within(self, ttl: float) -> float:
+        """Returns how many seconds after an expiry was chosen the caller may still be told of the claim."""
+        return ttl - min(self.margin, ttl / 2)

@@ -1,0 +1,51 @@
+"""Receipts as texts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.claims import Receipt, parse_receipt
+from queuey.partitions import MAX_PARTITIONS
+
+ID = "c26ee9a01dd211b2a1b0d6b7c2ea5c4a"
+
+
+@given(
+    st.integers(1, MAX_PARTITIONS),
+    st.integers(0, ids.TICKS_MAX),
+    st.integers(0, (1 << 62) - 1),
+    st.integers(0, 10**18 - 1),
+)
+def test_a_receipt_survives_its_text(partition: int, ticks: int, tail: int, number: int) -> None:
+    """What a caller sends back is what was handed out."""
+    low = ids.parse_position(f"{'0' * 16}{tail | 1 << 63:016x}")[1]
+    receipt = Receipt(partition, ticks, low, number)
+    assert parse_receipt(str(receipt)) == receipt
+    assert receipt.position == (ticks, low)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ID,
+        f"1-{ID}",
+        f"0-{ID}-1",
+        f"1-{ID}-01",
+        f"1-{ID}--1",
+        f"1-{ID}-{'9' * 19}",
+        f"1-{ID[:-1]}-1",
+        f"1-{ID.upper()}-1",
+        f"1-{ID}-1\n",
+        f"1-{ID}-\u0661",
+        f"1000-{ID}-1",
+        f"1-{ID.replace('11b2', '41b2')}-1",
+    ],
+)
+def test_what_is_none(text: str) -> None:
+    """Texts that no receipt has are refused."""
+    with pytest.raises(ValueError, match="is not a"):
+        parse_receipt(text)

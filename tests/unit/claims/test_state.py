@@ -1,0 +1,394 @@
+"""The state that follows from a claim log, beside a model that is as plain as can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuey import ids
+from queuey.claims import (
+    MOST_ABOVE,
+    MOST_OUTSTANDING,
+    Draft,
+    Entry,
+    Poll,
+    Receipt,
+    State,
+    Status,
+    Timing,
+    UnknownFormat,
+    decode_entry,
+    encode_entry,
+)
+from queuey.ids import Position
+from queuey.messages import Message
+
+TIMING = Timing(margin=1.0)
+IDS = st.integers(1, 12)
+NOW = 1_000_000_000_000
+"""Milliseconds since 1970."""
+
+
+def at(number: int) -> Position:
+    """The position of the message of a number."""
+    return number, 0
+
+
+def message(number: int) -> Message:
+    """The message of a number."""
+    return Message(number, 0, 1, 0, f"m{number}")
+
+
+def receipt(number: int, entry: int = 0) -> Receipt:
+    """A receipt of the message of a number."""
+    return Receipt(1, number, 0, entry)
+
+
+def apply(state: State, draft: Draft) -> Entry:
+    """Appends a draft to the log, and reads it back."""
+    entry = decode_entry(encode_entry(draft.entry(7)))
+    state.apply(state.number + 1, entry)
+    return entry
+
+
+def claim(state: State, *numbers: int, now: int = NOW, ttl: float = 30.0) -> int:
+    """Delivers messages; returns the entry."""
+    draft = Draft(state, now, TIMING)
+    poll = Poll(1000, ttl, 1 << 20)
+    draft.deliver([poll], [message(number) for number in numbers], [message(number) for number in numbers])
+    assert [one.ticks for one in poll.given] == list(numbers)
+    apply(state, draft)
+    return state.number
+
+
+def settle(state: State, what: str, *receipts: Receipt, now: int = NOW, ttl: float = 30.0) -> list[Status]:
+    """Acknowledges, renews or releases; returns what became of each."""
+    draft = Draft(state, now, TIMING)
+    found = draft.renew(receipts, ttl) if what == "renew" else getattr(draft, what)(receipts)
+    apply(state, draft)
+    return [one.status for one in found]
+
+
+@dataclass
+class Model:
+    """What holds for each message, kept without any thought of speed."""
+
+    number: int = 0
+    cursor: int = 0
+    claims: dict[int, list[int]] = field(default_factory=dict)
+    """Per message the entry, the deliveries and the expiry."""
+    done: set[int] = field(default_factory=set)
+
+    def is_done(self, number: int) -> bool:
+        """Whether it will not be delivered again."""
+        return number in self.done or (number <= self.cursor and number not in self.claims)
+
+
+class Run:
+    """A state and the model, driven side by side."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self.model = Model()
+        self.now = NOW
+
+    def do(self, step: tuple[str, list[int], int]) -> None:
+        """Does one step on both."""
+        what, numbers, extra = step
+        if what == "wait":
+            self.now += extra * 700
+            return
+        draft = Draft(self.state, self.now, TIMING)
+        if what == "claim":
+            self._claim(draft, sorted(set(numbers)), extra)
+        elif what == "release all":
+            draft.release_all()
+            for one in self.model.claims.values():
+                one[2] = 0
+        else:
+            self._settle(draft, what, numbers, extra)
+        apply(self.state, draft)
+        self.model.number += 1
+        self.compare()
+
+    def _claim(self, draft: Draft, numbers: list[int], extra: int) -> None:
+        model = self.model
+        new = [n for n in numbers if not model.is_done(n) and n not in model.claims and n > model.cursor]
+        old = [n for n, one in model.claims.items() if one[2] + 1000 < self.now]
+        assert {place[0] for place in self.state.ended(TIMING.expired(self.now), 100)} == set(old)
+        poll = Poll(1000, 2.0, 1 << 20)
+        draft.deliver([poll], [message(n) for n in sorted(numbers)], [message(n) for n in numbers])
+        given = [n for n in sorted(numbers) if n in old] + new
+        assert [one.ticks for one in poll.given] == given
+        for n in given:
+            model.claims[n] = [model.number + 1, model.claims.get(n, [0, 0])[1] + 1, self.now + 2000]
+        if extra:
+            draft.advance(at(extra), [at(n) for n in numbers])
+            unknown = [n for n in numbers if n < extra and not model.is_done(n) and n not in model.claims]
+            model.cursor = max(model.cursor, min([extra, *unknown]) - 1)
+
+    def _settle(self, draft: Draft, what: str, numbers: list[int], extra: int) -> None:
+        model = self.model
+        for n in numbers:
+            there = model.claims.get(n)
+            number = 0 if extra % 3 == 0 else (there[0] if there and extra % 3 == 1 else max(1, model.number - 1))
+            if there is None:
+                expected = Status.FINAL if number or model.is_done(n) else Status.DONE
+            else:
+                expected = Status.DONE if number in {0, there[0]} else Status.SUPERSEDED
+            call = {"ack": draft.acknowledge, "release": draft.release}.get(what)
+            [found] = draft.renew([receipt(n, number)], extra) if call is None else call([receipt(n, number)])
+            assert found.status is expected, (what, n, number, there)
+            if expected is Status.DONE:
+                self._note(what, n, extra)
+
+    def _note(self, what: str, n: int, extra: int) -> None:
+        model = self.model
+        if what == "ack":
+            model.claims.pop(n, None)
+            model.done.add(n)
+        elif what == "release" and n in model.claims:
+            model.claims[n][2] = 0
+        elif what == "renew":
+            one = model.claims.setdefault(n, [model.number + 1, 0, 0])
+            one[2] = max(one[2], self.now + 1000 * extra)
+
+    def compare(self) -> None:
+        """Both say the same."""
+        state, model = self.state, self.model
+        assert state.number == model.number
+        kept = {place[0]: [one.number, one.deliveries, one.expires] for place, one in state.outstanding.items()}
+        assert kept == model.claims
+        for n in range(1, 14):
+            assert state.is_done(at(n)) == model.is_done(n), n
+        read = State.decode(state.encode())
+        assert read.encode() == state.encode()
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["claim", "claim", "ack", "renew", "release", "release all", "wait"]),
+        st.lists(IDS, max_size=5, unique=True),
+        st.integers(0, 13),
+    ),
+    max_size=25,
+)
+
+
+@given(STEPS)
+def test_it_is_what_the_model_says(steps: list[tuple[str, list[int], int]]) -> None:
+    """Whatever is claimed, acknowledged, renewed and released: it says of each message what a plain model says."""
+    run = Run()
+    for step in steps:
+        run.do(step)
+
+
+@given(STEPS, STEPS)
+def test_a_snapshot_stands_for_all_entries(
+    steps: list[tuple[str, list[int], int]], later: list[tuple[str, list[int], int]]
+) -> None:
+    """Whoever goes on from a snapshot decides and ends as whoever has read every entry."""
+    run = Run()
+    for step in steps:
+        run.do(step)
+    run.state = State.decode(run.state.encode())
+    for step in later:
+        run.do(step)
+
+
+def test_done_is_done() -> None:
+    """No receipt, no bare id and no scan brings back what was acknowledged, above the cursor or below it."""
+    state = State()
+    number = claim(state, 1, 2)
+    assert settle(state, "acknowledge", receipt(1, number), receipt(2)) == [Status.DONE, Status.DONE]
+    for cursor in (0, 3):
+        draft = Draft(state, NOW, TIMING)
+        draft.advance(at(cursor), [at(1), at(2)])
+        apply(state, draft)
+        for what in ("acknowledge", "renew", "release"):
+            assert settle(state, what, receipt(1, number), receipt(2)) == [Status.FINAL, Status.FINAL]
+        assert state.outstanding == {}
+        assert claim_nothing(state, 1, 2)
+    assert state.above == set()
+
+
+def claim_nothing(state: State, *numbers: int) -> bool:
+    """Whether a poll gets none of these messages."""
+    draft = Draft(state, NOW + 10**9, TIMING)
+    poll = Poll(10, 30, 1000)
+    draft.deliver([poll], [message(n) for n in numbers], [message(n) for n in numbers])
+    return not poll.given
+
+
+def test_a_receipt_is_of_one_delivery() -> None:
+    """When a message was delivered again, the receipt from before does nothing, and the new one does."""
+    state = State()
+    first = claim(state, 1, ttl=1)
+    second = claim(state, 1, now=NOW + 2001)
+    assert state.outstanding[at(1)].deliveries == 2
+    for what in ("acknowledge", "renew", "release"):
+        before = state.encode()
+        assert settle(state, what, receipt(1, first)) == [Status.SUPERSEDED]
+        assert state.outstanding[at(1)] == State.decode(before).outstanding[at(1)]
+    assert settle(state, "acknowledge", receipt(1, second)) == [Status.DONE]
+
+
+def test_the_margin_at_expiry() -> None:
+    """A claim is nobody else's until a second after it has ended by its writer's clock."""
+    state = State()
+    claim(state, 1, ttl=5)
+    assert claim_nothing(State.decode(state.encode()), 1) is False
+    assert state.ended(TIMING.expired(NOW + 6000), 10) == []
+    assert state.ended(TIMING.expired(NOW + 6001), 10) == [at(1)]
+
+
+def test_a_clock_that_goes_back() -> None:
+    """What had ended by one clock has not by one that stands lower, and is found again later."""
+    state = State()
+    claim(state, 1, ttl=5)
+    assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
+    assert state.ended(TIMING.expired(NOW + 5000), 10) == []
+    assert state.ended(TIMING.expired(NOW + 7000), 10) == [at(1)]
+
+
+def test_renewing() -> None:
+    """A claim is never shortened; an expired one lives again; a bare id that nobody has claimed is claimed."""
+    state = State()
+    number = claim(state, 1, ttl=30)
+    settle(state, "renew", receipt(1, number), ttl=5)
+    assert state.outstanding[at(1)].expires == NOW + 30_000
+    settle(state, "renew", receipt(1, number), ttl=5, now=NOW + 60_000)
+    assert state.ended(TIMING.expired(NOW + 60_000), 10) == []
+    settle(state, "renew", receipt(9), ttl=5)
+    assert state.outstanding[at(9)].deliveries == 0
+
+
+def test_the_cursor() -> None:
+    """It stops below the first message that nobody was given, and at the bound; and never goes back."""
+    state = State()
+    claim(state, 1, 2, 4)
+    draft = Draft(state, NOW, TIMING)
+    assert draft.advance(at(9), [at(1), at(2), at(3), at(4)]) == 2
+    apply(state, draft)
+    assert state.cursor == ids.preceding(at(3))
+    draft = Draft(state, NOW, TIMING)
+    draft.deliver([Poll(9, 30, 99)], [], [message(3)])
+    assert draft.advance(at(4), [at(3), at(4)]) == 1
+    apply(state, draft)
+    assert state.cursor == ids.preceding(at(4))
+    draft = Draft(state, NOW, TIMING)
+    draft.advance(at(2), [])
+    assert apply(state, draft).cursor == ids.FIRST
+    assert state.cursor == ids.preceding(at(4))
+
+
+def test_polls_share_an_entry() -> None:
+    """Messages go to callers in order, each to one, within the limit and the bytes of each."""
+    state = State()
+    draft = Draft(state, NOW, TIMING)
+    polls = [Poll(2, 30, 99), Poll(9, 30, 3), Poll(1, 0, 99), Poll(9, 60, 99)]
+    draft.deliver(polls, [], [message(n) for n in range(1, 7)])
+    assert [[one.ticks for one in poll.given] for poll in polls] == [[1, 2], [3, 4], [5], [5, 6]]
+    assert [group[1] for group in apply(state, draft).claims] == [[at(1), at(2), at(3), at(4)], [at(5), at(6)]]
+
+
+def test_bounds() -> None:
+    """A partition takes so many claims and remembers so many ids that nobody had claimed, and says when that is all."""
+    state = State()
+    for first in range(0, MOST_OUTSTANDING, 1000):
+        claim(state, *range(first + 1, first + 1001))
+    draft = Draft(state, NOW, TIMING)
+    poll = Poll(10, 30, 1000)
+    draft.deliver([poll], [], [message(MOST_OUTSTANDING + 1)])
+    assert poll.given == []
+    assert settle(state, "renew", receipt(MOST_OUTSTANDING + 1), receipt(1)) == [Status.REFUSED, Status.DONE]
+    everything = [receipt(n + 1, 0) for n in range(MOST_OUTSTANDING)]
+    assert set(settle(state, "acknowledge", *everything)) == {Status.DONE}
+    assert len(state.above) == MOST_ABOVE
+    assert settle(state, "acknowledge", receipt(MOST_OUTSTANDING + 1)) == [Status.REFUSED]
+    draft = Draft(state, NOW, TIMING)
+    assert draft.advance(at(MOST_ABOVE + 1), [at(n + 1) for n in range(MOST_ABOVE)]) == MOST_ABOVE
+    apply(state, draft)
+    assert (state.above, state.outstanding) == (set(), {})
+    assert state.weight < 3000
+
+
+def test_a_stuck_message_costs_itself() -> None:
+    """However many are acknowledged after it, a message that never is takes one place."""
+    state = State()
+    claim(state, 1)
+    for first in range(2, 20_002, 500):
+        numbers = range(first, first + 500)
+        draft = Draft(state, NOW, TIMING)
+        draft.deliver([Poll(1000, 30, 1 << 20)], [], [message(n) for n in numbers])
+        draft.advance(at(first + 500), [at(n) for n in numbers])
+        apply(state, draft)
+        settle(state, "acknowledge", *(receipt(n, state.number) for n in numbers))
+    assert len(state.outstanding) == 1
+    assert state.above == set()
+    assert len(state.encode()) < 100
+
+
+def test_dead_letters() -> None:
+    """What is to become a dead letter is done for consumers, and remembered until it is one, over snapshots too."""
+    state = State()
+    claim(state, 1, 2, ttl=1)
+    draft = Draft(state, NOW + 2500, TIMING)
+    draft.bury([at(1), at(3)], "orders.dead")
+    draft.drop([at(2)])
+    apply(state, draft)
+    state = State.decode(state.encode())
+    assert state.outbox == {at(1): "orders.dead"}
+    assert settle(state, "acknowledge", receipt(1, 1), receipt(2)) == [Status.FINAL, Status.FINAL]
+    draft = Draft(state, NOW, TIMING)
+    draft.report_sent([at(1), at(2)])
+    apply(state, draft)
+    assert state.outbox == {}
+
+
+def test_deletions() -> None:
+    """What is to be deleted is remembered until an entry says that it was."""
+    state = State()
+    state.apply(1, Entry(finals=[at(1)], delete=True))
+    state.apply(2, Entry(finals=[at(2)], delete=True))
+    state.apply(3, Entry(finals=[at(3)]))
+    state = State.decode(state.encode())
+    assert state.undeleted == {1: [at(1)], 2: [at(2)]}
+    state.apply(4, Entry(deleted=1))
+    assert state.undeleted == {2: [at(2)]}
+
+
+def test_only_the_next_entry() -> None:
+    """An entry that does not follow the last one changes nothing."""
+    state = State()
+    for number in (0, 2):
+        with pytest.raises(ValueError, match="does not follow"):
+            state.apply(number, Entry())
+    assert state.number == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x91\x02", msgspec.msgpack.encode([2, "other", {}])])
+def test_unknown_formats(body: bytes) -> None:
+    """What a later program wrote is refused, and not taken for something else."""
+    with pytest.raises(UnknownFormat, match="format"):
+        decode_entry(body)
+    with pytest.raises(UnknownFormat, match="format"):
+        State.decode(body)
+
+
+def test_how_long_entries_are() -> None:
+    """An entry of a hundred ids is below three kilobytes, and one of nothing below thirty bytes."""
+    draft = Draft(State(), NOW, TIMING)
+    draft.deliver([Poll(100, 30, 1 << 20)], [], [Message(1 << 57, n << 40, 1, 0, "x") for n in range(100)])
+    assert len(encode_entry(draft.entry(1 << 62))) < 3000
+    assert len(encode_entry(Entry())) < 30
+
+
+@given(st.floats(0.001, 43_200), st.floats(0, 5))
+def test_answers_leave_time(ttl: float, margin: float) -> None:
+    """Whoever is told of a claim in time has some of it left: the margin, or half of a short one."""
+    assert ttl - Timing(margin).answer_within(ttl) == pytest.approx(min(margin, ttl / 2))
