@@ -219,6 +219,33 @@ class OffsetChange(msgspec.Struct, frozen=True):
     compare: bool = False
 
 
+class LogEntry(msgspec.Struct, frozen=True, gc=False):
+    """One entry of a partition's claim log.
+
+    Attributes:
+        number: 1 for the first entry of a log, and one more for each further one.
+        body: What was claimed, acknowledged and so on; stores do not look into it. Never empty.
+    """
+
+    number: int
+    body: bytes
+
+
+class LogPage(msgspec.Struct, frozen=True, gc=False):
+    """What a claim log says, from some entry on.
+
+    Attributes:
+        last: The number of the newest entry; 0: the log is empty.
+        entries: Ascending without gaps: from the number asked for, or from the one after the snapshot's.
+        snapshot: Stands for all entries up to and including its number, if those asked for are not all given one by
+            one; else None.
+    """
+
+    last: int
+    entries: list[LogEntry]
+    snapshot: LogEntry | None = None
+
+
 class Lag(msgspec.Struct, frozen=True):
     """What lies above an offset: how many messages (``exact`` or estimated), and the oldest one's age in seconds."""
 

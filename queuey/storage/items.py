@@ -43,3 +43,13 @@ def check_text(body: str | bytes) -> None:
             body.encode()
         except UnicodeEncodeError as error:
             raise InvalidRequest({"body": "is not valid Unicode text"}) from error
+
+
+def check_length(name: str, body: bytes, longest: int) -> None:
+    """Makes sure that something is not empty and not longer than a number of bytes.
+
+    Raises:
+        InvalidRequest: It is.
+    """
+    if not 0 < len(body) <= longest:
+        raise InvalidRequest({name: f"has {len(body)} bytes, and may have 1 to {longest}"})

@@ -19,6 +19,7 @@ from queuey.storage.sqlite.catalogue.applications import SqliteApplications
 from queuey.storage.sqlite.catalogue.ledger import SqliteLedger
 from queuey.storage.sqlite.catalogue.offsets import SqliteOffsets
 from queuey.storage.sqlite.catalogue.queues import SqliteCatalogue
+from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.options import SqliteOptions
 from queuey.storage.sqlite.read.bulk import SqliteBulk
@@ -29,7 +30,7 @@ __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 
 
 @bounded
-class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteApplications, SqliteOffsets, SqliteLedger, Store):
+class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteApplications, SqliteOffsets, SqliteLedger, SqliteClaimLogs, Store):
     """The store contract on SQLite."""
 
     name = "sqlite"

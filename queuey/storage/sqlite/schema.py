@@ -105,6 +105,21 @@ CREATE TABLE IF NOT EXISTS ledger (
     PRIMARY KEY (work, piece)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS ledger_by_change ON ledger (changed_ticks);
+
+-- Claim logs. A log's newest entry always stays: its number is what the next append compares.
+CREATE TABLE IF NOT EXISTS claims (
+    queue_partition INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    body BLOB NOT NULL,
+    PRIMARY KEY (queue_partition, number)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS claim_snapshots (
+    queue_partition INTEGER NOT NULL,
+    number INTEGER NOT NULL,  -- of the newest entry that it stands for
+    body BLOB NOT NULL,
+    named INTEGER NOT NULL,   -- 1: an entry of the log has named it
+    PRIMARY KEY (queue_partition, number)
+);
 """
 """Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
 older versions of this program know nothing of them and can go on using the file."""

@@ -39,6 +39,11 @@ _DELETE = (
     "RETURNING 1"
 )
 _OLD_ENTRIES = "SELECT work, piece, changed_ticks FROM ledger WHERE changed_ticks < ? ORDER BY changed_ticks LIMIT 500"
+_OF_QUEUE = "SELECT 1 FROM {} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 1"
+_REMOVE_LOG = (
+    "DELETE FROM {0} WHERE (queue_partition, number) IN "
+    "(SELECT queue_partition, number FROM {0} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 100)"
+)
 _SHORT, _LONG = 0.004, 0.012
 """Seconds."""
 _MOST_ROWS = 20_000
@@ -137,6 +142,9 @@ class Sweep:
                     (qid + 1) << 8,
                 ):
                     yield from self._clear(qp, ids.FIRST, ids.TICKS_MAX, (1 << 63) - 1)
+                for table in ("claims", "claim_snapshots"):
+                    while self._rows(_OF_QUEUE.format(table), qid << 8, (qid + 1) << 8):
+                        yield self._perform(partial(_remove_log, table, qid))
                 yield self._perform(partial(_close_grave, qid))
         while old := self._rows(_OLD_ENTRIES, self._db.clock() - KEPT):
             yield self._perform(partial(_forget_entries, old))
@@ -188,6 +196,12 @@ def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
 def _forget_entries(entries: list[tuple[str, int, int]], transaction: Transaction) -> int:
     """Removes entries of the ledger unless they have changed since they were looked at."""
     transaction.connection.executemany("DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)", entries)
+    return 0
+
+
+def _remove_log(table: str, qid: int, transaction: Transaction) -> int:
+    """Removes some entries or snapshots of a deleted queue's claim logs."""
+    transaction.connection.execute(_REMOVE_LOG.format(table), (qid << 8, (qid + 1) << 8))
     return 0
 
 

@@ -123,6 +123,16 @@ class SqliteWriter:
         self._submit(operation)
         return operation.withdraw
 
+    def begin(
+        self, work: Callable[[Transaction], T], done: Callable[[T | None, Exception | None], None], *, weight: int
+    ) -> None:
+        """Starts what :meth:`perform` does; ``done`` is told of the end once, in the writer's thread.
+
+        Raises:
+            StoreClosed: The store is closed; ``done`` is not told.
+        """
+        self._submit(_Operation(work, done, weight))
+
     def perform(self, work: Callable[[Transaction], T], *, weight: int = 0) -> T:
         """Runs ``work`` inside a transaction and returns its result once that is committed.
 

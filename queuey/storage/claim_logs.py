@@ -1,0 +1,120 @@
+"""The contract of claim logs: one log per queue partition, to which many processes append by compare-and-set."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queuey.messages import LogEntry, LogPage, Queue
+
+PAGE = 256
+"""Entries that :meth:`ClaimLogs.read_log` gives at most; more than are kept behind a snapshot as a rule."""
+LONGEST_ENTRY = 1 << 20
+"""Bytes of an entry's body."""
+LONGEST_SNAPSHOT = 4 << 20
+"""Bytes of a snapshot's body."""
+
+Appended = Callable[[bool | None, Exception | None], None]
+"""Told the end of an append: True, None: it was applied; False, None: it was refused; None and an error."""
+Read = Callable[["LogPage | None", Exception | None], None]
+"""Told the page that was read, or why there is none."""
+
+
+class ClaimLogs(ABC):
+    """Claim logs of queues, by partition.
+
+    A log belongs to ``(queue.qid, partition)``. A purge or a delete changes the qid, so the log that is found afterwards
+    is empty, and the old one can be reached no more; the store removes it later.
+
+    Entries are numbered 1, 2, 3, … without gaps. A **snapshot** stands for all entries up to its number, so that those
+    may be removed; whoever makes one for a number makes the same for it, because the entries say all that is in it.
+    Appends are linearizable per log over all processes: of several for one number one is applied, and those of an
+    outdated state are refused.
+    """
+
+    @abstractmethod
+    def begin_append_entry(
+        self,
+        queue: Queue,
+        partition: int,
+        entry: LogEntry,
+        done: Appended,
+        *,
+        snapshot: int | None = None,
+        truncate_below: int | None = None,
+    ) -> None:
+        """Appends an entry if the newest one is ``entry.number - 1``. Returns at once, holds no thread, never raises.
+
+        An entry in doubt may have been applied, may be applied later, or never. Nobody can tell by reading. Send **the
+        same entry again** until it is applied or refused: after that, what was sent before can take effect no more.
+        If it is refused then, it may have been applied before: what stands at ``entry.number`` tells, so the body holds
+        a random token of its writer.
+
+        Args:
+            queue: The queue.
+            partition: Of the queue.
+            entry: What to append.
+            done: Told of the end: once, from any thread, perhaps before this call returns. It must be quick and must
+                not raise. With an error whose ``outcome`` is ``none`` nothing was or will be appended; with ``unknown``
+                the entry is in doubt. ``QueueChanged`` and ``InvalidRequest`` mean that nothing was or will be.
+            snapshot: The log names this snapshot from now on, in place of the one before, which may go. It was written
+                by :meth:`write_snapshot` before, and its number is below ``entry.number``.
+            truncate_below: Entries below this number may be removed. It is at most one more than the number of the
+                snapshot that the log names.
+        """
+
+    @abstractmethod
+    def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+        """Reads a log from the entry numbered ``first`` on.
+
+        Every entry that was applied before is shown to a reader that knows of it from a refusal, and to every reader
+        with ``newest``. One that was applied is never hidden again by the end of the log.
+
+        If ``first`` is 1 and the log names a snapshot, or if entries from ``first`` on are gone already, the page has
+        the snapshot that the log names and what comes after it. A page has at most ``PAGE`` entries: whoever has not
+        come to ``last`` reads again from the number after the page's.
+
+        Args:
+            queue: The queue.
+            partition: Of the queue.
+            first: The lowest number of interest, from 1.
+            newest: Finish or discard first whatever is being appended, so that no entry that is not shown will turn
+                out to have been applied before this call began. For whoever has not read this log before.
+
+        Raises:
+            InvalidRequest: The partition is beyond the queue's.
+            QueueChanged: ``queue`` is out of date.
+            StoreUnavailable: The log cannot be read.
+        """
+
+    def begin_read_log(self, queue: Queue, partition: int, first: int, done: Read) -> bool:  # noqa: ARG002
+        """Starts :meth:`read_log`, without ``newest``, if the caller need not wait for that.
+
+        Returns:
+            Whether ``done`` will be told, once, from any thread, perhaps before this call returns. False: nothing was
+            begun, and :meth:`read_log` can do it.
+        """
+        return False
+
+    @abstractmethod
+    def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
+        """Writes a snapshot that stands for all entries up to ``number``, which was applied. Idempotent.
+
+        It is of no effect until an entry names it. One that is never named is replaced by the next, or goes with the
+        log.
+
+        Raises:
+            InvalidRequest: The partition is beyond the queue's, or the body is too long.
+            QueueChanged: ``queue`` is out of date.
+            StoreUnavailable: It may not have been written: nothing may name it.
+        """
+
+    @abstractmethod
+    def claims_refusal(self, queue: Queue) -> str | None:
+        """Says why messages of a queue must not be claimed on this store as it is configured; None: they may be.
+
+        Claims conclude from what a read does not show that nothing is there, so every read must meet every acknowledged
+        write. The text names the consistency level to choose. Never blocks.
+        """

@@ -1,0 +1,114 @@
+"""Claim logs of the embedded store. An append is one statement of the writer's transaction, beside other writes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from queuey.errors import InvalidRequest, QueueyError
+from queuey.messages import LogEntry, LogPage, Queue
+from queuey.storage import items as items_of
+from queuey.storage.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs
+from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.write.transaction import Transaction
+
+_LAST = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"
+_APPEND = f"INSERT INTO claims (queue_partition, number, body) SELECT ?, ?, ? WHERE ({_LAST}) = ? RETURNING 1"  # noqa: S608 - constants
+_TRUNCATE = "DELETE FROM claims WHERE queue_partition = ? AND number < min(?, ?)"
+_NAME = "UPDATE claim_snapshots SET named = 1 WHERE queue_partition = ? AND number = ? RETURNING 1"
+_FORGET = "DELETE FROM claim_snapshots WHERE queue_partition = ? AND number < ?"
+_ENTRIES = "SELECT number, body FROM claims WHERE queue_partition = ? AND number >= ? ORDER BY number LIMIT ?"
+_SNAPSHOT = (
+    "SELECT number, body FROM claim_snapshots WHERE queue_partition = ? AND named = 1 ORDER BY number DESC LIMIT 1"
+)
+_WRITE = (
+    "INSERT INTO claim_snapshots (queue_partition, number, body, named) VALUES (?, ?, ?, 0) "
+    "ON CONFLICT (queue_partition, number) DO NOTHING"
+)
+
+
+class SqliteClaimLogs(ClaimLogs):
+    """The contract of claim logs on SQLite."""
+
+    _db: Database
+
+    def begin_append_entry(
+        self,
+        queue: Queue,
+        partition: int,
+        entry: LogEntry,
+        done: Appended,
+        *,
+        snapshot: int | None = None,
+        truncate_below: int | None = None,
+    ) -> None:
+        """See the contract."""
+        try:
+            items_of.check_partition(queue, partition)
+            items_of.check_length("entry", entry.body, LONGEST_ENTRY)
+            work = partial(_append, queue, queue.qid << 8 | partition, entry, snapshot, truncate_below)
+            self._db.writer.begin(work, done, weight=len(entry.body))
+        except QueueyError as error:
+            done(None, error)
+
+    def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:  # noqa: ARG002
+        """See the contract. Every read is the newest."""
+        items_of.check_partition(queue, partition)
+        with self._db.readers.reading() as connection:
+            connection.execute("BEGIN")
+            try:
+                self._db.verify(connection, queue)
+                return _page(connection, queue.qid << 8 | partition, first)
+            finally:
+                connection.execute("COMMIT")
+
+    def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
+        """See the contract."""
+        items_of.check_partition(queue, partition)
+        items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
+
+        def work(transaction: Transaction) -> None:
+            transaction.verify(queue)
+            transaction.connection.execute(_WRITE, (queue.qid << 8 | partition, number, body))
+
+        self._db.writer.perform(work, weight=len(body))
+
+    def claims_refusal(self, queue: Queue) -> str | None:  # noqa: ARG002 - the contract's signature
+        """See the contract. Never: all levels are alike on one machine."""
+        return None
+
+
+def _append(
+    queue: Queue, qp: int, entry: LogEntry, snapshot: int | None, truncate_below: int | None, transaction: Transaction
+) -> bool:
+    transaction.verify(queue)
+    connection = transaction.connection
+    if not connection.execute(_APPEND, (qp, entry.number, entry.body, qp, entry.number - 1)).fetchall():
+        return False
+    if snapshot is not None:
+        if not connection.execute(_NAME, (qp, snapshot)).fetchall():
+            raise InvalidRequest({"snapshot": f"{snapshot} was not written"})
+        connection.execute(_FORGET, (qp, snapshot))
+    if truncate_below is not None:
+        connection.execute(_TRUNCATE, (qp, truncate_below, entry.number))
+    return True
+
+
+def _page(connection: Connection, qp: int, first: int) -> LogPage:
+    """Returns a page, read in one snapshot of the database."""
+    row: Any = connection.execute(_LAST, (qp,)).fetchone()
+    last: int = row[0]
+    entries = _entries(connection, qp, first)
+    if first > 1 and (last < first or (entries and entries[0].number == first)):
+        return LogPage(last, entries)
+    row = connection.execute(_SNAPSHOT, (qp,)).fetchone()
+    if row is None:
+        return LogPage(last, entries)
+    snapshot = LogEntry(*row)
+    return LogPage(last, _entries(connection, qp, snapshot.number + 1), snapshot)
+
+
+def _entries(connection: Connection, qp: int, first: int) -> list[LogEntry]:
+    found: Any = connection.execute(_ENTRIES, (qp, first, PAGE)).fetchall()
+    return [LogEntry(number, body) for number, body in found]

@@ -1,0 +1,267 @@
+"""Claim logs: append by compare-and-set, reads, snapshots, truncation."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import pytest
+
+from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
+from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
+from queuey.storage import Store
+from queuey.storage.claim_logs import LONGEST_ENTRY, PAGE
+from tests.contract.samples import at_once, make_queue
+
+
+def begun_append(
+    store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None
+) -> Future[bool | None]:
+    """Starts an append; the future fails if it is answered twice."""
+    future: Future[bool | None] = Future()
+
+    def done(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001 - the contract's
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(applied)
+
+    store.begin_append_entry(queue, partition, entry, done, **named)
+    return future
+
+
+def append(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool | None:
+    """Appends, and sends the same entry again while it is in doubt."""
+    while True:
+        try:
+            return begun_append(store, queue, entry, partition, **named).result(60)
+        except StoreUnavailable as error:
+            if error.outcome == "none":
+                raise
+
+
+def entries(first: int, last: int) -> list[LogEntry]:
+    """Entries of these numbers, both included."""
+    return [LogEntry(number, b"entry %d" % number) for number in range(first, last + 1)]
+
+
+def fill(store: Store, queue: Queue, last: int, first: int = 1) -> None:
+    """Appends entries one after another."""
+    for entry in entries(first, last):
+        assert append(store, queue, entry) is True
+
+
+def read(store: Store, queue: Queue, first: int, partition: int = 1) -> LogPage:
+    """Reads without a thread where the store can."""
+    found: Future[LogPage] = Future()
+
+    def done(page: LogPage | None, error: Exception | None) -> None:
+        if page is not None:
+            found.set_result(page)
+        else:
+            found.set_exception(error or AssertionError("neither a page nor an error"))
+
+    if store.begin_read_log(queue, partition, first, done):
+        return found.result(60)
+    return store.read_log(queue, partition, first)
+
+
+def test_empty_log(store: Store) -> None:
+    """A log that nobody has appended to is empty, whatever is asked for."""
+    queue = make_queue(store)
+    for first in (1, 2, 300):
+        assert read(store, queue, first) == LogPage(0, [])
+        assert store.read_log(queue, 1, first, newest=True) == LogPage(0, [])
+
+
+def test_appended_in_order(store: Store, other: Store) -> None:
+    """Entries are numbered from 1 and read from any number on, by every process, as they were written."""
+    queue = make_queue(store)
+    written = [LogEntry(1, b"\0"), LogEntry(2, b"\xff\xfe"), LogEntry(3, os.urandom(50_000))]
+    assert [append(one, queue, entry) for one, entry in zip((store, other, store), written, strict=True)] == [True] * 3
+    for one in (store, other):
+        for newest in (False, True):
+            for first in (1, 2, 3):
+                assert one.read_log(queue, 1, first, newest=newest) == LogPage(3, written[first - 1 :])
+            for first in (4, 5, 1000):
+                assert one.read_log(queue, 1, first, newest=newest) == LogPage(3, [])
+
+
+def test_refused(store: Store, other: Store) -> None:
+    """Only the next number is taken; what is refused leaves nothing, not even its snapshot's name or truncation."""
+    queue = make_queue(store)
+    assert append(store, queue, LogEntry(2, b"too far")) is False
+    fill(store, queue, 3)
+    store.write_snapshot(queue, 1, 2, b"two")
+    for number in (1, 2, 3, 5, 1000):
+        assert append(other, queue, LogEntry(number, b"no"), snapshot=2, truncate_below=3) is False
+    assert read(store, queue, 1) == LogPage(3, entries(1, 3))
+
+
+def test_partitions_and_queues_are_apart(store: Store) -> None:
+    """Each partition of each queue has a log of its own."""
+    queues = [make_queue(store, partitions=3), make_queue(store, partitions=3)]
+    places = [(queue, partition) for queue in queues for partition in (1, 2, 3)]
+    for number, (queue, partition) in enumerate(places):
+        assert append(store, queue, LogEntry(1, b"%d" % number), partition)
+    for number, (queue, partition) in enumerate(places):
+        assert read(store, queue, 1, partition) == LogPage(1, [LogEntry(1, b"%d" % number)])
+
+
+def test_sent_again(store: Store, other: Store) -> None:
+    """An entry that is sent again after it was applied is refused, and stands at its number once."""
+    queue = make_queue(store)
+    fill(store, queue, 1)
+    assert append(store, queue, LogEntry(2, b"mine")) is True
+    assert [append(one, queue, LogEntry(2, b"mine")) for one in (store, other)] == [False, False]
+    assert read(other, queue, 2) == LogPage(2, [LogEntry(2, b"mine")])
+
+
+def test_racing_appenders(store: Store, other: Store) -> None:
+    """Of many appenders for one number exactly one wins, and all of them read the same log."""
+    queue = make_queue(store)
+    won: dict[int, bytes] = {}
+
+    def work(name: int) -> None:
+        one, number = (store, other)[name % 2], 1
+        while number <= 12:
+            body = b"%d of %d" % (number, name)
+            if append(one, queue, LogEntry(number, body)):
+                assert won.setdefault(number, body) == body, "two were told that they had won"
+            page = read(one, queue, number)
+            number = page.entries[-1].number + 1
+        assert read(one, queue, 1).last >= 12
+
+    at_once(work, range(6))
+    page = read(store, queue, 1)
+    assert {entry.number: entry.body for entry in page.entries} == won
+    assert [entry.number for entry in page.entries] == list(range(1, page.last + 1))
+    assert read(other, queue, 1) == page
+
+
+def test_long_logs_come_in_pages(store: Store) -> None:
+    """A page has a limited number of entries, and says how far the log goes."""
+    queue = make_queue(store)
+    fill(store, queue, PAGE + 3)
+    page = read(store, queue, 1)
+    assert page == LogPage(PAGE + 3, entries(1, PAGE))
+    assert read(store, queue, PAGE + 1) == LogPage(PAGE + 3, entries(PAGE + 1, PAGE + 3))
+
+
+def test_snapshots(store: Store, other: Store) -> None:
+    """A snapshot is shown once an entry has named it, to those who begin, with the entries above it."""
+    queue = make_queue(store)
+    fill(store, queue, 4)
+    store.write_snapshot(queue, 1, 3, b"up to three")
+    assert read(other, queue, 1) == LogPage(4, entries(1, 4))
+    assert append(store, queue, LogEntry(5, b"entry 5"), snapshot=3)
+    fill(store, queue, 6, first=6)
+    for one in (store, other):
+        for newest in (False, True):
+            expected = LogPage(6, entries(4, 6), LogEntry(3, b"up to three"))
+            assert one.read_log(queue, 1, 1, newest=newest) == expected
+            assert one.read_log(queue, 1, 3, newest=newest) == LogPage(6, entries(3, 6))
+    assert read(store, queue, 7) == LogPage(6, [])
+
+
+def test_newer_snapshots_replace_older(store: Store, other: Store) -> None:
+    """The log names one snapshot: the newest; long ones are kept byte for byte, and writing one twice does no harm."""
+    queue = make_queue(store)
+    fill(store, queue, 3)
+    bodies = {number: os.urandom(700_000) for number in (1, 2)}
+    for number, body in bodies.items():
+        for one in (store, other):
+            one.write_snapshot(queue, 1, number, body)
+    for number, body in bodies.items():
+        assert append(store, queue, LogEntry(3 + number, b"entry %d" % (3 + number)), snapshot=number)
+        assert read(other, queue, 1) == LogPage(3 + number, entries(number + 1, 3 + number), LogEntry(number, body))
+
+
+def test_truncation(store: Store, other: Store) -> None:
+    """What is truncated is gone; whoever asks for it is given the snapshot and what comes after."""
+    queue = make_queue(store)
+    fill(store, queue, 8)
+    store.write_snapshot(queue, 1, 6, b"six")
+    assert append(store, queue, LogEntry(9, b"entry 9"), snapshot=6, truncate_below=5)
+    expected = LogPage(9, entries(7, 9), LogEntry(6, b"six"))
+    for one in (store, other):
+        assert [read(one, queue, first) for first in (1, 2, 4)] == [expected] * 3
+        assert [read(one, queue, first) for first in (5, 8)] == [LogPage(9, entries(first, 9)) for first in (5, 8)]
+    assert append(other, queue, LogEntry(10, b"entry 10"), truncate_below=7)
+    assert read(store, queue, 5) == LogPage(10, entries(7, 10), LogEntry(6, b"six"))
+    assert append(store, queue, LogEntry(10, b"again")) is False
+    fill(other, queue, 12, first=11)
+
+
+def test_purge_and_delete_empty_the_log(store: Store) -> None:
+    """A purged queue begins a new log, and so does a queue that takes a deleted one's name."""
+    queue = make_queue(store)
+    fill(store, queue, 3)
+    store.write_snapshot(queue, 1, 2, b"two")
+    assert append(store, queue, LogEntry(4, b"entry 4"), snapshot=2)
+    purged = store.purge_queue(queue)
+    assert read(store, purged, 1) == LogPage(0, [])
+    fill(store, purged, 2)
+    store.delete_queue(purged)
+    again = make_queue(store, queue.name)
+    assert read(store, again, 1) == LogPage(0, [])
+    assert append(store, again, LogEntry(1, b"entry 1")) is True
+
+
+@pytest.mark.parametrize("change", ["purge", "delete", "update"])
+def test_outdated_queues(store: Store, other: Store, change: str) -> None:
+    """Nothing is appended or read with a queue's row that is out of date."""
+    queue = make_queue(store)
+    fill(store, queue, 1)
+    changes: dict[str, Callable[[], object]] = {
+        "purge": lambda: other.purge_queue(queue),
+        "delete": lambda: other.delete_queue(queue),
+        "update": lambda: other.update_queue(queue, QueueSpec(ttl=99)),
+    }
+    changes[change]()
+    with pytest.raises(QueueChanged):
+        append(store, queue, LogEntry(2, b"late"))
+    with pytest.raises(QueueChanged):
+        read(store, queue, 1)
+    with pytest.raises(QueueChanged):
+        store.write_snapshot(queue, 1, 1, b"late")
+    if change == "update":
+        assert read(store, store.queue(queue.application, queue.name, fresh=True), 1) == LogPage(1, entries(1, 1))
+
+
+def test_bad_input(store: Store) -> None:
+    """Partitions that are none, and bodies that are too long or empty, are refused by name; nothing is changed."""
+    queue = make_queue(store, partitions=2)
+    for partition in (0, -1, 3):
+        with pytest.raises(InvalidRequest, match="partition"):
+            append(store, queue, LogEntry(1, b"x"), partition)
+        with pytest.raises(InvalidRequest, match="partition"):
+            store.read_log(queue, partition, 1)
+        with pytest.raises(InvalidRequest, match="partition"):
+            store.write_snapshot(queue, partition, 1, b"x")
+    for body in (b"", b"x" * (LONGEST_ENTRY + 1)):
+        with pytest.raises(InvalidRequest, match="entry"):
+            append(store, queue, LogEntry(1, body))
+    with pytest.raises(InvalidRequest, match="snapshot"):
+        store.write_snapshot(queue, 1, 1, b"")
+    assert [read(store, queue, 1, partition) for partition in (1, 2)] == [LogPage(0, [])] * 2
+
+
+def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
+    """Every append that was begun is answered, those that a closing store has no time for as well."""
+    queue = make_queue(store, partitions=20)
+    closing = open_store()
+    assert closing.queue(queue.application, queue.name) == queue
+    answers = [begun_append(closing, queue, LogEntry(1, b"mine"), partition) for partition in range(1, 21)]
+    closer = threading.Thread(target=closing.close)
+    closer.start()
+    for partition, answer in enumerate(answers, 1):
+        try:
+            assert answer.result(60) is True
+        except StoreUnavailable as error:
+            assert error.outcome == "unknown" or read(store, queue, 1, partition).last == 0  # noqa: PT017
+    closer.join()
+    with pytest.raises(StoreClosed):
+        append(closing, queue, LogEntry(2, b"late"))
