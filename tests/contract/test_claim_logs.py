@@ -12,7 +12,7 @@ import pytest
 from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavailable
 from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
 from queuey.storage import Store
-from queuey.storage.claim_logs import LONGEST_ENTRY, PAGE
+from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, PAGE
 from tests.contract.samples import at_once, make_queue
 
 

@@ -11,6 +11,7 @@ What promises what:
   :mod:`.catalogue.ledger`;
 * queues, whose rows no process uses longer than C: :mod:`.catalogue.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.lightweight_transactions`;
+* claim logs: :mod:`.claim_logs`;
 * what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
@@ -25,7 +26,7 @@ from uuid import uuid4
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra import claim_logs, message_codec
 from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
@@ -37,6 +38,7 @@ from queuey.storage.cassandra.catalogue.pending_deletes import PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
 from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
+from queuey.storage.cassandra.claim_logs import AppendsInFlight, CassandraClaimLogs, ClaimLogRemoval
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
@@ -67,6 +69,7 @@ PREPARED = (
     *message_codec.DOWN,
     queue_cache.FIND,
     bucket_index.SET_LOW_WATERMARK,
+    *claim_logs.PREPARED,
 )
 """What is sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
 
@@ -77,7 +80,13 @@ _BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 
 @bounded
 class CassandraStore(
-    CassandraCatalogue, CassandraBulk, CassandraApplications, CassandraOffsets, CassandraLedger, Store
+    CassandraCatalogue,
+    CassandraBulk,
+    CassandraApplications,
+    CassandraOffsets,
+    CassandraLedger,
+    CassandraClaimLogs,
+    Store,
 ):
     """The store contract on Cassandra."""
 
@@ -118,9 +127,16 @@ class CassandraStore(
             pool=self._pool,
             deadline=self._deadline,
         )
+        self._appends = AppendsInFlight()
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._garbage_collector = GarbageCollector(
-            self._driver, options, clock, self._pending_deletes, self._offsets, self._closing
+            self._driver,
+            options,
+            clock,
+            self._pending_deletes,
+            self._offsets,
+            ClaimLogRemoval(self._driver, options, self._transactions),
+            self._closing,
         )
         self._reaping = threading.Thread(
             target=self._garbage_collector.loop, name="queuey-garbage-collection", daemon=True
@@ -152,7 +168,9 @@ class CassandraStore(
         """See the contract."""
         if self._closing.is_set():
             return
+        until = self._clock.boottime() + timeout
         self._writer.close(timeout)
+        self._appends.close(max(0.0, until - self._clock.boottime()))
         self._closing.set()
         self._rows.close()
         self._watch.stop()

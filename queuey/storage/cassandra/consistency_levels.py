@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from shlex import quote
 from typing import NamedTuple
 
 from queuey.errors import StoreUnavailable
@@ -95,6 +96,39 @@ class ConsistencyLevels:
         if level.reads not in found:
             found[level.reads] = concludes(level.reads, self._options, copies)
         return found[level.reads]
+
+    def claims_refusal(self, queue: Queue) -> str | None:
+        """Says why messages of a queue must not be claimed, and which consistency level to choose; None: they may be.
+
+        Claims go on from what a read did not show, so reads must meet every data centre's acknowledged writes.
+        Appends to claim logs must be compared by all data centres together.
+
+        Raises:
+            StoreUnavailable: The copies are not known, because Cassandra was not reached yet.
+        """
+        copies = self._replication()
+        if len(copies) > 1 and self._options.catalogue_serial != "SERIAL":
+            return (
+                f"consistency.catalogue compares at {self._options.catalogue_serial}, within one data centre, and this "
+                "store has several. Set its serial level to SERIAL to claim messages."
+            )
+        if self._claimable(queue.consistency, copies):
+            return None
+        level = self.of(queue)
+        why = (
+            f"Queue {queue.name!r} is {queue.consistency!r}, written at {level.writes} and read at {level.reads}: "
+            f"a read may miss acknowledged messages{' of other data centres' if level.safe else ''}, so they cannot be "
+            "claimed exactly."
+        )
+        choices = [name for name in self._options.levels if self._claimable(name, copies)]
+        if not choices:
+            return f"{why} No consistency level of this store can be: set one to be read and written at QUORUM."
+        best = "strong" if "strong" in choices else choices[0]
+        return f"{why} Choose consistency {best!r}: queuey queue update {quote(queue.name)} --consistency {best}"
+
+    def _claimable(self, name: str, copies: Copies) -> bool:
+        level, auto = self._options.levels[name], usual(copies)
+        return level.safe and meeting(level.write or auto, level.read or auto, copies) == "everywhere"
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
         """Returns the position below which what a read finds empty stays empty; None: nowhere.

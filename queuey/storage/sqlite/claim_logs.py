@@ -8,13 +8,13 @@ from typing import Any
 from queuey.errors import InvalidRequest, QueueyError
 from queuey.messages import LogEntry, LogPage, Queue
 from queuey.storage import items as items_of
-from queuey.storage.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs
+from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs
 from queuey.storage.sqlite.connection import Connection
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.write.transaction import Transaction
 
 _LAST = "SELECT coalesce(max(number), 0) FROM claims WHERE queue_partition = ?"
-_APPEND = f"INSERT INTO claims (queue_partition, number, body) SELECT ?, ?, ? WHERE ({_LAST}) = ? RETURNING 1"  # noqa: S608 - constants
+_APPEND = f"INSERT INTO claims (queue_partition, number, body) SELECT ?, ?, ? WHERE ({_LAST}) = ? RETURNING 1"
 _TRUNCATE = "DELETE FROM claims WHERE queue_partition = ? AND number < min(?, ?)"
 _NAME = "UPDATE claim_snapshots SET named = 1 WHERE queue_partition = ? AND number = ? RETURNING 1"
 _FORGET = "DELETE FROM claim_snapshots WHERE queue_partition = ? AND number < ?"

@@ -2,7 +2,7 @@
 
 A purge or delete makes a queue's messages unreachable at once and leaves a pending delete. Later, when nobody can be
 writing with the row of before any more, garbage collection removes the messages, a whole Cassandra partition by one
-delete, then their bucket index, for a deleted queue its offsets, and the pending delete last. All of it may be done
+delete, then their bucket index and claim logs, for a deleted queue its offsets, and the pending delete last. All of it may be done
 again, by several processes at once and after a crash in the middle: a qid is never used twice.
 """
 
@@ -19,6 +19,7 @@ from queuey.storage.cassandra.bucketing import Bucket
 from queuey.storage.cassandra.catalogue.offsets import OffsetTable
 from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete, PendingDeletes
 from queuey.storage.cassandra.catalogue.queue_index import QueueIndex
+from queuey.storage.cassandra.claim_logs import ClaimLogRemoval
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock
 from queuey.storage.cassandra.options import CassandraOptions
@@ -55,6 +56,7 @@ class GarbageCollector:
         clock: For the ages of pending deletes.
         pending deletes: Where they are noted down.
         offsets: The table of offsets.
+        claim_logs: Removes claim logs.
         closing: Set when the store is being closed; ends the work after what is under way.
     """
 
@@ -65,6 +67,7 @@ class GarbageCollector:
         clock: Clock,
         pending_deletes: PendingDeletes,
         offsets: OffsetTable,
+        claim_logs: ClaimLogRemoval,
         closing: threading.Event,
     ) -> None:
         self._driver = driver
@@ -72,6 +75,7 @@ class GarbageCollector:
         self._clock = clock
         self._pending_deletes = pending_deletes
         self._offsets = offsets
+        self._claim_logs = claim_logs
         self._index = QueueIndex(driver, options)
         self._closing = closing
         self.reaped = 0
@@ -113,6 +117,7 @@ class GarbageCollector:
         if qid != pending.qid:
             for part in range(1, pending.partitions + 1):
                 self._remove_messages(pending, part)
+            self._claim_logs.remove(pending.qid, pending.partitions)
             self.reaped += 1
         if pending.uid is not None and uid != pending.uid:
             self._offsets.forget_queue(pending.uid)

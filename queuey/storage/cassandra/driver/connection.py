@@ -353,6 +353,19 @@ class Driver:
         except DRIVER_ERRORS as error:
             raise translate(error, reads=False, attempts=_attempts(future)) from error
 
+    def begin_batch(self, calls: Sequence[Call], *, consistency: str, serial: str, done: Done) -> None:
+        """Starts what :meth:`batch` does with a condition; never raises, all errors go to ``done``."""
+        try:
+            session = self._open_session()
+            self.requests += 1
+            prepared = [(self._prepare(session, statement), values) for statement, values in calls]
+            request = requests.batch(prepared, consistency, serial, idempotent=False)
+            self._send(session, request, self._patience(None, reads=False), done, reads=False)
+        except DRIVER_ERRORS as error:
+            done(None, translate(error, reads=False, attempts=0))
+        except StoreUnavailable as error:
+            done(None, error)
+
     def begin(
         self,
         statement: Statement,

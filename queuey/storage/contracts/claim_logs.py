@@ -25,8 +25,8 @@ Read = Callable[["LogPage | None", Exception | None], None]
 class ClaimLogs(ABC):
     """Claim logs of queues, by partition.
 
-    A log belongs to ``(queue.qid, partition)``. A purge or a delete changes the qid, so the log that is found afterwards
-    is empty, and the old one can be reached no more; the store removes it later.
+    A log belongs to ``(queue.qid, partition)``. A purge or a delete changes the qid, so the log that is found
+    afterwards is empty, and the old one can be reached no more; the store removes it later.
 
     Entries are numbered 1, 2, 3, … without gaps. A **snapshot** stands for all entries up to its number, so that those
     may be removed; whoever makes one for a number makes the same for it, because the entries say all that is in it.
@@ -57,8 +57,9 @@ class ClaimLogs(ABC):
             partition: Of the queue.
             entry: What to append.
             done: Told of the end: once, from any thread, perhaps before this call returns. It must be quick and must
-                not raise. With an error whose ``outcome`` is ``none`` nothing was or will be appended; with ``unknown``
-                the entry is in doubt. ``QueueChanged`` and ``InvalidRequest`` mean that nothing was or will be.
+                not raise. With an error whose ``outcome`` is ``none``, ``QueueChanged`` or ``InvalidRequest`` this call
+                appends nothing; with ``unknown`` the entry is in doubt. If the entry was in doubt before, no error ends
+                that.
             snapshot: The log names this snapshot from now on, in place of the one before, which may go. It was written
                 by :meth:`write_snapshot` before, and its number is below ``entry.number``.
             truncate_below: Entries below this number may be removed. It is at most one more than the number of the

@@ -1,0 +1,316 @@
+"""Claim logs in Cassandra.
+
+An append is one conditional batch on the log's ``last_number``: the entry, what it truncates, and the snapshot that it
+names. It goes through the driver's callbacks and holds no thread. It is sent once: what is in doubt is sent again by
+the caller, until Cassandra says that it was applied or refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Executor
+from typing import Any
+
+from queuey.errors import QueueyError, StoreClosed, StoreUnavailable
+from queuey.messages import LogEntry, LogPage, Queue
+from queuey.storage import items as items_of
+from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
+from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
+from queuey.storage.cassandra.driver import Driver, Rows, Statement
+from queuey.storage.cassandra.ids.clock_check import ClockWatch
+from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
+from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs, Read
+from queuey.storage.deadlines import Deadline
+
+_WHERE = "WHERE qid = ? AND partition = ?"
+_ADVANCE = Statement(f"UPDATE claims SET last_number = ? {_WHERE} IF last_number = ?", idempotent=False)
+_ADVANCE_AND_NAME = Statement(
+    f"UPDATE claims SET last_number = ?, snapshot_number = ? {_WHERE} IF last_number = ?", idempotent=False
+)
+_ENTER = Statement("INSERT INTO claims (qid, partition, number, body) VALUES (?, ?, ?, ?)", idempotent=False)
+_BEGIN = Statement("INSERT INTO claims (qid, partition, number) VALUES (?, ?, -1)", idempotent=False)
+_TRUNCATE = Statement(f"DELETE FROM claims {_WHERE} AND number >= 0 AND number < ?", idempotent=False)
+_HEAD = Statement(f"SELECT last_number, snapshot_number FROM claims {_WHERE} AND number = -1")
+_ENTRIES = Statement(f"SELECT last_number, number, body FROM claims {_WHERE} AND number >= ? LIMIT {PAGE}")
+_SNAPSHOT = Statement(f"SELECT body FROM claim_snapshots {_WHERE} AND number = ?")
+_WRITE = Statement("INSERT INTO claim_snapshots (qid, partition, number, body) VALUES (?, ?, ?, ?)")
+_FORGET = Statement(f"DELETE FROM claim_snapshots {_WHERE} AND number < ?")
+_END = Statement(f"DELETE last_number, snapshot_number FROM claims {_WHERE} IF last_number = ?", idempotent=False)
+_CLEAR = Statement(f"DELETE FROM claims {_WHERE} AND number >= -1", idempotent=False)
+_FORGET_ALL = Statement(f"DELETE FROM claim_snapshots {_WHERE}")
+
+PREPARED = (_ADVANCE, _ADVANCE_AND_NAME, _ENTER, _BEGIN, _TRUNCATE, _HEAD, _ENTRIES, _SNAPSHOT, _FORGET)
+"""What is sent from threads that must never wait."""
+
+_ATTEMPTS = 5
+"""Snapshots that were replaced between two steps of one read, after which it is given up."""
+
+_Call = tuple[Statement, Sequence[Any]]
+_Steps = Generator[list[_Call], list[Rows], LogPage]
+"""Yields reads to be made side by side, is sent their rows, and returns the page."""
+
+
+class AppendsInFlight:
+    """Appends whose end is not known yet, so that all are answered when the store is closed."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pending: set[Appended] = set()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._closed = False
+
+    def begin(self, done: Appended) -> Appended:
+        """Returns what is to be told the end of an append; the first that tells it counts.
+
+        Raises:
+            StoreClosed: The store is closed.
+        """
+
+        def tell(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001 - the contract's
+            with self._lock:
+                if tell not in self._pending:
+                    return
+                self._pending.discard(tell)
+                if not self._pending:
+                    self._idle.set()
+            done(applied, error)
+
+        with self._lock:
+            if self._closed:
+                raise StoreClosed("the store is closed")
+            self._pending.add(tell)
+            self._idle.clear()
+        return tell
+
+    def close(self, timeout: float) -> None:
+        """Takes no more, waits for those that are under way, and leaves the rest in doubt. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self._idle.wait(timeout)
+        with self._lock:
+            left = list(self._pending)
+        for tell in left:
+            tell(None, StoreClosed("the store was closed before the append ended", outcome="unknown"))
+
+
+class CassandraClaimLogs(ClaimLogs):
+    """The contract of claim logs on Cassandra."""
+
+    _driver: Driver
+    _options: CassandraOptions
+    _rows: QueueCache
+    _levels: ConsistencyLevels
+    _watch: ClockWatch
+    _deadline: Deadline
+    _pool: Executor
+    _appends: AppendsInFlight
+
+    def begin_append_entry(
+        self,
+        queue: Queue,
+        partition: int,
+        entry: LogEntry,
+        done: Appended,
+        *,
+        snapshot: int | None = None,
+        truncate_below: int | None = None,
+    ) -> None:
+        """See the contract. Where the queue's row or the clock must be looked at first, a thread of the pool does."""
+        try:
+            items_of.check_partition(queue, partition)
+            items_of.check_length("entry", entry.body, LONGEST_ENTRY)
+            tell = self._appends.begin(done)
+        except QueueyError as error:
+            done(None, error)
+            return
+        key = (queue.qid, partition)
+        calls = _batch(key, entry, snapshot, truncate_below)
+
+        def ended(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            applied = bool(rows[0][0]) if rows else None
+            if applied and snapshot is not None:
+                # Those before are named by nobody any more. What is left here goes with the next snapshot.
+                self._driver.begin(
+                    _FORGET, (*key, snapshot), consistency=self._options.catalogue_write, done=lambda *_: None
+                )
+            tell(applied, error)
+
+        def send() -> None:
+            self._driver.begin_batch(
+                calls, consistency=self._options.catalogue_write, serial=self._options.catalogue_serial, done=ended
+            )
+
+        if self._watch.sound() and self._rows.held(queue) is not None:
+            send()
+            return
+        try:
+            self._pool.submit(self._prepare, queue, send, tell)
+        except RuntimeError:
+            tell(None, StoreClosed("the store is closed"))
+
+    def _prepare(self, queue: Queue, send: Callable[[], None], tell: Appended) -> None:
+        """Makes sure that the clock is sound and the queue's row current, then sends an append."""
+        try:
+            with self._deadline.running():
+                self._watch.require()
+                self._rows.current(queue)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the end is told of it
+            tell(None, error)
+        else:
+            send()
+
+    def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+        """See the contract."""
+        items_of.check_partition(queue, partition)
+        self._rows.current(queue)
+        consistency = self._options.catalogue_serial if newest else self._options.catalogue_read
+        steps = _reading((queue.qid, partition), first)
+        calls = next(steps)
+        while True:
+            rows = self._driver.run_all(calls, consistency=consistency)
+            try:
+                calls = steps.send(rows)
+            except StopIteration as ended:
+                page: LogPage = ended.value
+                return page
+
+    def begin_read_log(self, queue: Queue, partition: int, first: int, done: Read) -> bool:
+        """See the contract. Begins it if the queue's row is in memory."""
+        if not 0 < partition <= queue.partitions or self._rows.held(queue) is None:
+            return False
+        _LogRead(self._driver, self._options.catalogue_read, _reading((queue.qid, partition), first), done).start()
+        return True
+
+    def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
+        """See the contract."""
+        items_of.check_partition(queue, partition)
+        items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
+        self._rows.current(queue)
+        self._driver.run(_WRITE, (queue.qid, partition, number, body), consistency=self._options.catalogue_write)
+
+    def claims_refusal(self, queue: Queue) -> str | None:
+        """See the contract."""
+        return self._levels.claims_refusal(queue)
+
+
+class ClaimLogRemoval:
+    """Removes the logs of purged and deleted queues.
+
+    Args:
+        driver: Where they are.
+        options: ``catalogue_read``, ``catalogue_write``.
+        transactions: For the tables that are written in no other way.
+    """
+
+    def __init__(self, driver: Driver, options: CassandraOptions, transactions: LightweightTransactions) -> None:
+        self._driver = driver
+        self._options = options
+        self._transactions = transactions
+
+    def remove(self, qid: int, partitions: int) -> None:
+        """Removes the logs of all partitions. Idempotent.
+
+        Raises:
+            StoreUnavailable: Some may be left.
+        """
+        keys = [(qid, partition) for partition in range(1, partitions + 1)]
+        heads = self._driver.run_all([(_HEAD, key) for key in keys], consistency=self._options.catalogue_read)
+        for key, head in zip(keys, heads, strict=True):
+            if head:
+                self._remove(key, head[0][0])
+
+    def _remove(self, key: tuple[int, int], last: int | None) -> None:
+        while last is not None:
+            result = self._transactions.batch([(_END, (*key, last)), (_CLEAR, key)])
+            # Refused: it was removed before, or an append that was in doubt has come to its end.
+            last = None if result.applied or not result.seen else result.seen[-1]
+        self._driver.run(_FORGET_ALL, key, consistency=self._options.catalogue_write)
+
+
+class _LogRead:
+    """A read of a log that goes from step to step in the driver's thread."""
+
+    def __init__(self, driver: Driver, consistency: str, steps: _Steps, done: Read) -> None:
+        self._driver = driver
+        self._consistency = consistency
+        self._steps = steps
+        self._done = done
+        self._lock = threading.Lock()
+        self._answers: list[Rows | StoreUnavailable | None] = []
+        self._left = 0
+
+    def start(self) -> None:
+        """Sends off the first step. Never raises."""
+        self._send(lambda: next(self._steps))
+
+    def _send(self, step: Callable[[], list[_Call]]) -> None:
+        try:
+            calls = step()
+        except StopIteration as ended:
+            self._done(ended.value, None)
+            return
+        except StoreUnavailable as error:
+            self._done(None, error)
+            return
+        self._answers, self._left = [None] * len(calls), len(calls)
+        for number, (statement, values) in enumerate(calls):
+            self._driver.begin(statement, values, consistency=self._consistency, done=self._taker(number))
+
+    def _taker(self, number: int) -> Callable[[Rows | None, StoreUnavailable | None], None]:
+        def take(rows: Rows | None, error: StoreUnavailable | None) -> None:
+            with self._lock:
+                self._answers[number] = error or rows or []
+                self._left -= 1
+                if self._left:
+                    return
+            errors = [answer for answer in self._answers if isinstance(answer, StoreUnavailable)]
+            if errors:
+                self._done(None, errors[0])
+                return
+            answers = [answer for answer in self._answers if isinstance(answer, list)]
+            self._send(lambda: self._steps.send(answers))
+
+        return take
+
+
+def _batch(key: tuple[int, int], entry: LogEntry, snapshot: int | None, truncate_below: int | None) -> list[_Call]:
+    """Returns the statements of an append; the first has the condition."""
+    expected = entry.number - 1 or None
+    advance: _Call = (_ADVANCE, (entry.number, *key, expected))
+    if snapshot is not None:
+        advance = (_ADVANCE_AND_NAME, (entry.number, snapshot, *key, expected))
+    calls: list[_Call] = [advance, (_ENTER, (*key, entry.number, entry.body))]
+    if expected is None:
+        calls.append((_BEGIN, key))
+    if truncate_below is not None:
+        calls.append((_TRUNCATE, (*key, min(truncate_below, entry.number))))
+    return calls
+
+
+def _reading(key: tuple[int, int], first: int) -> _Steps:
+    """Reads a log from an entry on; what is no more there by the snapshot that stands for it."""
+    if first > 1:
+        [found] = yield [(_ENTRIES, (*key, first))]
+        if found and found[0][1] == first:
+            return _page(found)
+    for _ in range(_ATTEMPTS):
+        [head] = yield [(_HEAD, key)]
+        last, named = head[0] if head else (None, None)
+        if last is None or last < first:
+            return LogPage(last or 0, [])
+        if named is None:
+            [found] = yield [(_ENTRIES, (*key, first))]
+            return _page(found, last)
+        [snapshot], found = yield [(_SNAPSHOT, (*key, named)), (_ENTRIES, (*key, named + 1))]
+        if snapshot:
+            return _page(found, last, LogEntry(named, snapshot[0]))
+        # An entry has named another since the head was read, and this one is gone.
+    raise StoreUnavailable("the claim log is replaced faster than it can be read")
+
+
+def _page(found: Rows, last: int = 0, snapshot: LogEntry | None = None) -> LogPage:
+    entries = [LogEntry(number, body) for _, number, body in found]
+    return LogPage(max([last, *(row[0] for row in found[-1:])]), entries, snapshot)
