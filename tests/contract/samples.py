@@ -12,8 +12,9 @@ from typing import TypeVar
 from msgspec import structs
 
 from queuey import ids
+from queuey.errors import StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Message, Meta, NewMessage, Page, Queue, QueueSpec, Slice
+from queuey.messages import LogEntry, Message, Meta, NewMessage, Page, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from tests.backends import APP
 
@@ -74,6 +75,34 @@ def begun(
 
     store.begin_append(queue, items, done, after=after)
     return future
+
+
+def begun_entry(
+    store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None
+) -> Future[bool | None]:
+    """Starts an append to a claim log; the future fails if it is answered twice."""
+    future: Future[bool | None] = Future()
+
+    def done(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001 - the contract's
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(applied)
+
+    store.begin_append_entry(queue, partition, entry, done, **named)
+    return future
+
+
+def enter(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool | None:
+    """Appends to a claim log, and sends the same entry again while it is in doubt."""
+    doubted = False
+    while True:
+        try:
+            return begun_entry(store, queue, entry, partition, **named).result(60)
+        except StoreUnavailable as error:
+            doubted = doubted or error.outcome == "unknown"
+            if not doubted:
+                raise
 
 
 def whole(partition: int = 1) -> Slice:

@@ -13,33 +13,7 @@ from queuey.errors import InvalidRequest, QueueChanged, StoreClosed, StoreUnavai
 from queuey.messages import LogEntry, LogPage, Queue, QueueSpec
 from queuey.storage import Store
 from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, PAGE
-from tests.contract.samples import at_once, make_queue
-
-
-def begun_append(
-    store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None
-) -> Future[bool | None]:
-    """Starts an append; the future fails if it is answered twice."""
-    future: Future[bool | None] = Future()
-
-    def done(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001 - the contract's
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(applied)
-
-    store.begin_append_entry(queue, partition, entry, done, **named)
-    return future
-
-
-def append(store: Store, queue: Queue, entry: LogEntry, partition: int = 1, **named: int | None) -> bool | None:
-    """Appends, and sends the same entry again while it is in doubt."""
-    while True:
-        try:
-            return begun_append(store, queue, entry, partition, **named).result(60)
-        except StoreUnavailable as error:
-            if error.outcome == "none":
-                raise
+from tests.contract.samples import at_once, begun_entry, enter, make_queue
 
 
 def entries(first: int, last: int) -> list[LogEntry]:
@@ -50,7 +24,7 @@ def entries(first: int, last: int) -> list[LogEntry]:
 def fill(store: Store, queue: Queue, last: int, first: int = 1) -> None:
     """Appends entries one after another."""
     for entry in entries(first, last):
-        assert append(store, queue, entry) is True
+        assert enter(store, queue, entry) is True
 
 
 def read(store: Store, queue: Queue, first: int, partition: int = 1) -> LogPage:
@@ -80,7 +54,7 @@ def test_appended_in_order(store: Store, other: Store) -> None:
     """Entries are numbered from 1 and read from any number on, by every process, as they were written."""
     queue = make_queue(store)
     written = [LogEntry(1, b"\0"), LogEntry(2, b"\xff\xfe"), LogEntry(3, os.urandom(50_000))]
-    assert [append(one, queue, entry) for one, entry in zip((store, other, store), written, strict=True)] == [True] * 3
+    assert [enter(one, queue, entry) for one, entry in zip((store, other, store), written, strict=True)] == [True] * 3
     for one in (store, other):
         for newest in (False, True):
             for first in (1, 2, 3):
@@ -92,11 +66,11 @@ def test_appended_in_order(store: Store, other: Store) -> None:
 def test_refused(store: Store, other: Store) -> None:
     """Only the next number is taken; what is refused leaves nothing, not even its snapshot's name or truncation."""
     queue = make_queue(store)
-    assert append(store, queue, LogEntry(2, b"too far")) is False
+    assert enter(store, queue, LogEntry(2, b"too far")) is False
     fill(store, queue, 3)
     store.write_snapshot(queue, 1, 2, b"two")
     for number in (1, 2, 3, 5, 1000):
-        assert append(other, queue, LogEntry(number, b"no"), snapshot=2, truncate_below=3) is False
+        assert enter(other, queue, LogEntry(number, b"no"), snapshot=2, truncate_below=3) is False
     assert read(store, queue, 1) == LogPage(3, entries(1, 3))
 
 
@@ -105,7 +79,7 @@ def test_partitions_and_queues_are_apart(store: Store) -> None:
     queues = [make_queue(store, partitions=3), make_queue(store, partitions=3)]
     places = [(queue, partition) for queue in queues for partition in (1, 2, 3)]
     for number, (queue, partition) in enumerate(places):
-        assert append(store, queue, LogEntry(1, b"%d" % number), partition)
+        assert enter(store, queue, LogEntry(1, b"%d" % number), partition)
     for number, (queue, partition) in enumerate(places):
         assert read(store, queue, 1, partition) == LogPage(1, [LogEntry(1, b"%d" % number)])
 
@@ -114,8 +88,8 @@ def test_sent_again(store: Store, other: Store) -> None:
     """An entry that is sent again after it was applied is refused, and stands at its number once."""
     queue = make_queue(store)
     fill(store, queue, 1)
-    assert append(store, queue, LogEntry(2, b"mine")) is True
-    assert [append(one, queue, LogEntry(2, b"mine")) for one in (store, other)] == [False, False]
+    assert enter(store, queue, LogEntry(2, b"mine")) is True
+    assert [enter(one, queue, LogEntry(2, b"mine")) for one in (store, other)] == [False, False]
     assert read(other, queue, 2) == LogPage(2, [LogEntry(2, b"mine")])
 
 
@@ -128,7 +102,7 @@ def test_racing_appenders(store: Store, other: Store) -> None:
         one, number = (store, other)[name % 2], 1
         while number <= 12:
             body = b"%d of %d" % (number, name)
-            if append(one, queue, LogEntry(number, body)):
+            if enter(one, queue, LogEntry(number, body)):
                 assert won.setdefault(number, body) == body, "two were told that they had won"
             page = read(one, queue, number)
             number = page.entries[-1].number + 1
@@ -156,7 +130,7 @@ def test_snapshots(store: Store, other: Store) -> None:
     fill(store, queue, 4)
     store.write_snapshot(queue, 1, 3, b"up to three")
     assert read(other, queue, 1) == LogPage(4, entries(1, 4))
-    assert append(store, queue, LogEntry(5, b"entry 5"), snapshot=3)
+    assert enter(store, queue, LogEntry(5, b"entry 5"), snapshot=3)
     fill(store, queue, 6, first=6)
     for one in (store, other):
         for newest in (False, True):
@@ -175,7 +149,7 @@ def test_newer_snapshots_replace_older(store: Store, other: Store) -> None:
         for one in (store, other):
             one.write_snapshot(queue, 1, number, body)
     for number, body in bodies.items():
-        assert append(store, queue, LogEntry(3 + number, b"entry %d" % (3 + number)), snapshot=number)
+        assert enter(store, queue, LogEntry(3 + number, b"entry %d" % (3 + number)), snapshot=number)
         assert read(other, queue, 1) == LogPage(3 + number, entries(number + 1, 3 + number), LogEntry(number, body))
 
 
@@ -184,14 +158,14 @@ def test_truncation(store: Store, other: Store) -> None:
     queue = make_queue(store)
     fill(store, queue, 8)
     store.write_snapshot(queue, 1, 6, b"six")
-    assert append(store, queue, LogEntry(9, b"entry 9"), snapshot=6, truncate_below=5)
+    assert enter(store, queue, LogEntry(9, b"entry 9"), snapshot=6, truncate_below=5)
     expected = LogPage(9, entries(7, 9), LogEntry(6, b"six"))
     for one in (store, other):
         assert [read(one, queue, first) for first in (1, 2, 4)] == [expected] * 3
         assert [read(one, queue, first) for first in (5, 8)] == [LogPage(9, entries(first, 9)) for first in (5, 8)]
-    assert append(other, queue, LogEntry(10, b"entry 10"), truncate_below=7)
+    assert enter(other, queue, LogEntry(10, b"entry 10"), truncate_below=7)
     assert read(store, queue, 5) == LogPage(10, entries(7, 10), LogEntry(6, b"six"))
-    assert append(store, queue, LogEntry(10, b"again")) is False
+    assert enter(store, queue, LogEntry(10, b"again")) is False
     fill(other, queue, 12, first=11)
 
 
@@ -200,14 +174,14 @@ def test_purge_and_delete_empty_the_log(store: Store) -> None:
     queue = make_queue(store)
     fill(store, queue, 3)
     store.write_snapshot(queue, 1, 2, b"two")
-    assert append(store, queue, LogEntry(4, b"entry 4"), snapshot=2)
+    assert enter(store, queue, LogEntry(4, b"entry 4"), snapshot=2)
     purged = store.purge_queue(queue)
     assert read(store, purged, 1) == LogPage(0, [])
     fill(store, purged, 2)
     store.delete_queue(purged)
     again = make_queue(store, queue.name)
     assert read(store, again, 1) == LogPage(0, [])
-    assert append(store, again, LogEntry(1, b"entry 1")) is True
+    assert enter(store, again, LogEntry(1, b"entry 1")) is True
 
 
 @pytest.mark.parametrize("change", ["purge", "delete", "update"])
@@ -222,7 +196,7 @@ def test_outdated_queues(store: Store, other: Store, change: str) -> None:
     }
     changes[change]()
     with pytest.raises(QueueChanged):
-        append(store, queue, LogEntry(2, b"late"))
+        enter(store, queue, LogEntry(2, b"late"))
     with pytest.raises(QueueChanged):
         read(store, queue, 1)
     with pytest.raises(QueueChanged):
@@ -236,14 +210,14 @@ def test_bad_input(store: Store) -> None:
     queue = make_queue(store, partitions=2)
     for partition in (0, -1, 3):
         with pytest.raises(InvalidRequest, match="partition"):
-            append(store, queue, LogEntry(1, b"x"), partition)
+            enter(store, queue, LogEntry(1, b"x"), partition)
         with pytest.raises(InvalidRequest, match="partition"):
             store.read_log(queue, partition, 1)
         with pytest.raises(InvalidRequest, match="partition"):
             store.write_snapshot(queue, partition, 1, b"x")
     for body in (b"", b"x" * (LONGEST_ENTRY + 1)):
         with pytest.raises(InvalidRequest, match="entry"):
-            append(store, queue, LogEntry(1, body))
+            enter(store, queue, LogEntry(1, body))
     with pytest.raises(InvalidRequest, match="snapshot"):
         store.write_snapshot(queue, 1, 1, b"")
     assert [read(store, queue, 1, partition) for partition in (1, 2)] == [LogPage(0, [])] * 2
@@ -254,7 +228,7 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
     queue = make_queue(store, partitions=20)
     closing = open_store()
     assert closing.queue(queue.application, queue.name) == queue
-    answers = [begun_append(closing, queue, LogEntry(1, b"mine"), partition) for partition in range(1, 21)]
+    answers = [begun_entry(closing, queue, LogEntry(1, b"mine"), partition) for partition in range(1, 21)]
     closer = threading.Thread(target=closing.close)
     closer.start()
     for partition, answer in enumerate(answers, 1):
@@ -264,4 +238,4 @@ def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
             assert error.outcome == "unknown" or read(store, queue, 1, partition).last == 0  # noqa: PT017
     closer.join()
     with pytest.raises(StoreClosed):
-        append(closing, queue, LogEntry(2, b"late"))
+        enter(closing, queue, LogEntry(2, b"late"))

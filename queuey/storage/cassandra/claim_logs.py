@@ -32,7 +32,7 @@ _ADVANCE_AND_NAME = Statement(
 _ENTER = Statement("INSERT INTO claims (qid, partition, number, body) VALUES (?, ?, ?, ?)", idempotent=False)
 _BEGIN = Statement("INSERT INTO claims (qid, partition, number) VALUES (?, ?, -1)", idempotent=False)
 _TRUNCATE = Statement(f"DELETE FROM claims {_WHERE} AND number >= 0 AND number < ?", idempotent=False)
-_HEAD = Statement(f"SELECT last_number, snapshot_number FROM claims {_WHERE} AND number = -1")
+_HEAD = Statement(f"SELECT last_number, snapshot_number, number FROM claims {_WHERE} AND number = -1")
 _ENTRIES = Statement(f"SELECT last_number, number, body FROM claims {_WHERE} AND number >= ? LIMIT {PAGE}")
 _SNAPSHOT = Statement(f"SELECT body FROM claim_snapshots {_WHERE} AND number = ?")
 _WRITE = Statement("INSERT INTO claim_snapshots (qid, partition, number, body) VALUES (?, ?, ?, ?)")
@@ -294,19 +294,19 @@ def _reading(key: tuple[int, int], first: int) -> _Steps:
     """Reads a log from an entry on; what is no more there by the snapshot that stands for it."""
     if first > 1:
         [found] = yield [(_ENTRIES, (*key, first))]
-        if found and found[0][1] == first:
+        if found and (found[0][1], found[-1][1]) == (first, first + len(found) - 1):
             return _page(found)
     for _ in range(_ATTEMPTS):
         [head] = yield [(_HEAD, key)]
-        last, named = head[0] if head else (None, None)
+        last, named = head[0][:2] if head else (None, None)
         if last is None or last < first:
             return LogPage(last or 0, [])
         if named is None:
             [found] = yield [(_ENTRIES, (*key, first))]
             return _page(found, last)
-        [snapshot], found = yield [(_SNAPSHOT, (*key, named)), (_ENTRIES, (*key, named + 1))]
+        snapshot, found = yield [(_SNAPSHOT, (*key, named)), (_ENTRIES, (*key, named + 1))]
         if snapshot:
-            return _page(found, last, LogEntry(named, snapshot[0]))
+            return _page(found, last, LogEntry(named, snapshot[0][0]))
         # An entry has named another since the head was read, and this one is gone.
     raise StoreUnavailable("the claim log is replaced faster than it can be read")
 

@@ -118,4 +118,7 @@ class ClaimLogs(ABC):
 
         Claims conclude from what a read does not show that nothing is there, so every read must meet every acknowledged
         write. The text names the consistency level to choose. Never blocks.
+
+        Raises:
+            StoreUnavailable: The backend was not reached yet, so its data centres are not known.
         """

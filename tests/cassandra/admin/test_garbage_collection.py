@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import StoreUnavailable
 from queuey.ids import TICKS_PER_SECOND
-from queuey.messages import NewMessage, OffsetChange, Queue, QueueSpec
+from queuey.messages import LogEntry, NewMessage, OffsetChange, Queue, QueueSpec
 from queuey.storage.cassandra import CassandraStore
 from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector, own_buckets
 from queuey.storage.cassandra.bucketing import CLASSES, NAMES, bucket_of
@@ -24,9 +24,10 @@ from queuey.storage.cassandra.catalogue.pending_deletes import PendingDelete
 from queuey.storage.cassandra.driver import Statement
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import ALWAYS, Wire
+from tests.contract.samples import enter
 from tests.replacing import replace
 
-TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index"]
+TABLES = [f"messages_{name}" for name in NAMES] + ["bucket_index", "claims", "claim_snapshots"]
 
 
 def rows_left(store: CassandraStore, qid: int) -> dict[str, int]:
@@ -45,12 +46,15 @@ def pending_deletes(store: CassandraStore, application: str) -> list[PendingDele
 
 
 def fill(store: CassandraStore, queue: Queue) -> None:
-    """Writes messages to every kind of bucket: plain, longer classes, delayed, and given ids of long ago."""
+    """Writes messages to every kind of bucket: plain, longer classes, delayed, and given ids of long ago; claims."""
     for partition in range(1, queue.partitions + 1):
         ttls = [60, 5 * 86_400, 100 * 86_400]
         store.append(queue, [NewMessage("x", partition, ttl) for ttl in ttls])
         store.append(queue, [NewMessage("x", partition, 60, None, 7200.0)])
         store.put(queue, [(partition, (ids.seconds_to_ticks(1.5e9), 7))], NewMessage("x", partition, 60))
+        for number in (1, 2):
+            assert enter(store, queue, LogEntry(number, b"claim"), partition)
+        store.write_snapshot(queue, partition, 2, b"snapshot")
     store.set_offsets(queue, "group", [OffsetChange(1, ids.LAST)])
 
 

@@ -11,10 +11,21 @@ import pytest
 from queuey import ids
 from queuey.errors import QueueChanged, StoreClosed, StoreUnavailable
 from queuey.ids import Position
-from queuey.messages import Message, OffsetChange, Queue, QueueSpec
+from queuey.messages import LogEntry, Message, OffsetChange, Queue, QueueSpec
 from queuey.storage import Store
 from tests.backends import APP, BACKENDS
-from tests.contract.samples import at_once, bodies, make_queue, new, positions, say, shown, shown_bodies, whole
+from tests.contract.samples import (
+    at_once,
+    begun_entry,
+    bodies,
+    make_queue,
+    new,
+    positions,
+    say,
+    shown,
+    shown_bodies,
+    whole,
+)
 
 DIGEST = hashlib.sha256(b"key").digest()
 PLACE = (1, (77, 0))
@@ -57,6 +68,10 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "entry": lambda store, queue: store.entry("work", 0),
     "enter": lambda store, queue: store.enter("work", 0, b"entry", expected=None),
     "identity": lambda store, queue: store.identity(),
+    "begin_append_entry": lambda store, queue: begun_entry(store, queue, LogEntry(1, b"entry")).result(60),
+    "read_log": lambda store, queue: store.read_log(queue, 1, 1),
+    "read_log newest": lambda store, queue: store.read_log(queue, 1, 1, newest=True),
+    "write_snapshot": lambda store, queue: store.write_snapshot(queue, 1, 1, b"snapshot"),
     "delete_group": lambda store, queue: store.delete_group(queue, "group"),
     "delete_queue": lambda store, queue: store.delete_queue(queue),
     "ping": lambda store, queue: store.ping(),
@@ -66,7 +81,15 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
 def test_every_call_of_the_contract_is_tried() -> None:
     """The list of calls that is tried against closed and broken stores names every method that asks the backend."""
     asked = {name.split()[0] for name in CALLS}
-    about_itself = {"close", "cached_queue", "acknowledgement", "guarantee", "read_delay", "statistics"}
+    about_itself = {
+        "close",
+        "cached_queue",
+        "acknowledgement",
+        "claims_refusal",
+        "guarantee",
+        "read_delay",
+        "statistics",
+    }
     assert asked | about_itself == set(Store.__abstractmethods__)
 
 

@@ -14,11 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.messages import OffsetChange, Slice
+from queuey.messages import LogEntry, OffsetChange, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
-from tests.contract.samples import bodies, eventually, make_queue, new, pages, positions, say, shown, shown_bodies
+from tests.contract.samples import (
+    bodies,
+    enter,
+    eventually,
+    make_queue,
+    new,
+    pages,
+    positions,
+    say,
+    shown,
+    shown_bodies,
+)
 
 
 def rows(directory: Path, table: str = "messages") -> int:
@@ -108,6 +119,10 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
     swept.store.append(queue, [new("gone", delay=1000.0), new("gone", ttl=9)])
     swept.store.put(queue, [(1, ids.FIRST), (3, ids.LAST)], new("gone"))
     say(swept.store, neighbour, "kept")
+    for one, partition in ((queue, 1), (queue, 3), (neighbour, 1)):
+        for entry in range(1, 111):
+            assert enter(swept.store, one, LogEntry(entry, b"claim"), partition)
+        swept.store.write_snapshot(one, partition, 9, b"nine")
     if how == "purged":
         queue = swept.store.purge_queue(queue)
     else:
@@ -116,6 +131,7 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
     say(swept.store, queue, "new")
     assert swept.store.sweep() == 94
     assert (swept.rows(), swept.rows("pending_deletes")) == (2, 0)
+    assert (swept.rows("claims"), swept.rows("claim_snapshots")) == (110, 1)
     assert swept.rows("offsets") == (1 if how == "purged" else 0)
     assert shown_bodies(swept.store, queue) == ["new"]
     assert shown_bodies(swept.store, neighbour) == ["kept"]

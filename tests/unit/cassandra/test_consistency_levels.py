@@ -182,3 +182,52 @@ def test_nothing_is_concluded_while_the_copies_are_not_known() -> None:
         raise StoreUnavailable("not reached yet")
 
     assert not ConsistencyLevels(CassandraOptions(), replication).concludes(queue_with("strong"))
+
+
+@pytest.mark.parametrize(
+    ("copies", "consistency", "chosen"),
+    [
+        (ONE_CENTRE, "weak", "strong"),
+        (ONE_CENTRE, "strong", None),
+        (ONE_CENTRE, "very_strong", None),
+        ({"": 3}, "strong", None),
+        (TWO_CENTRES, "weak", "very_strong"),
+        (TWO_CENTRES, "strong", "very_strong"),
+        (TWO_CENTRES, "very_strong", None),
+    ],
+)
+def test_claims_are_refused_by_name(copies: Mapping[str, int], consistency: str, chosen: str | None) -> None:
+    """A queue can be claimed from where its reads meet all acknowledged writes; else a level that can be is named."""
+    refusal = levels_on(copies).claims_refusal(queue_with(consistency))
+    if chosen is None:
+        assert refusal is None
+    else:
+        assert refusal is not None
+        assert refusal.endswith(f"Choose consistency {chosen!r}: queuey queue update q --consistency {chosen}")
+
+
+def test_claims_where_no_level_can_be_claimed() -> None:
+    """Where no level meets all data centres the settings are what has to be changed."""
+    local = Level("LOCAL_QUORUM", "LOCAL_QUORUM", delay=5.0)
+    levels = levels_on(TWO_CENTRES, levels=MappingProxyType({"weak": local, "strong": local, "very_strong": local}))
+    refusal = levels.claims_refusal(queue_with("very_strong"))
+    assert refusal is not None
+    assert refusal.endswith("set one to be read and written at QUORUM.")
+
+
+def test_claims_are_compared_by_all_data_centres() -> None:
+    """Claims of two data centres that each compare by themselves would be handed out twice."""
+    refusal = levels_on(TWO_CENTRES, catalogue_serial="LOCAL_SERIAL").claims_refusal(queue_with("very_strong"))
+    assert refusal is not None
+    assert "LOCAL_SERIAL" in refusal
+    assert levels_on(ONE_CENTRE, catalogue_serial="LOCAL_SERIAL").claims_refusal(queue_with("strong")) is None
+
+
+def test_claims_before_the_data_centres_are_known() -> None:
+    """Nothing is said of claims while nobody knows the copies."""
+
+    def unknown() -> Mapping[str, int]:
+        raise StoreUnavailable("not connected")
+
+    with pytest.raises(StoreUnavailable):
+        ConsistencyLevels(CassandraOptions(), unknown).claims_refusal(queue_with("strong"))

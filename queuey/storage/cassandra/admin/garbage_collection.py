@@ -2,8 +2,8 @@
 
 A purge or delete makes a queue's messages unreachable at once and leaves a pending delete. Later, when nobody can be
 writing with the row of before any more, garbage collection removes the messages, a whole Cassandra partition by one
-delete, then their bucket index and claim logs, for a deleted queue its offsets, and the pending delete last. All of it may be done
-again, by several processes at once and after a crash in the middle: a qid is never used twice.
+delete, then their bucket index and claim logs, for a deleted queue its offsets, and the pending delete last. All of it
+may be done again, by several processes at once and after a crash in the middle: a qid is never used twice.
 """
 
 from __future__ import annotations

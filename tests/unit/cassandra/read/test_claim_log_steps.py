@@ -1,0 +1,56 @@
+"""The steps in which a claim log is read from Cassandra, without a server."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuey.errors import StoreUnavailable
+from queuey.messages import LogEntry, LogPage
+from queuey.storage.cassandra.claim_logs import _ENTRIES, _HEAD, _SNAPSHOT, _reading
+from queuey.storage.cassandra.driver import Rows
+
+KEY = (7, 1)
+
+
+def play(first: int, *answers: list[Rows]) -> tuple[LogPage | None, list[list[str]]]:
+    """Reads with these answers; returns the page, None if more is asked for, and which statements each step had."""
+    names = {_ENTRIES: "entries", _HEAD: "head", _SNAPSHOT: "snapshot"}
+    steps, asked = _reading(KEY, first), []
+    calls = next(steps)
+    for answer in answers:
+        asked.append([f"{names[statement]} {values[2:]}" for statement, values in calls])
+        try:
+            calls = steps.send(answer)
+        except StopIteration as ended:
+            return ended.value, asked
+    return None, asked
+
+
+def entry(number: int, last: int = 9) -> tuple[int, int, bytes]:
+    """A row of an entry."""
+    return last, number, b"%d" % number
+
+
+def test_what_is_there_takes_one_step() -> None:
+    """Whoever follows a log asks for its entries and nothing else."""
+    page, asked = play(8, [[entry(8), entry(9)]])
+    assert page == LogPage(9, [LogEntry(8, b"8"), LogEntry(9, b"9")])
+    assert asked == [["entries (8,)"]]
+
+
+@pytest.mark.parametrize("back", [[4], [2, 4], [2, 4, 5]])
+def test_entries_that_came_back(back: list[int]) -> None:
+    """Truncated entries that a repair brings back, with gaps between, are not taken for the log."""
+    rows = [entry(number) for number in (*back, 7, 8, 9)]
+    page, asked = play(2, [rows], [[(9, 6, -1)]], [[(b"six",)], rows[-3:]])
+    assert page == LogPage(9, [LogEntry(n, b"%d" % n) for n in (7, 8, 9)], LogEntry(6, b"six"))
+    assert asked == [["entries (2,)"], ["head ()"], ["snapshot (6,)", "entries (7,)"]]
+
+
+def test_snapshot_replaced_meanwhile() -> None:
+    """If the snapshot is gone that the log has named a moment ago, the log is asked for its present one."""
+    gone: list[list[Rows]] = [[[(9, 6, -1)]], [[], [entry(7)]]]
+    page, _ = play(1, *gone, [[(12, 11, -1)]], [[(b"eleven",)], [entry(12, 12)]])
+    assert page == LogPage(12, [LogEntry(12, b"12")], LogEntry(11, b"eleven"))
+    with pytest.raises(StoreUnavailable, match="replaced faster"):
+        play(1, *gone * 5)
