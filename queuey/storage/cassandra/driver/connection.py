@@ -13,33 +13,34 @@ from __future__ import annotations
 
 import logging
 import math
-import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from typing import Any
 
-from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, NoHostAvailable, ResponseFuture, Session
-from cassandra.policies import ConstantReconnectionPolicy
+from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import cql_frames, policies, requests
+from queuey.storage.cassandra.driver import cql_frames, requests
 from queuey.storage.cassandra.driver.countdown import MOST, Countdown
 from queuey.storage.cassandra.driver.cql_frames import Encoded
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
-from queuey.storage.cassandra.driver.fast_path import Decode, FastPath, Roomy
+from queuey.storage.cassandra.driver.fast_path import Decode, FastPath
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
-from queuey.storage.cassandra.driver.topology import Host, Watchman, copies_of, tls
+from queuey.storage.cassandra.driver.topology import (
+    CONNECT_TIMEOUT,
+    RETRY_EVERY,
+    Host,
+    Watchman,
+    copies_of,
+    new_cluster,
+)
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.deadlines import Deadline
 
 log = logging.getLogger(__name__)
 
-RETRY_EVERY = 1.0
-"""Seconds between attempts to connect."""
-CONNECT_TIMEOUT = 3.0
 _EVENT_LOOPS = {"event_loop", "asyncore_cassandra_driver_event_loop"}
 """What the driver calls the thread that receives all answers; it would wait for one of them in vain."""
 
@@ -129,7 +130,7 @@ class Driver:
         return None
 
     def _open(self) -> None:
-        cluster = self._make_cluster()
+        cluster = new_cluster(self.target, self._options)
         cluster.register_listener(Watchman())
         try:
             session = self._start(cluster)
@@ -159,30 +160,6 @@ class Driver:
                 raise StoreUnavailable(f"keyspace {keyspace} is not there; run `queuey migrate`")
             session.set_keyspace(keyspace)
         return session
-
-    def _make_cluster(self) -> Cluster:
-        options = self._options
-        auth = None
-        if options.user is not None:
-            auth = PlainTextAuthProvider(options.user, options.password or "")
-        return Cluster(
-            self.target.hosts,
-            port=self.target.port,
-            protocol_version=cql_frames.PROTOCOL,
-            connection_class=Roomy,
-            auth_provider=auth,
-            ssl_context=tls(options),
-            # Without it a batch of 100 messages waits for a delayed acknowledgement of TCP: 48 times slower.
-            sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
-            execution_profiles={EXEC_PROFILE_DEFAULT: policies.profile(options)},
-            connect_timeout=CONNECT_TIMEOUT,
-            control_connection_timeout=CONNECT_TIMEOUT,
-            reconnection_policy=ConstantReconnectionPolicy(RETRY_EVERY, max_attempts=None),
-            idle_heartbeat_interval=3,
-            idle_heartbeat_timeout=3,
-            compression=False,
-            application_name="queuey",
-        )
 
     def close(self) -> None:
         """Ends the connection. Idempotent; later calls raise ``StoreClosed``."""

@@ -1,18 +1,27 @@
-"""The nodes, how many copies they keep, and how connections to them are secured."""
+"""The nodes, how many copies they keep, and how connections to them are made and secured."""
 
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from cassandra.policies import HostStateListener
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster
+from cassandra.policies import ConstantReconnectionPolicy, HostStateListener
 
-from queuey.storage.cassandra.options import CassandraOptions
+from queuey.storage.cassandra.driver import cql_frames, policies
+from queuey.storage.cassandra.driver.fast_path import Roomy
+from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.troubles import Trouble
 
 log = logging.getLogger(__name__)
+
+RETRY_EVERY = 1.0
+"""Seconds between attempts to connect."""
+CONNECT_TIMEOUT = 3.0
 
 
 class Host(NamedTuple):
@@ -66,3 +75,28 @@ def tls(options: CassandraOptions) -> ssl.SSLContext | None:
     if options.tls_cert is not None and options.tls_key is not None:
         context.load_cert_chain(options.tls_cert, options.tls_key)
     return context
+
+
+def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
+    """Returns the driver's cluster, not connected yet."""
+    auth = None
+    if options.user is not None:
+        auth = PlainTextAuthProvider(options.user, options.password or "")
+    return Cluster(
+        target.hosts,
+        port=target.port,
+        protocol_version=cql_frames.PROTOCOL,
+        connection_class=Roomy,
+        auth_provider=auth,
+        ssl_context=tls(options),
+        # Without it a batch of 100 messages waits for a delayed acknowledgement of TCP: 48 times slower.
+        sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+        execution_profiles={EXEC_PROFILE_DEFAULT: policies.profile(options)},
+        connect_timeout=CONNECT_TIMEOUT,
+        control_connection_timeout=CONNECT_TIMEOUT,
+        reconnection_policy=ConstantReconnectionPolicy(RETRY_EVERY, max_attempts=None),
+        idle_heartbeat_interval=3,
+        idle_heartbeat_timeout=3,
+        compression=False,
+        application_name="queuey",
+    )
