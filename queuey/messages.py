@@ -135,6 +135,8 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
         descending: Newest first.
         delayed: Keep below the queue's read delay. False reads up to what is certainly committed; on a store with
             eventual consistency a cursor taken from such a page may miss messages.
+        ahead: With ``delayed``: show also what lies between the horizon and now. The horizon is that of the store then,
+            whatever read delay the queue has of its own, and ``Page.next`` may lie above it.
     """
 
     partition: int
@@ -144,6 +146,7 @@ class Slice(msgspec.Struct, frozen=True, gc=False):
     max_bytes: int = 8 << 20
     descending: bool = False
     delayed: bool = True
+    ahead: bool = False
 
 
 class Page(msgspec.Struct, gc=False):
@@ -151,7 +154,8 @@ class Page(msgspec.Struct, gc=False):
 
     Attributes:
         messages: In the slice's order.
-        horizon: Every id below ``(horizon, LOW_MIN)`` was considered; nothing at or above it was shown (ticks).
+        horizon: Every id below ``(horizon, LOW_MIN)`` was considered; nothing at or above it was shown (ticks), but for
+            slices with ``ahead``. It was sampled before anything was read.
         next: Where the next slice of the same direction starts: ascending the lowest position not yet read, never
             below the slice's ``lower``; descending the highest position not yet read, None when the slice is exhausted.
         more: The page ended at ``limit`` or ``max_bytes``; another slice may give messages at once.

@@ -204,8 +204,8 @@ class CassandraMessages(Scanning):
         now, boot = self._clock.both()
         since = self._since(queue, slices, boot)
         row = self._rows.current(queue, since=since)
-        horizons = self._horizons(queue, [part.delayed for part in slices], now)
-        uppers = [min(part.upper, (horizon, LOW_MIN)) for part, horizon in zip(slices, horizons, strict=True)]
+        horizons = self._horizons(queue, slices, now)
+        uppers = [self._upper(part, horizon) for part, horizon in zip(slices, horizons, strict=True)]
         there = [
             number
             for number, part in enumerate(slices)
@@ -243,8 +243,8 @@ class CassandraMessages(Scanning):
         row = self._rows.held(queue, since=since)
         if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             return False
-        [horizon] = self._horizons(queue, [part.delayed], now)
-        upper = min(part.upper, (horizon, LOW_MIN))
+        [horizon] = self._horizons(queue, [part], now)
+        upper = self._upper(part, horizon)
         key = (row.queue.qid, part.partition)
         known = self._bucket_index.cached(*key, part.lower[0], upper[0], since=since, descending=part.descending)
         if known is None or part.lower >= upper:
@@ -266,15 +266,24 @@ class CassandraMessages(Scanning):
 
     def _since(self, queue: Queue, slices: Sequence[Slice], boot: float) -> float:
         """Returns the boot time from which on what is in memory is recent enough for a read that begins now."""
-        delay = self._levels.delay(queue)
-        near = min((delay if part.delayed else 0.0) for part in slices) if slices else delay
+        near = min((self._delay(queue, part) for part in slices), default=self._levels.delay(queue))
         return boot - max(0.0, min(self._options.row_age, near - self._options.clock_difference))
 
-    def _horizons(self, queue: Queue, delayed: Sequence[bool], now: int) -> list[int]:
-        """Returns a horizon for each of several readers, who keep the read delay or not."""
+    def _horizons(self, queue: Queue, slices: Sequence[Slice], now: int) -> list[int]:
+        """Returns a horizon for each of several slices."""
         prompt = self._generator.next_time()
-        delay = self._levels.delay(queue)
-        return [now - ticks(delay) if kept and delay else prompt for kept in delayed]
+        delays = [self._delay(queue, part) for part in slices]
+        return [now - ticks(delay) if delay else prompt for delay in delays]
+
+    def _delay(self, queue: Queue, part: Slice) -> float:
+        """Returns the seconds that the horizon of a slice stays behind the clock."""
+        if part.ahead and part.delayed:
+            return self._levels.of(queue).delay
+        return self._levels.delay(queue) if part.delayed else 0.0
+
+    def _upper(self, part: Slice, horizon: int) -> Position:
+        """Returns up to where a slice is read."""
+        return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
 
     def _noting(self, queue: Queue, now: int) -> Callable[[tuple[int, int], reading.Probe], None] | None:
         """Returns what remembers ranges without messages, where that is safe."""
@@ -402,7 +411,7 @@ class CassandraMessages(Scanning):
         row = self._rows.current(queue, since=boot)
         numbers = range(1, row.queue.partitions + 1)
         found = self._count(row, [(number, ids.FIRST, counting.END) for number in numbers], now)
-        [horizon] = self._horizons(queue, [True], now)
+        [horizon] = self._horizons(queue, [Slice(1)], now)
         infos = [
             PartitionInfo(number, tally.size, exact=tally.exact, oldest=tally.oldest, newest=tally.newest)
             for number, tally in zip(numbers, found, strict=True)
@@ -414,7 +423,7 @@ class CassandraMessages(Scanning):
         self._watch.require()
         now, boot = self._clock.both()
         row = self._rows.current(queue, since=boot)
-        [horizon] = self._horizons(queue, [True], now)
+        [horizon] = self._horizons(queue, [Slice(1)], now)
         known = [(number, offset) for number, offset in offsets if 0 < number <= row.queue.partitions]
         extents = [
             (number, ids.FIRST if offset is None else ids.following(offset), (horizon, LOW_MIN))

@@ -123,7 +123,7 @@ class SqliteMessages(Scanning):
         now = self._db.clock()
         pages: list[Page] = []
         for wanted in slices:
-            horizon = behind(queue, safe, now) if wanted.delayed else safe
+            horizon = behind(queue, safe, now) if wanted.delayed and not wanted.ahead else safe
             qp = base | wanted.partition if 0 < wanted.partition <= queue.partitions else -1
             pages.append(read_slice(connection, qp, wanted, horizon, now))
         return pages

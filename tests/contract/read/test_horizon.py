@@ -7,12 +7,13 @@ from msgspec import structs
 
 from queuey import ids
 from queuey.ids import Position
-from queuey.messages import Queue, QueueSpec, Slice
+from queuey.messages import Page, Queue, QueueSpec, Slice
 from queuey.storage import Store
 from tests.backends import APP, Clock, Site
 from tests.contract.cursors import Reader, Writer, in_processes, missed, run
 from tests.contract.samples import (
     bodies,
+    eventually,
     fresh_name,
     make_queue,
     new,
@@ -37,6 +38,29 @@ def test_nothing_at_or_above_the_horizon(store: Store, clock: Clock) -> None:
         assert all(message.ticks < page.horizon for message in page.messages)
         assert page.next is not None
         assert page.next <= (page.horizon, ids.LOW_MIN)
+
+
+@pytest.mark.parametrize("read_delay", [0.0, 3600.0])
+def test_ahead_of_the_horizon(store: Store, clock: Clock, read_delay: float) -> None:
+    """A read ahead shows what is above its horizon as well, but nothing that is due later, and goes on where it ended.
+
+    Its horizon is the store's own, which a queue with a read delay of its own does not change.
+    """
+    queue, other = make_queue(store, read_delay=read_delay), make_queue(store, read_delay=None)
+    places = say(store, queue, "a", "b", "c")
+    store.append(queue, [new("late", delay=5.0)])
+    first = read_one(store, queue, structs.replace(whole(), ahead=True, limit=2))
+    assert (positions(first.messages), first.more) == (places[:2], True)
+    assert first.next is not None
+    assert first.next <= places[2]
+    begun: list[Page] = []
+    rest_of_it = structs.replace(whole(), ahead=True, lower=first.next)
+    if store.begin_read(queue, rest_of_it, lambda page, _: begun.extend([page] if page else [])):
+        assert eventually(lambda: bool(begun))
+        assert positions(begun[0].messages) == places[2:]
+    rest = read_one(store, queue, rest_of_it)
+    assert positions(rest.messages) == places[2:]
+    assert abs(rest.horizon - read_one(store, other, whole()).horizon) < 2 * ids.TICKS_PER_SECOND
 
 
 @pytest.mark.needs("exact_horizon")

@@ -42,7 +42,7 @@ class CassandraBulk(CassandraMessages):
         """See the contract. Needs no request while the queue's row is recent enough to be used unread."""
         self._watch.require()
         self._rows.current(queue)
-        [horizon] = self._horizons(queue, [True], self._clock.now())
+        [horizon] = self._horizons(queue, [Slice(1)], self._clock.now())
         return horizon
 
     def scan_arrow(self, queue: Queue, part: Slice, *, bodies: bool = True) -> Iterator[RecordBatch]:
@@ -137,7 +137,7 @@ class CassandraBulk(CassandraMessages):
         now, boot = self._clock.both()
         since = self._since(queue, [part], boot)
         row = self._rows.current(queue, since=since)
-        [horizon] = self._horizons(queue, [part.delayed], now)
+        [horizon] = self._horizons(queue, [part], now)
         upper = max(part.lower, min(part.upper, (horizon, LOW_MIN)))
         if not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             yield arrow_scan.NOTHING[bodies], upper
