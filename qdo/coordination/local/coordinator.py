@@ -16,7 +16,6 @@ from qdo.coordination.local import groups, sessions
 from qdo.coordination.local.database import FileTransaction
 from qdo.coordination.local.options import LocalOptions
 from qdo.coordination.local.session import LocalSession
-from qdo.coordination.local.session_state import SessionState
 from qdo.coordination.local.session_thread import SessionThread
 from qdo.errors import CoordinationError, CoordinationLost
 from qdo.partitions import Partition, Queue
@@ -36,37 +35,35 @@ class LocalCoordinator(Coordinator):
         self.group = valid_name("group", group)
         self.session_timeout = options.session_timeout
         self._options = options
-        self._session_thread: SessionThread | None = None
+        self._thread: SessionThread | None = None
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
         """See the contract. Makes the file if there is none."""
         async with self._opening:
-            if self._session_thread is not None:
+            if self._thread is not None:
                 return
-            session_thread = SessionThread(self._options, self.group)
-            session_thread.start()
+            thread = SessionThread(self._options, self.group)
+            thread.start()
             try:
-                await asyncio.wrap_future(session_thread.submit(session_thread.begin))
+                await asyncio.wrap_future(thread.submit(thread.begin))
             except BaseException:
-                session_thread.shut()
+                thread.shut()
                 raise
-            self._session_thread = session_thread
+            self._thread = thread
 
     async def join(self, member: Member, listen: Listen, *, replace: bool = False) -> Session:
         """See the contract."""
-        session_thread, loop = self._opened(), asyncio.get_running_loop()
+        thread, loop = self._opened(), asyncio.get_running_loop()
         valid_name("member", member.id)
         joining = msgspec.structs.replace(member, since=time.time())
         outlast = self.outlast
-        future = session_thread.submit(
-            lambda: session_thread.join_group(joining, loop, listen, replace=replace, outlast=outlast)
-        )
+        future = thread.submit(lambda: thread.join_group(joining, loop, listen, replace=replace, outlast=outlast))
         try:
-            return LocalSession(session_thread, await asyncio.wrap_future(future))
+            return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel():
-                _abandon(session_thread, future)
+                _abandon(thread, future)
             raise
 
     async def members(self) -> dict[str, Member]:
@@ -131,30 +128,30 @@ class LocalCoordinator(Coordinator):
 
     async def close(self) -> None:
         """See the contract."""
-        session_thread, self._session_thread = self._session_thread, None
-        if session_thread is not None:
-            session_thread.shut()
-            await asyncio.shield(asyncio.wrap_future(session_thread.ended))
-            session_thread.join()  # it has nothing left to do but to end
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shut()
+            await asyncio.shield(asyncio.wrap_future(thread.ended))
+            thread.join()  # it has nothing left to do but to end
 
     def _opened(self) -> SessionThread:
-        if self._session_thread is None:
+        if self._thread is None:
             raise CoordinationLost("coordination is not open")
-        return self._session_thread
+        return self._thread
 
     async def _read(self, work: Callable[[FileTransaction, int | None], T]) -> T:
         """Reads something of the group in one snapshot."""
         return await self._opened().ask(lambda tx: work(tx, groups.find(tx, self.group)), write=False)
 
 
-def _abandon(session_thread: SessionThread, joined: Future[SessionState]) -> None:
+def _abandon(thread: SessionThread, joined: Future[LocalSession]) -> None:
     """Ends a session that nobody waits for any more."""
 
     def leave() -> None:
         if joined.exception() is None:
-            session_thread.leave(joined.result())
+            thread.leave(joined.result())
 
     try:
-        session_thread.submit(leave)
+        thread.submit(leave)
     except CoordinationError:
         return  # with the coordinator its sessions have ended

@@ -1,7 +1,8 @@
 """Taking partitions, giving them up, and recording how far each was processed.
 
 Each partition's row has its owner's session and a version that goes up with every taking and every commit. A commit
-changes the row only where both are still what the session knows.
+changes the row only where both are still what the session knows. That the session is alive is for the caller to ask, in
+the same transaction.
 """
 
 from __future__ import annotations
@@ -35,12 +36,7 @@ COMMIT = """UPDATE partitions
 def claim(
     tx: FileTransaction, session: int, where: int, partitions: Iterable[Partition]
 ) -> dict[Partition, OwnedOffset]:
-    """Takes what is free; returns what the session owns of it.
-
-    Raises:
-        SessionLost
-    """
-    sessions.alive(tx, session)
+    """Takes what is free; returns what the session owns of it."""
     sessions.reap(tx, where)
     held = {}
     for partition in partitions:
@@ -53,12 +49,7 @@ def claim(
 
 
 def release(tx: FileTransaction, session: int, where: int, partitions: Iterable[Partition]) -> None:
-    """Gives up what the session owns of these.
-
-    Raises:
-        SessionLost
-    """
-    sessions.alive(tx, session)
+    """Gives up what the session owns of these."""
     freed = 0
     for partition in partitions:
         tx.named(RELEASE, group_id=where, queue=groups.key(partition.queue), number=partition.number, session=session)
@@ -70,12 +61,7 @@ def release(tx: FileTransaction, session: int, where: int, partitions: Iterable[
 def commit(
     tx: FileTransaction, session: int, where: int, member: str, offsets: Iterable[tuple[OwnedOffset, str | None]]
 ) -> dict[Partition, OwnedOffset | None]:
-    """Records ids for what the session still holds.
-
-    Raises:
-        SessionLost: Nothing was recorded.
-    """
-    sessions.alive(tx, session)
+    """Records ids for what the session still holds."""
     instant = time.time()
     held: dict[Partition, OwnedOffset | None] = {}
     for (partition, before, version), identifier in offsets:

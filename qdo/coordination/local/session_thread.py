@@ -25,7 +25,7 @@ from qdo.coordination import Listen, Member
 from qdo.coordination.local import groups, sessions
 from qdo.coordination.local.database import CoordinationFile, FileTransaction
 from qdo.coordination.local.options import LocalOptions
-from qdo.coordination.local.session_state import SessionState
+from qdo.coordination.local.session import LocalSession
 from qdo.coordination.local.wakeup_socket import WakeupSocket
 from qdo.errors import CoordinationError, CoordinationLost, SessionLost
 from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now
@@ -67,7 +67,7 @@ class SessionThread(threading.Thread):
         self._interval = options.session_timeout / BEATS
         self._database = CoordinationFile(options.path, patience=self._interval, sync=options.sync)
         self._wakeup_socket = WakeupSocket(options.path)
-        self._member_sessions: dict[int, SessionState] = {}
+        self._sessions: dict[int, LocalSession] = {}
         self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._lock = threading.Lock()
         self._closing = False
@@ -98,16 +98,14 @@ class SessionThread(threading.Thread):
         return future
 
     async def ask(
-        self, work: Callable[[FileTransaction], T], *, member_session: SessionState | None = None, write: bool = True
+        self, work: Callable[[FileTransaction], T], *, session: LocalSession | None = None, write: bool = True
     ) -> T:
         """Runs a transaction in the thread; see :meth:`run_in`.
 
         Raises:
             SessionLost, CoordinationLost, CoordinationIncompatible, and what the work raises.
         """
-        return await asyncio.wrap_future(
-            self.submit(lambda: self.run_in(work, member_session=member_session, write=write))
-        )
+        return await asyncio.wrap_future(self.submit(lambda: self.run_in(work, session=session, write=write)))
 
     def shut(self) -> None:
         """Has the thread end after what was asked of it before. Idempotent."""
@@ -142,7 +140,7 @@ class SessionThread(threading.Thread):
         *,
         replace: bool = False,
         outlast: float = 0.0,
-    ) -> SessionState:
+    ) -> LocalSession:
         """Adds a session. A file that is gone is made anew, if nobody's session was in it.
 
         Args:
@@ -159,11 +157,10 @@ class SessionThread(threading.Thread):
             self._vitals, self._line = self._begin_keeping(Vitals.begin(outlast))
         if self._vitals is not None:
             self._vitals.ran()  # who joins does it from there
-        session, where, until = self.run_in(self._added(member, replace=replace), create=not self._member_sessions)
-        member_session = SessionState(session, where, member, loop, listen, until)
-        self._member_sessions[session] = member_session
+        key, where, until = self.run_in(self._added(member, replace=replace), create=not self._sessions)
+        session = self._sessions[key] = LocalSession(self, key, where, member, loop, listen, until)
         self._due = min(self._due, now() + self._interval)
-        return member_session
+        return session
 
     def _begin_keeping(self, vitals: Vitals) -> tuple[Vitals, socket.socket]:
         """Starts the process that gives the signs of life while this one cannot, and waits until it can.
@@ -225,7 +222,7 @@ class SessionThread(threading.Thread):
         self,
         work: Callable[[FileTransaction], T],
         *,
-        member_session: SessionState | None = None,
+        session: LocalSession | None = None,
         write: bool = True,
         create: bool = False,
     ) -> T:
@@ -233,7 +230,7 @@ class SessionThread(threading.Thread):
 
         Args:
             work: What to do.
-            member_session: The session that does it.
+            session: The session that does it.
             write: It writes.
             create: Make the file if it is gone.
 
@@ -241,7 +238,7 @@ class SessionThread(threading.Thread):
             SessionLost: The session has ended.
             CoordinationLost, CoordinationIncompatible, and what the work raises.
         """
-        if member_session is not None and member_session.state == "lost":
+        if session is not None and session.known == "lost":
             raise SessionLost("the session has ended")
         others: list[str] = []
         try:
@@ -250,8 +247,8 @@ class SessionThread(threading.Thread):
                 if tx.told is not None:
                     others = sessions.others(tx, tx.told, self._wakeup_socket.name)
         except SessionLost:
-            if member_session is not None:
-                self._lose(member_session)
+            if session is not None:
+                self._lose(session)
             raise
         except CoordinationLost as error:
             self._suspend(error)
@@ -262,12 +259,12 @@ class SessionThread(threading.Thread):
             self._stirred = True
         return done
 
-    def leave(self, member_session: SessionState) -> None:
+    def leave(self, session: LocalSession) -> None:
         """Ends a session; if the file cannot be used it ends by itself."""
-        if self._member_sessions.pop(member_session.session, None) is not None:
-            member_session.state = "lost"
+        if self._sessions.pop(session.key, None) is not None:
+            session.known = "lost"
             with contextlib.suppress(CoordinationError):
-                self.run_in(lambda tx: sessions.remove(tx, member_session.where, [member_session.session]))
+                self.run_in(lambda tx: sessions.remove(tx, session.where, [session.key]))
 
     # The thread.
 
@@ -292,14 +289,14 @@ class SessionThread(threading.Thread):
                 _settle(future, job)
             self._beat_if_due()
         self._beat_if_due()
-        if self._member_sessions and (self._stirred or self._others_wrote()):
+        if self._sessions and (self._stirred or self._others_wrote()):
             self._look()
 
     def _patience(self) -> float | None:
         """Returns for how long there is nothing to do; None: until somebody wakes the thread."""
         if self._jobs or self._closing:
             return 0.0
-        if not self._member_sessions:
+        if not self._sessions:
             return None
         due = max(0.0, self._due - now())
         return due if self._wakeup_socket.socket is not None else min(due, LOOK_EVERY)
@@ -313,7 +310,7 @@ class SessionThread(threading.Thread):
         return False
 
     def _beat_if_due(self) -> None:
-        if self._member_sessions and now() >= self._due:
+        if self._sessions and now() >= self._due:
             self._beat()
 
     def _beat(self) -> None:
@@ -323,27 +320,25 @@ class SessionThread(threading.Thread):
                 log.error("the event loop stands still, so the session in group %s is given up", self.group)
                 self._end_sessions()
                 return
-        where = next(iter(self._member_sessions.values())).where
+        where = next(iter(self._sessions.values())).where
         try:
             beat = self.run_in(lambda tx: sessions.beat(tx, where, self._wakeup_socket.name))
             self._bury(where, self._wakeup_socket.silent(self._watched(beat.others)))
         except CoordinationError as error:
             self._suspend(error)
             self._due = now() + RETRY
-            for member_session in [
-                member_session for member_session in self._member_sessions.values() if now() >= member_session.until
-            ]:
-                self._lose(member_session)
+            for session in [session for session in self._sessions.values() if now() >= session.until]:
+                self._lose(session)
             return
         self._due = now() + self._interval
         if beat.earliest is not None:
             self._due = min(self._due, max(beat.earliest + 0.001, now() + SOONEST))
         if self._vitals is not None:
             self._vitals.heard(now())
-        for member_session in list(self._member_sessions.values()):
+        for session in list(self._sessions.values()):
             if self._vitals is not None:
-                member_session.call(self._vitals.ran)
-            self._renew(member_session, beat.until.get(member_session.session))
+                session.call(self._vitals.ran)
+            self._renew(session, beat.until.get(session.key))
         self._report_outdated(beat.seen)
 
     def _bury(self, where: int, dead: list[str]) -> None:
@@ -356,55 +351,55 @@ class SessionThread(threading.Thread):
         own = self._wakeup_socket.name
         return sorted(others, key=lambda other: (other < own, other))[:PROBES]
 
-    def _renew(self, member_session: SessionState, until: float | None) -> None:
+    def _renew(self, session: LocalSession, until: float | None) -> None:
         if until is None:
-            self._lose(member_session)
+            self._lose(session)
             return
-        before, member_session.until = member_session.until, until
-        if member_session.state == "connected" and now() >= before:
+        before, session.until = session.until, until
+        if session.known == "connected" and now() >= before:
             # Kept alive by another process while this one was held up: whoever looked meanwhile found it in doubt.
-            member_session.report("suspended")
-            member_session.report("connected")
-        elif member_session.state == "suspended":
-            member_session.state = "connected"
-            member_session.report("connected")
+            session.report("suspended")
+            session.report("connected")
+        elif session.known == "suspended":
+            session.known = "connected"
+            session.report("connected")
 
     def _look(self) -> None:
         """Tells the members whose knowledge is outdated."""
         self._stirred = False
-        member_sessions = [member_session for member_session in self._member_sessions.values() if member_session.seen]
-        if member_sessions:
+        sessions_ = [session for session in self._sessions.values() if session.seen]
+        if sessions_:
             with contextlib.suppress(CoordinationError):
-                self._report_outdated(self.run_in(lambda tx: groups.look(tx, member_sessions[0].where), write=False))
+                self._report_outdated(self.run_in(lambda tx: groups.look(tx, sessions_[0].where), write=False))
 
     def _report_outdated(self, counters: groups.GroupCounters) -> None:
-        for member_session in self._member_sessions.values():
-            if member_session.outdated(counters):
-                member_session.report("changed")
+        for session in self._sessions.values():
+            if session.outdated(counters):
+                session.report("changed")
 
     def _suspend(self, error: CoordinationError) -> None:
-        if any(member_session.state == "connected" for member_session in self._member_sessions.values()):
+        if any(session.known == "connected" for session in self._sessions.values()):
             log.warning("Group %s is suspended: %s", self.group, error)
         self._database.patience = RETRY
         self._due = min(self._due, now() + RETRY)
-        for member_session in self._member_sessions.values():
-            if member_session.state == "connected":
-                member_session.state = "suspended"
-                member_session.report("suspended")
+        for session in self._sessions.values():
+            if session.known == "connected":
+                session.known = "suspended"
+                session.report("suspended")
 
-    def _lose(self, member_session: SessionState) -> None:
-        if self._member_sessions.pop(member_session.session, None) is not None:
-            member_session.state = "lost"
-            member_session.report("lost")
+    def _lose(self, session: LocalSession) -> None:
+        if self._sessions.pop(session.key, None) is not None:
+            session.known = "lost"
+            session.report("lost")
 
     def _end_sessions(self) -> None:
-        member_sessions = list(self._member_sessions.values())
-        if member_sessions:
+        sessions_ = list(self._sessions.values())
+        if sessions_:
             with contextlib.suppress(CoordinationError):
-                keys = [member_session.session for member_session in member_sessions]
-                self.run_in(lambda tx: sessions.remove(tx, member_sessions[0].where, keys))
-        for member_session in member_sessions:
-            self._lose(member_session)
+                keys = [session.key for session in sessions_]
+                self.run_in(lambda tx: sessions.remove(tx, sessions_[0].where, keys))
+        for session in sessions_:
+            self._lose(session)
 
     def _end(self) -> None:
         """Ends the sessions, then gives back everything."""

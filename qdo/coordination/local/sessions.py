@@ -116,12 +116,7 @@ def remove(tx: FileTransaction, where: int, sessions: list[int]) -> None:
 
 
 def update(tx: FileTransaction, session: int, where: int, member: Member) -> None:
-    """Changes what a session tells of itself.
-
-    Raises:
-        SessionLost
-    """
-    alive(tx, session)
+    """Changes what a session tells of itself."""
     tx.execute("UPDATE sessions SET member_data = ? WHERE id = ?", (encode_member(member), session))
     groups.count(tx, where, "members")
 

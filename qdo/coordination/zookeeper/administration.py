@@ -5,11 +5,13 @@ Other clients' changes may reach a server later than ours reach theirs, so the s
 
 from __future__ import annotations
 
+import abc
 import time
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 
-from qdo.coordination import CommittedOffset, Member, TargetAssignment
-from qdo.coordination.encoding import decode_member, decode_offset, encode_offset
+from qdo.coordination import CommittedOffset, Coordinator, Member, TargetAssignment
+from qdo.coordination.encoding import decode_member, decode_offset, encode_offset, valid_name
 from qdo.coordination.zookeeper import stored_assignments
 from qdo.coordination.zookeeper.batching import apply_each, lacks_parent, make
 from qdo.coordination.zookeeper.driver import Link
@@ -22,6 +24,7 @@ from qdo.coordination.zookeeper.transactions import (
     Create,
     Delete,
     NodeData,
+    Outcome,
     Rejection,
     RejectionReason,
     Rounds,
@@ -36,82 +39,148 @@ LEVELS = 4
 """Of owners and offsets: service, application, queue, partition."""
 
 
-async def members(link: Link, group_paths: GroupPaths) -> dict[str, Member]:
-    """Returns all live members by id."""
-    await link.sync(group_paths.members)
-    (names,) = await link.children([group_paths.members])
-    paths = [f"{group_paths.members}/{name}" for name in sorted(names or ())]
-    found = [decode_member(node.data) for node in await link.read(paths) if node is not None]
-    return {member.id: member for member in sorted(found, key=lambda member: member.id)}
+class GroupAdministration(Coordinator):
+    """The part of the contract that needs no session of a member, over whatever connection there is.
 
-
-async def target(link: Link, group_paths: GroupPaths) -> TargetAssignment | None:
-    """Returns the target."""
-    await link.sync(group_paths.target)
-    rounds = Rounds("the target")
-    while rounds:
-        (node,) = await link.read([group_paths.target])
-        present = await stored_assignments.read(link, group_paths, node)
-        (after,) = await link.read([group_paths.target])
-        if after == node:
-            return present.target.target
-    raise AssertionError  # rounds end by an error
-
-
-async def owners(link: Link, group_paths: GroupPaths) -> dict[Partition, str]:
-    """Returns the owner of every owned partition."""
-    await link.sync(group_paths.owners)
-    found = await _read_all(link, group_paths.owners)
-    try:
-        return {partition: node.data.decode() for partition, node in found.items()}
-    except UnicodeDecodeError as error:
-        raise CoordinationIncompatible("there are owners of somebody else") from error
-
-
-async def offsets(
-    link: Link, group_paths: GroupPaths, partitions: Iterable[Partition] | None
-) -> dict[Partition, CommittedOffset]:
-    """Returns the offsets that are recorded."""
-    await link.sync(group_paths.offsets)
-    found = await (
-        _read_all(link, group_paths.offsets) if partitions is None else _read_some(link, group_paths, partitions)
-    )
-    decoded = {partition: decode_offset(node.data) for partition, node in found.items()}
-    return {partition: offset for partition, offset in decoded.items() if offset.id is not None}
-
-
-async def groups(link: Link, group_paths: GroupPaths) -> list[str]:
-    """Returns the names of all groups, sorted."""
-    await link.sync(group_paths.groups)
-    (names,) = await link.children([group_paths.groups])
-    return sorted(map(decode, names or ()))
-
-
-async def set_offsets(
-    link: Link,
-    group_paths: GroupPaths,
-    ids: Mapping[Partition, str | None],
-    expected: Mapping[Partition, str | None],
-) -> None:
-    """Moves offsets, those of one queue all or none.
-
-    A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
-
-    Raises:
-        GroupActive, OffsetMoved: Nothing was changed for the queue, and nothing for those after it.
-        InvalidArgument: A queue has too many partitions for one transaction.
-        CoordinationLost
+    Args:
+        group: The group's name.
+        root: A path that everything is kept under; empty: none.
     """
-    await link.sync(group_paths.offsets)
-    await _find(link, group_paths, ids.keys() | expected.keys(), expected)
-    queues: dict[Queue, dict[Partition, str | None]] = {}
-    for partition in sorted(ids.keys() | expected.keys()):
-        queues.setdefault(partition.queue, {})
-        if partition in ids:
-            queues[partition.queue][partition] = ids[partition]
-    for queue, wanted in queues.items():
-        checked = {partition: value for partition, value in expected.items() if partition.queue == queue}
-        await _move(link, group_paths, wanted, checked)
+
+    def __init__(self, group: str, root: str) -> None:
+        self.group = valid_name("group", group)
+        self._paths = GroupPaths(root, group)
+
+    @abc.abstractmethod
+    def _asking(self, path: str) -> AbstractAsyncContextManager[Link]:
+        """Gives a connection to a server that has caught up with what others changed under a path.
+
+        Raises:
+            CoordinationLost: There is none, or it was lost in the body.
+        """
+
+    async def members(self) -> dict[str, Member]:
+        """See the contract."""
+        async with self._asking(self._paths.members) as link:
+            (names,) = await link.children([self._paths.members])
+            paths = [f"{self._paths.members}/{name}" for name in sorted(names or ())]
+            found = [decode_member(node.data) for node in await link.read(paths) if node is not None]
+        return {member.id: member for member in sorted(found, key=lambda member: member.id)}
+
+    async def target(self) -> TargetAssignment | None:
+        """See the contract."""
+        async with self._asking(self._paths.target) as link:
+            rounds = Rounds("the target")
+            while rounds:
+                (node,) = await link.read([self._paths.target])
+                present = await stored_assignments.read(link, self._paths, node)
+                (after,) = await link.read([self._paths.target])
+                if after == node:
+                    return present.target.target
+        raise AssertionError  # rounds end by an error
+
+    async def owners(self) -> dict[Partition, str]:
+        """See the contract."""
+        async with self._asking(self._paths.owners) as link:
+            found = await _read_all(link, self._paths.owners)
+        try:
+            return {partition: node.data.decode() for partition, node in found.items()}
+        except UnicodeDecodeError as error:
+            raise CoordinationIncompatible("there are owners of somebody else") from error
+
+    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
+        """See the contract."""
+        async with self._asking(self._paths.offsets) as link:
+            if partitions is None:
+                found = await _read_all(link, self._paths.offsets)
+            else:
+                found = await _read_some(link, self._paths, partitions)
+        decoded = {partition: decode_offset(node.data) for partition, node in found.items()}
+        return {partition: offset for partition, offset in decoded.items() if offset.id is not None}
+
+    async def set_offsets(
+        self,
+        offsets: Mapping[Partition, str | None],
+        *,
+        expected: Mapping[Partition, str | None] | None = None,
+    ) -> None:
+        """See the contract. Nothing is changed for the queues after one that is refused.
+
+        A node stays when its offset is removed, and with it the version: no taking may ever repeat an earlier one.
+
+        Raises:
+            InvalidArgument: A queue has too many partitions for one transaction.
+        """
+        known = expected or {}
+        async with self._asking(self._paths.offsets) as link:
+            await _find(link, self._paths, offsets.keys() | known.keys(), known)
+            queues: dict[Queue, dict[Partition, str | None]] = {}
+            for partition in sorted(offsets):
+                queues.setdefault(partition.queue, {})[partition] = offsets[partition]
+            for queue, wanted in queues.items():
+                checked = {partition: value for partition, value in known.items() if partition.queue == queue}
+                await _move(link, self._paths, wanted, checked)
+
+    async def groups(self) -> list[str]:
+        """See the contract."""
+        async with self._asking(self._paths.groups) as link:
+            (names,) = await link.children([self._paths.groups])
+        return sorted(map(decode, names or ()))
+
+    async def services(self) -> set[str]:
+        """See the contract."""
+        async with self._asking(self._paths.offsets) as link:
+            (names,) = await link.children([self._paths.offsets])
+        return set(map(decode, names or ()))
+
+    async def copy_offsets(self, former: str, service: str) -> int:
+        """See the contract."""
+        copied = 0
+        async with self._asking(self._paths.offsets) as link:
+            found = await _read_all(link, f"{self._paths.offsets}/{encode(former)}", LEVELS - 1)
+            wanted = {
+                partition._replace(queue=partition.queue._replace(service=service)): node.data
+                for partition, node in found.items()
+            }
+            rounds = Rounds("the offsets")
+            while rounds:
+                there = await _read_some(link, self._paths, wanted)
+                missing = {
+                    each: (Create(self._paths.offset(each), data),)
+                    for each, data in wanted.items()
+                    if each not in there
+                }
+                outcomes = await apply_each(link, missing)
+                copied += sum(isinstance(outcome, Applied) for outcome in outcomes.values())
+                orphans = {self._paths.offsets_of(each.queue) for each, got in outcomes.items() if lacks_parent(got)}
+                if not orphans:
+                    return copied
+                await make(link, sorted(orphans))
+        raise AssertionError  # rounds end by an error
+
+    async def forget(self, queues: Collection[Queue] | None = None) -> None:
+        """See the contract.
+
+        The node that holds the members goes first: it goes only when it is empty, and without it nobody is a member.
+        """
+        tops = [self._paths.top]
+        if queues is not None:
+            holders = (self._paths.owners_of, self._paths.offsets_of)
+            tops = [top_of(queue) for queue in sorted(queues) for top_of in holders]
+        async with self._asking(self._paths.top) as link:
+            rounds = Rounds("the group")
+            while rounds:
+                (outcome,) = await link.apply([(Delete(self._paths.members),)])
+                if _holds_others(outcome):
+                    raise GroupActive(f"group {self.group!r} has members")
+                if not any(map(_holds_others, (await _delete(link, await below(link, tops))).values())):
+                    break
+                await link.sync(self._paths.top)
+            if queues is not None:
+                # What held only these goes too: first the nodes of applications, then those of services.
+                applications = dict.fromkeys(map(parent, tops))
+                await _delete(link, applications)
+                await _delete(link, dict.fromkeys(map(parent, applications)))
 
 
 async def _move(
@@ -185,74 +254,15 @@ async def _find(
     return found
 
 
-async def services(link: Link, group_paths: GroupPaths) -> set[str]:
-    """Returns under which names of services there are nodes of offsets."""
-    await link.sync(group_paths.offsets)
-    (names,) = await link.children([group_paths.offsets])
-    return set(map(decode, names or ()))
+def _holds_others(outcome: Outcome) -> bool:
+    return isinstance(outcome, Rejection) and outcome.why is RejectionReason.NOT_EMPTY
 
 
-async def copy_offsets(link: Link, group_paths: GroupPaths, former: str, service: str) -> int:
-    """Makes the nodes of offsets that there are under one name of a service under another, as they are.
-
-    Raises:
-        CoordinationLost
-    """
-    await link.sync(group_paths.offsets)
-    found = await _read_all(link, f"{group_paths.offsets}/{encode(former)}", LEVELS - 1)
-    wanted = {
-        partition._replace(queue=partition.queue._replace(service=service)): node.data
-        for partition, node in found.items()
-    }
-    copied = 0
-    rounds = Rounds("the offsets")
-    while rounds:
-        there = await _read_some(link, group_paths, wanted)
-        missing = {
-            each: (Create(group_paths.offset(each), data),) for each, data in wanted.items() if each not in there
-        }
-        outcomes = await apply_each(link, missing)
-        copied += sum(isinstance(outcome, Applied) for outcome in outcomes.values())
-        orphans = {group_paths.offsets_of(each.queue) for each, outcome in outcomes.items() if lacks_parent(outcome)}
-        if not orphans:
-            return copied
-        await make(link, sorted(orphans))
-    raise AssertionError  # rounds end by an error
+async def _delete(link: Link, paths: Iterable[str]) -> dict[str, Outcome]:
+    return await apply_each(link, {path: (Delete(path),) for path in paths})
 
 
-async def forget(link: Link, group_paths: GroupPaths, queues: Collection[Queue] | None) -> None:
-    """Removes the group, or what is kept of some queues.
-
-    The node that holds the members goes first: it goes only when it is empty, and without it nobody is a member.
-
-    Raises:
-        GroupActive: It has members.
-        CoordinationLost: It is gone, in part, or not at all.
-    """
-    rounds = Rounds("the group")
-    while rounds:
-        await link.sync(group_paths.top)
-        (outcome,) = await link.apply([(Delete(group_paths.members),)])
-        if isinstance(outcome, Rejection) and outcome.why is RejectionReason.NOT_EMPTY:
-            raise GroupActive(f"group {group_paths.group!r} has members")
-        if queues is None:
-            tops = [group_paths.top]
-        else:
-            tops = [
-                top for queue in sorted(queues) for top in (group_paths.owners_of(queue), group_paths.offsets_of(queue))
-            ]
-        paths = await _below(link, tops)
-        outcomes = await apply_each(link, {path: (Delete(path),) for path in paths})
-        if not any(isinstance(each, Rejection) and each.why is RejectionReason.NOT_EMPTY for each in outcomes.values()):
-            break
-    if queues is not None:
-        # What held only these goes too: first the nodes of applications, then those of services.
-        holders = dict.fromkeys(map(parent, tops))
-        for level in (holders, dict.fromkeys(map(parent, holders))):
-            await apply_each(link, {path: (Delete(path),) for path in level})
-
-
-async def _below(link: Link, tops: Iterable[str]) -> list[str]:
+async def below(link: Link, tops: Iterable[str]) -> list[str]:
     """Returns nodes and all that are in them, the lowest first."""
     levels, level = [], list(tops)
     while level:

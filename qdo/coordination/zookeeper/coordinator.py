@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
 
-from qdo.coordination import CommittedOffset, Coordinator, Listen, Member, TargetAssignment
+from qdo.coordination import Listen, Member
 from qdo.coordination.encoding import valid_name
-from qdo.coordination.zookeeper import administration
+from qdo.coordination.zookeeper.administration import GroupAdministration
 from qdo.coordination.zookeeper.connection_options import ConnectionOptions
 from qdo.coordination.zookeeper.driver import Link
-from qdo.coordination.zookeeper.paths import GroupPaths
 from qdo.coordination.zookeeper.session import ZooKeeperSession
 from qdo.errors import CoordinationLost, SessionLost
-from qdo.partitions import Partition, Queue
 
 
-class ZooKeeperCoordinator(Coordinator):
+class ZooKeeperCoordinator(GroupAdministration):
     """See the contract.
 
     Args:
@@ -38,11 +36,10 @@ class ZooKeeperCoordinator(Coordinator):
     """
 
     def __init__(self, access: ConnectionOptions, group: str) -> None:
-        self.group = valid_name("group", group)
+        super().__init__(group, access.chroot)
         self.session_timeout = access.session_timeout
         self._access = access
         self._context = None if access.tls is None else access.tls.context()
-        self._group_paths = GroupPaths(access.chroot, group)
         self._opened = False
         self._spare: Link | None = None
         self._opening: asyncio.Task[Link] | None = None
@@ -64,7 +61,7 @@ class ZooKeeperCoordinator(Coordinator):
         self._require()
         link = await self._own()
         member = msgspec.structs.replace(member, since=time.time())
-        session = ZooKeeperSession(link, self._group_paths, member, listen)
+        session = ZooKeeperSession(link, self._paths, member, listen)
         try:
             await session.join(replace=replace)
             self._require()
@@ -76,56 +73,6 @@ class ZooKeeperCoordinator(Coordinator):
             raise
         self._sessions.add(session)
         return session
-
-    async def members(self) -> dict[str, Member]:
-        """See the contract."""
-        async with self._link() as link:
-            return await administration.members(link, self._group_paths)
-
-    async def target(self) -> TargetAssignment | None:
-        """See the contract."""
-        async with self._link() as link:
-            return await administration.target(link, self._group_paths)
-
-    async def owners(self) -> dict[Partition, str]:
-        """See the contract."""
-        async with self._link() as link:
-            return await administration.owners(link, self._group_paths)
-
-    async def offsets(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, CommittedOffset]:
-        """See the contract."""
-        async with self._link() as link:
-            return await administration.offsets(link, self._group_paths, partitions)
-
-    async def set_offsets(
-        self,
-        offsets: Mapping[Partition, str | None],
-        *,
-        expected: Mapping[Partition, str | None] | None = None,
-    ) -> None:
-        """See the contract."""
-        async with self._link() as link:
-            await administration.set_offsets(link, self._group_paths, offsets, expected or {})
-
-    async def groups(self) -> list[str]:
-        """See the contract."""
-        async with self._link() as link:
-            return await administration.groups(link, self._group_paths)
-
-    async def services(self) -> set[str]:
-        """See the contract."""
-        async with self._link() as link:
-            return await administration.services(link, self._group_paths)
-
-    async def copy_offsets(self, former: str, service: str) -> int:
-        """See the contract."""
-        async with self._link() as link:
-            return await administration.copy_offsets(link, self._group_paths, former, service)
-
-    async def forget(self, queues: Collection[Queue] | None = None) -> None:
-        """See the contract."""
-        async with self._link() as link:
-            await administration.forget(link, self._group_paths, queues)
 
     async def close(self) -> None:
         """See the contract."""
@@ -144,11 +91,13 @@ class ZooKeeperCoordinator(Coordinator):
             raise CoordinationLost("the coordinator is not open")
 
     @asynccontextmanager
-    async def _link(self) -> AsyncIterator[Link]:
-        """Gives a connection for what is asked from outside."""
+    async def _asking(self, path: str) -> AsyncIterator[Link]:
+        """See there."""
         self._require()
         try:
-            yield await self._any()
+            link = await self._any()
+            await link.sync(path)
+            yield link
         except SessionLost as error:
             raise CoordinationLost("the connection to ZooKeeper was lost meanwhile") from error
 

@@ -79,7 +79,7 @@ class SessionPartitions:
 
     def __init__(self, link: Link, group_paths: GroupPaths, member: str) -> None:
         self._link = link
-        self._group_paths = group_paths
+        self._paths = group_paths
         self._member = member
         self._maker = ParentNodes(link)
         self._owner = member.encode()
@@ -119,7 +119,7 @@ class SessionPartitions:
         for partition in wanted - mine:
             queues.setdefault(partition.queue, set()).add(partition)
         asked = [queue for queue, several in queues.items() if len(several) > FEW]
-        lists = await self._link.children(map(self._group_paths.owners_of, asked))
+        lists = await self._link.children(map(self._paths.owners_of, asked))
         owned: set[Partition] = set()
         for queue, numbers in zip(asked, lists, strict=True):
             there = frozenset(numbers or ())
@@ -128,8 +128,8 @@ class SessionPartitions:
 
     async def _look(self, todo: ClaimCandidates) -> ClaimCandidates:
         """Looks whose the owned ones are, and watches them. Those that are watched already are somebody else's."""
-        asked = sorted(each for each in todo.owned if self._group_paths.owner(each) not in self._watched)
-        paths = [self._group_paths.owner(partition) for partition in asked]
+        asked = sorted(each for each in todo.owned if self._paths.owner(each) not in self._watched)
+        paths = [self._paths.owner(partition) for partition in asked]
         self._watched.update(paths)
         try:
             nodes = await self._link.read(paths, watch=True)
@@ -152,7 +152,7 @@ class SessionPartitions:
     async def _try(self, todo: ClaimCandidates, held: dict[Partition, OwnedOffset]) -> ClaimCandidates:
         """Takes the free ones and those that are ours; returns those that turned out to be something else."""
         wanted = sorted(todo.free | todo.mine | todo.former)
-        nodes = await self._link.read(map(self._group_paths.offset, wanted))
+        nodes = await self._link.read(map(self._paths.offset, wanted))
         offsets = dict(zip(wanted, nodes, strict=True))
         new = {partition.queue for partition, node in offsets.items() if node is None}
         await self._maker.make(path for queue in new for path in self._holders(queue))
@@ -202,7 +202,7 @@ class SessionPartitions:
     def _claiming(
         self, partition: Partition, offset: NodeData | None, recorded: CommittedOffset, todo: ClaimCandidates
     ) -> Change:
-        path, there = self._group_paths.owner(partition), self._group_paths.offset(partition)
+        path, there = self._paths.owner(partition), self._paths.offset(partition)
         owner: Change = (Check(path) if partition in todo.mine else Create(path, self._owner, ephemeral=True),)
         if partition in todo.former:
             owner = (Delete(path), *owner)
@@ -212,7 +212,7 @@ class SessionPartitions:
         return *owner, SetData(there, claimed, offset.version)
 
     def _holders(self, queue: Queue) -> tuple[str, str]:
-        return self._group_paths.owners_of(queue), self._group_paths.offsets_of(queue)
+        return self._paths.owners_of(queue), self._paths.offsets_of(queue)
 
     async def release(self, partitions: Iterable[Partition]) -> None:
         """Gives up those that are this session's.
@@ -224,7 +224,7 @@ class SessionPartitions:
         wanted = set(partitions)
         known = (wanted & self._held.keys()) - self._refused
         doubtful = sorted(wanted - known)
-        nodes = await self._link.look(map(self._group_paths.owner, doubtful))
+        nodes = await self._link.look(map(self._paths.owner, doubtful))
         ours = {
             partition
             for partition, node in zip(doubtful, nodes, strict=True)
@@ -234,12 +234,12 @@ class SessionPartitions:
         outcomes = await apply_each(self._link, {each: self._releasing(held[each]) for each in sorted(known)})
         # Of one whose version is in doubt it stays recorded that it was not released: its next owner is careful.
         left = {each for each, outcome in outcomes.items() if not isinstance(outcome, Applied)} | ours
-        await apply_each(self._link, {each: (Delete(self._group_paths.owner(each)),) for each in sorted(left)})
+        await apply_each(self._link, {each: (Delete(self._paths.owner(each)),) for each in sorted(left)})
 
     def _releasing(self, held: OwnedOffset) -> Change:
         offset = encode_offset(replace(held.offset, held=False))
-        return Delete(self._group_paths.owner(held.partition)), SetData(
-            self._group_paths.offset(held.partition), offset, held.version
+        return Delete(self._paths.owner(held.partition)), SetData(
+            self._paths.offset(held.partition), offset, held.version
         )
 
     async def commit(self, offsets: Iterable[tuple[OwnedOffset, str | None]]) -> dict[Partition, OwnedOffset | None]:
@@ -271,5 +271,5 @@ class SessionPartitions:
         return now
 
     def _recording(self, held: OwnedOffset, offset: CommittedOffset) -> Change:
-        path = self._group_paths.offset(held.partition)
-        return Check(self._group_paths.owner(held.partition)), SetData(path, encode_offset(offset), held.version)
+        path = self._paths.offset(held.partition)
+        return Check(self._paths.owner(held.partition)), SetData(path, encode_offset(offset), held.version)

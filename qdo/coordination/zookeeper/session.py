@@ -43,7 +43,7 @@ class ZooKeeperSession(Session):
 
     def __init__(self, link: Link, group_paths: GroupPaths, member: Member, listen: Listen) -> None:
         self.link = link
-        self._group_paths = group_paths
+        self._paths = group_paths
         self._member = member
         self._listen = listen
         self._watching = WatchedNodes(link)
@@ -62,7 +62,7 @@ class ZooKeeperSession(Session):
             MemberExists: Another session has made it.
             CoordinationLost, CoordinationRefused
         """
-        wish: Change = (Create(self._group_paths.member(self._member.id), encode_member(self._member), ephemeral=True),)
+        wish: Change = (Create(self._paths.member(self._member.id), encode_member(self._member), ephemeral=True),)
         rounds = Rounds("the group")
         while rounds:
             (outcome,) = await self.link.apply([wish])
@@ -71,9 +71,9 @@ class ZooKeeperSession(Session):
             if outcome.why is RejectionReason.NODE_EXISTS and replace:
                 await self.link.apply([(Delete(wish[0].path),)])
             elif outcome.why is RejectionReason.NODE_EXISTS:
-                raise MemberExists(f"group {self._group_paths.group!r} has a live member {self._member.id!r}")
+                raise MemberExists(f"group {self._paths.group!r} has a live member {self._member.id!r}")
             if lacks_parent(outcome):
-                await make(self.link, [self._group_paths.members])
+                await make(self.link, [self._paths.members])
         if self.link.state != "connected":
             raise CoordinationLost("the connection to ZooKeeper broke")
         self.link.on_state = self._on_state
@@ -87,7 +87,7 @@ class ZooKeeperSession(Session):
 
     async def assignment(self) -> frozenset[Partition]:
         """See the contract."""
-        mine = await self._watching.node(self._group_paths.member(self._member.id))
+        mine = await self._watching.node(self._paths.member(self._member.id))
         if mine is None or mine.session != self.link.session:
             raise self._removed()
         return await self._own.read()
@@ -96,28 +96,27 @@ class ZooKeeperSession(Session):
         """See the contract. The first to come leads, until its session ends."""
         rounds = Rounds("the leader")
         while rounds:
-            node = await self._watching.node(self._group_paths.leader)
+            node = await self._watching.node(self._paths.leader)
             if node is not None:
                 return node.session == self.link.session
             if self._member.leaving:
                 return False
-            await self.link.apply([(Create(self._group_paths.leader, self._member.id.encode(), ephemeral=True),)])
-            self._watching.hear([self._group_paths.leader])
+            await self.link.apply([(Create(self._paths.leader, self._member.id.encode(), ephemeral=True),)])
+            self._watching.hear([self._paths.leader])
         raise AssertionError  # rounds end by an error
 
     async def retire(self) -> None:
         """See the contract."""
         self._member = msgspec.structs.replace(self._member, leaving=True)
         leads = await self.lead()
-        await self.link.apply([(SetData(self._group_paths.member(self._member.id), encode_member(self._member), ANY),)])
+        await self.link.apply([(SetData(self._paths.member(self._member.id), encode_member(self._member), ANY),)])
         if leads:
-            await self.link.apply([(Delete(self._group_paths.leader),)])
+            await self.link.apply([(Delete(self._paths.leader),)])
 
     async def members(self) -> dict[str, Member]:
         """See the contract."""
         nodes = {
-            decode(node): f"{self._group_paths.members}/{node}"
-            for node in await self._watching.children(self._group_paths.members)
+            decode(node): f"{self._paths.members}/{node}" for node in await self._watching.children(self._paths.members)
         }
         found = await self._watching.nodes(path for _, path in sorted(nodes.items()))
         members = [decode_member(node.data) for node in found.values() if node is not None]

@@ -179,7 +179,7 @@ class OwnAssignment:
 
     def __init__(self, link: Link, group_paths: GroupPaths, member: str, watching: WatchedNodes) -> None:
         self._link = link
-        self._group_paths = group_paths
+        self._paths = group_paths
         self._watching = watching
         self._path = group_paths.assignment(member)
         self._known = TargetGeneration()
@@ -196,10 +196,10 @@ class OwnAssignment:
         assigned = decode_assigned(node)
         if assigned.pending(self._known):
             # Mostly it counts by now: then there is no need to hear of what becomes of others.
-            (target,) = await self._link.read([self._group_paths.target])
+            (target,) = await self._link.read([self._paths.target])
             self._known = decode_generation(target)
         if assigned.pending(self._known):
-            self._known = decode_generation(await self._watching.node(self._group_paths.target))
+            self._known = decode_generation(await self._watching.node(self._paths.target))
         return assigned.counted(self._known)
 
 
@@ -214,7 +214,7 @@ class TargetWriter:
 
     def __init__(self, link: Link, group_paths: GroupPaths, watching: WatchedNodes) -> None:
         self._link = link
-        self._group_paths = group_paths
+        self._paths = group_paths
         self._watching = watching
         self._present: StoredTarget | None = None
 
@@ -237,9 +237,9 @@ class TargetWriter:
         if present.target.version != version:
             return False
         if present.version is None:
-            await make(self._link, [self._group_paths.assignments])
-            await self._link.apply([(Create(self._group_paths.target, pack(TargetGeneration(), FORMAT)),)])
-            self._watching.hear([self._group_paths.target])
+            await make(self._link, [self._paths.assignments])
+            await self._link.apply([(Create(self._paths.target, pack(TargetGeneration(), FORMAT)),)])
+            self._watching.hear([self._paths.target])
             present = await self._read()
         if present.version is None or present.target.version != version:
             return False
@@ -251,7 +251,7 @@ class TargetWriter:
         # Whatever comes of it, what was read is not what there is.
         self._present = None
         done = await self._apply(earlier) and await self._apply([last])
-        self._watching.hear([self._group_paths.target])
+        self._watching.hear([self._paths.target])
         if not done:
             return False
         written = {
@@ -265,12 +265,12 @@ class TargetWriter:
     async def _read(self) -> StoredTarget:
         rounds = Rounds("the target")
         while rounds:
-            node = await self._watching.node(self._group_paths.target)
+            node = await self._watching.node(self._paths.target)
             version = None if node is None else node.version
             if self._present is not None and self._present.version == version:
                 return self._present
-            present = await read(self._link, self._group_paths, node)
-            if await self._watching.node(self._group_paths.target) == node:
+            present = await read(self._link, self._paths, node)
+            if await self._watching.node(self._paths.target) == node:
                 self._present = present
         raise AssertionError  # rounds end by an error
 
@@ -278,7 +278,7 @@ class TargetWriter:
         wanted = list(transactions)
         outcomes = await self._link.apply(wanted)
         if any(lacks_parent(outcome) for outcome in outcomes):
-            await make(self._link, [self._group_paths.assignments])
+            await make(self._link, [self._paths.assignments])
         return all(isinstance(outcome, Applied) for outcome in outcomes)
 
     def _transactions(
@@ -291,15 +291,15 @@ class TargetWriter:
         """
         assert present.version is not None  # noqa: S101 - it was made
         wanted = [self._writing(present, member, assigned) for member, assigned in sorted(nodes.items())]
-        check: Change = (Check(self._group_paths.target, present.version),)
+        check: Change = (Check(self._paths.target, present.version),)
         parts = [wanted[part] for part in bundle(wanted, MOST_OPERATIONS - 1)]
         for part in parts[:-1]:
             yield join([check, *part])
         data = _fitting(pack(generation, FORMAT), "the group has too many static members")
-        yield join([*(parts[-1] if parts else ()), (SetData(self._group_paths.target, data, present.version),)])
+        yield join([*(parts[-1] if parts else ()), (SetData(self._paths.target, data, present.version),)])
 
     def _writing(self, present: StoredTarget, member: str, assigned: MemberAssignment | None) -> Change:
-        path, before = self._group_paths.assignment(member), present.nodes.get(member)
+        path, before = self._paths.assignment(member), present.nodes.get(member)
         if assigned is None:
             assert before is not None  # noqa: S101 - only what is there is removed
             return Check(path, before.version), Delete(path)

@@ -25,14 +25,11 @@ async def commit_unfenced(
     self: LocalSession, offsets: Iterable[tuple[OwnedOffset, str | None]]
 ) -> dict[Partition, OwnedOffset | None]:
     """Writes offsets over whatever they are, and whoever owns the partition."""
-    member_session = self._member_session
     written: dict[Partition, OwnedOffset | None] = {}
-    with writing(self._session_thread._database.path) as tx:
+    with writing(self._thread._database.path) as tx:
         for (partition, _, _), identifier in offsets:
-            (version,) = tx.one(WRITE, identifier, member_session.where, groups.key(partition.queue), partition.number)
-            written[partition] = OwnedOffset(
-                partition, CommittedOffset(identifier, 0.0, member_session.member.id), version
-            )
+            (version,) = tx.one(WRITE, identifier, self.where, groups.key(partition.queue), partition.number)
+            written[partition] = OwnedOffset(partition, CommittedOffset(identifier, 0.0, self._member.id), version)
     return written
 
 
@@ -65,7 +62,7 @@ class LocalService:
         """Lets its time be over."""
         assert isinstance(session, LocalSession)
         with self.writing() as tx:
-            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session._member_session.session,))
+            tx.execute("UPDATE sessions SET expires = 0 WHERE id = ?", (session.key,))
             assert tx.changes()
 
     async def cut(self) -> None:

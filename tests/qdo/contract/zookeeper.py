@@ -72,7 +72,7 @@ class ZooKeeperService:
         await asyncio.to_thread(self.proxy.close)
         link = Link(ConnectionOptions(self._direct))
         await link.open()
-        await apply_each(link, {path: (Delete(path),) for path in await administration._below(link, [self.root])})
+        await apply_each(link, {path: (Delete(path),) for path in await administration.below(link, [self.root])})
         await link.close()
 
     def _write(self, path: str, data: bytes) -> None:
@@ -92,7 +92,7 @@ async def commit_unfenced(
     link = Link(self.link._access)
     await link.open()
     changes = [
-        (SetData(self._group_paths.offset(held.partition), encode_offset(CommittedOffset(identifier)), ANY),)
+        (SetData(self._paths.offset(held.partition), encode_offset(CommittedOffset(identifier)), ANY),)
         for held, identifier in wanted
     ]
     written: dict[Partition, OwnedOffset | None] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +13,6 @@ from qdo.coordination.local import LocalCoordinator, LocalOptions
 from qdo.coordination.local.database import CoordinationFile
 from qdo.coordination.local.groups import GroupCounters
 from qdo.coordination.local.session import LocalSession
-from qdo.coordination.local.session_state import SessionState
 from qdo.keepalive.vitals import now
 from tests.qdo.contract.events import Heard
 from tests.qdo.local.conftest import Join
@@ -42,36 +41,42 @@ async def test_a_session_past_its_time_is_in_doubt(join: Join) -> None:
     """A process that was stopped shows it at once, before its thread has found out."""
     mine, _ = await join("a")
     assert isinstance(mine, LocalSession)
-    assert mine.state == "connected"
-    assert LocalSession(mine._session_thread, replace(mine._member_session, until=now())).state == "suspended"
+    before, mine.until = mine.state, now()
+    assert (before, mine.state) == ("connected", "suspended")
 
 
 async def test_the_end_of_a_doubt_is_told(join: Join) -> None:
     """Another process gave the signs of life while this one was held up, so nothing else would tell of it."""
     mine, heard = await join("a", session_timeout=1.5)
     assert isinstance(mine, LocalSession)
-    mine._member_session.until = now()
+    mine.until = now()
     await heard.next("connected")
     assert mine.state == "connected"
     assert heard.events == ["suspended", "connected"]
+
+
+def _session(loop: asyncio.AbstractEventLoop) -> LocalSession:
+    """A session that no thread keeps."""
+    thread: Any = None
+    return LocalSession(thread, 1, 1, Member("a"), loop, Heard(), 0.0)
 
 
 def test_a_loop_that_has_ended_is_not_told() -> None:
     """Events for nobody are dropped, and keep no thread from going on."""
     loop = asyncio.new_event_loop()
     loop.close()
-    SessionState(1, 1, Member("a"), loop, Heard(), 0.0).report("changed")
+    _session(loop).report("changed")
 
 
 def test_a_change_is_told_once_for_what_was_asked() -> None:
     """Only counters that the member relies on count, an unheard change is not forgotten by asking again."""
     loop = asyncio.new_event_loop()
-    member_session = SessionState(1, 1, Member("a"), loop, Heard(), 0.0)
-    assert not member_session.outdated(GroupCounters(5, 5, 5))
-    member_session.saw(GroupCounters(5, 5, 5), "freed")
-    assert not member_session.outdated(GroupCounters(6, 5, 6))
-    member_session.saw(GroupCounters(6, 6, 6), "freed", "members")
-    assert member_session.outdated(GroupCounters(6, 6, 6))
-    assert not member_session.outdated(GroupCounters(6, 7, 6))
-    assert member_session.outdated(GroupCounters(7, 7, 6))
+    session = _session(loop)
+    assert not session.outdated(GroupCounters(5, 5, 5))
+    session.saw(GroupCounters(5, 5, 5), "freed")
+    assert not session.outdated(GroupCounters(6, 5, 6))
+    session.saw(GroupCounters(6, 6, 6), "freed", "members")
+    assert session.outdated(GroupCounters(6, 6, 6))
+    assert not session.outdated(GroupCounters(6, 7, 6))
+    assert session.outdated(GroupCounters(7, 7, 6))
     loop.close()

@@ -107,7 +107,7 @@ async def test_a_commit_in_doubt_is_settled_by_taking_again(join: Join, service:
     service.proxy.mute()
     committing = asyncio.ensure_future(session.commit([(held, "7")]))
     with plain(service._direct) as client:
-        group_paths = session._group_paths  # type: ignore[attr-defined] # of this kind of session
+        group_paths = session._paths  # type: ignore[attr-defined] # of this kind of session
         await until(lambda: b'"7"' in client.get(group_paths.offset(ONE))[0])
     await asyncio.to_thread(service.proxy.drop)
     with pytest.raises(CoordinationLost):
@@ -198,7 +198,7 @@ async def test_a_member_that_was_removed_is_lost(join: Join, service: ZooKeeperS
     await mine.claim([ONE])
     await mine.assignment()
     with plain(service._direct) as client:
-        client.delete(mine._group_paths.member("a"))  # type: ignore[attr-defined] # of this kind of session
+        client.delete(mine._paths.member("a"))  # type: ignore[attr-defined] # of this kind of session
     await heard.next("changed")
     with pytest.raises(SessionLost):
         await mine.assignment()
@@ -377,7 +377,7 @@ async def test_an_offset_that_cannot_be_read_is_left_out(
     assert isinstance(first, ZooKeeperSession)
     for strange in (b"qdo9={}", b"\xff"):
         with plain(service._direct) as client:
-            client.set(first._group_paths.offset(ONE), strange)
+            client.set(first._paths.offset(ONE), strange)
         session, _ = await join("b")
         for _ in range(2):
             assert set(await session.claim(some(3))) == set(some(3)[1:])

@@ -37,9 +37,9 @@ def only(parts: frozenset[str], session: ZooKeeperSession, fresh: Link) -> Itera
     """
 
     def recording(self: SessionPartitions, held: OwnedOffset, offset: CommittedOffset) -> Change:
-        owner = (Check(self._group_paths.owner(held.partition)),) if "owner" in parts else ()
+        owner = (Check(self._paths.owner(held.partition)),) if "owner" in parts else ()
         version = held.version if "version" in parts else ANY
-        return *owner, SetData(self._group_paths.offset(held.partition), encode_offset(offset), version)
+        return *owner, SetData(self._paths.offset(held.partition), encode_offset(offset), version)
 
     owned = session._ownership
     link = owned._link

@@ -20,7 +20,7 @@ def name_of(session: Session) -> str:
     from qdo.coordination.local.session import LocalSession  # noqa: PLC0415 - either service does without the other
 
     if isinstance(session, LocalSession):
-        return str(session._member_session.session)
+        return str(session.key)
     from qdo.coordination.zookeeper.session import ZooKeeperSession  # noqa: PLC0415 - needs its driver
 
     assert isinstance(session, ZooKeeperSession)
