@@ -5,14 +5,16 @@ Everything that is meant for use stands here and is loaded when it is used first
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from qdo.lazy_names import lazily
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from qdo.consumer import AsyncConsumer, Batch, Consumer, ConsumerSettings
+    from qdo.consumer.batches import Batch
+    from qdo.consumer.blocking import Consumer
+    from qdo.consumer.consumer import AsyncConsumer
+    from qdo.consumer.settings import ConsumerSettings
     from qdo.coordination import Coordinator
     from qdo.coordination.opening import open_coordinator
     from qdo.errors import (
@@ -32,7 +34,12 @@ if TYPE_CHECKING:
         TimeLimit,
     )
     from qdo.partitions import Partition, Queue
-    from qdo.worker import Delivery, Failure, Middleware, Retry, StopWorker, Worker, WorkerSettings, delivery
+    from qdo.worker.executors.run_handler import delivery
+    from qdo.worker.failure import Delivery, Failure, StopWorker
+    from qdo.worker.middleware import Middleware
+    from qdo.worker.retry import Retry
+    from qdo.worker.settings import WorkerSettings
+    from qdo.worker.worker import Worker
 
 __all__ = [
     "AsyncConsumer",
@@ -67,6 +74,29 @@ __all__ = [
     "open_coordinator",
 ]
 
-__getattr__ = lazily(
-    __name__, __all__, ("errors", "partitions", "coordination", "coordination.opening", "consumer", "worker")
+_HOMES = (
+    "errors",
+    "partitions",
+    "coordination",
+    "coordination.opening",
+    "consumer.settings",
+    "consumer.batches",
+    "worker.failure",
+    "worker.retry",
+    "worker.settings",
+    "worker.middleware",
+    "worker.executors.run_handler",
+    "consumer.consumer",
+    "consumer.blocking",
+    "worker.worker",
 )
+"""Where the names are; what is quick to load comes first."""
+
+
+def __getattr__(name: str) -> object:
+    """Loads a public name."""
+    for home in _HOMES if name in __all__ else ():
+        module = import_module(f"{__name__}.{home}")
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,9 +23,10 @@ from qdo.errors import HandlerError, InvalidArgument, QdoError
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
-    from qdo.consumer import ConsumerSettings
+    from qdo.consumer.settings import ConsumerSettings
     from qdo.coordination import Coordinator
-    from qdo.worker import Worker, WorkerSettings
+    from qdo.worker.settings import WorkerSettings
+    from qdo.worker.worker import Worker
     from queuey.client import AsyncClient
 
 app = typer.Typer(add_completion=False)
@@ -83,8 +84,8 @@ async def _serve(settings: WorkSettings) -> int:
 def _worker(
     settings: WorkSettings, client: AsyncClient, coordinator: Coordinator, registry: CollectorRegistry | None
 ) -> Worker:
-    from qdo.consumer import AsyncConsumer
-    from qdo.worker import Worker
+    from qdo.consumer.consumer import AsyncConsumer
+    from qdo.worker.worker import Worker
 
     if settings.handler is None:
         raise InvalidArgument("no handler is named: qdo work module:function")
@@ -115,7 +116,7 @@ def consumer_settings(settings: WorkSettings) -> ConsumerSettings:
     Raises:
         InvalidArgument: They cannot work.
     """
-    from qdo.consumer import ConsumerSettings
+    from qdo.consumer.settings import ConsumerSettings
 
     return ConsumerSettings(**{name: getattr(settings, name) for name in _CONSUMER})
 
@@ -126,7 +127,8 @@ def worker_settings(settings: WorkSettings) -> WorkerSettings:
     Raises:
         InvalidArgument: They cannot work.
     """
-    from qdo.worker import Retry, WorkerSettings
+    from qdo.worker.retry import Retry
+    from qdo.worker.settings import WorkerSettings
 
     retry = Retry(
         attempts=settings.attempts, base=settings.retry_base, cap=settings.retry_cap, never=settings.never_retry

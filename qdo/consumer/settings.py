@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-import msgspec
+from msgspec import Meta
 
-from qdo.errors import InvalidArgument
+from qdo.checked_settings import CheckedSettings
 
 MIB = 1024 * 1024
 LONGEST_WAIT = 20.0
@@ -17,7 +17,7 @@ LARGEST_PAGE = 1000
 Start = Literal["earliest", "latest"]
 
 
-class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
     """What can be chosen about a consumer.
 
     Attributes:
@@ -40,35 +40,13 @@ class ConsumerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     start: Start = "earliest"
-    page: int = LARGEST_PAGE
-    prefetch_messages: int = 5000
-    prefetch_bytes: int = 16 * MIB
-    wait: float = LONGEST_WAIT
-    discover: float = 30.0
-    settle: float = 0.05
-    grace: float = 0.0
-    revoke_timeout: float = 30.0
-    commit_every: float | None = None
+    page: Annotated[int, Meta(ge=1, le=LARGEST_PAGE)] = LARGEST_PAGE
+    prefetch_messages: Annotated[int, Meta(ge=1)] = 5000
+    prefetch_bytes: Annotated[int, Meta(ge=1)] = 16 * MIB
+    wait: Annotated[float, Meta(gt=0, le=LONGEST_WAIT)] = LONGEST_WAIT
+    discover: Annotated[float, Meta(gt=0)] = 30.0
+    settle: Annotated[float, Meta(ge=0)] = 0.05
+    grace: Annotated[float, Meta(ge=0)] = 0.0
+    revoke_timeout: Annotated[float, Meta(gt=0)] = 30.0
+    commit_every: Annotated[float, Meta(gt=0)] | None = None
     mirror: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuses what cannot work.
-
-        Raises:
-            InvalidArgument: Names the setting.
-        """
-        _demand(self.start in {"earliest", "latest"}, "start", "is 'earliest' or 'latest'")
-        _demand(1 <= self.page <= LARGEST_PAGE, "page", f"is 1 to {LARGEST_PAGE}")
-        _demand(self.prefetch_messages >= 1, "prefetch_messages", "is at least 1")
-        _demand(self.prefetch_bytes >= 1, "prefetch_bytes", "is at least 1")
-        _demand(0 < self.wait <= LONGEST_WAIT, "wait", f"is above 0 and at most {LONGEST_WAIT:g} seconds")
-        _demand(self.discover > 0, "discover", "is above 0 seconds")
-        _demand(self.settle >= 0, "settle", "is not negative")
-        _demand(self.grace >= 0, "grace", "is not negative")
-        _demand(self.revoke_timeout > 0, "revoke_timeout", "is above 0 seconds")
-        _demand(self.commit_every is None or self.commit_every > 0, "commit_every", "is above 0 seconds, or None")
-
-
-def _demand(met: bool, name: str, rule: str) -> None:  # noqa: FBT001 - what is demanded
-    if not met:
-        raise InvalidArgument(f"{name} {rule}")

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Annotated
 
-import msgspec
+from msgspec import Meta
 
+from qdo.checked_settings import CheckedSettings
 from qdo.errors import InvalidArgument
 
 _MOST_DOUBLINGS = 1000
+_YEAR = 31_536_000
 
 
-class Retry(msgspec.Struct, frozen=True, kw_only=True):
+class Retry(CheckedSettings, frozen=True, kw_only=True):
     """Exponential backoff with full jitter.
 
     The pause after the first attempt is drawn evenly from 0 to ``base``, after the second from 0 to twice that, and so
@@ -25,9 +28,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
             subclasses count too.
     """
 
-    attempts: int = 5
-    base: float = 0.5
-    cap: float = 60.0
+    attempts: Annotated[int, Meta(ge=0)] = 5
+    base: Annotated[float, Meta(ge=0)] = 0.5
+    cap: Annotated[float, Meta(ge=0, le=_YEAR)] = 60.0
     never: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -36,10 +39,9 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             InvalidArgument
         """
-        if self.attempts < 0:
-            raise InvalidArgument("a message is tried at least once; 0 attempts means without end")
-        if not 0 <= self.base <= self.cap < float("inf"):
-            raise InvalidArgument("pauses between attempts are finite and not negative, and base is at most cap")
+        super().__post_init__()
+        if self.base > self.cap:
+            raise InvalidArgument(f"base, {self.base:g} s, is at most cap, {self.cap:g} s")
 
     def after(self, attempt: int, kinds: Collection[str], draw: float) -> float | None:
         """Returns the seconds until the next attempt; None: there is none.

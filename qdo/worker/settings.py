@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
-import msgspec
+from msgspec import Meta
 
-from qdo.errors import InvalidArgument
+from qdo.checked_settings import CheckedSettings
 from qdo.worker.keys import key_by
 from qdo.worker.retry import Retry
 from queuey.client.deadletters import TTL
 
 OnFailure = Literal["dead-letter", "skip", "stop", "retry"]
 
-_THREADS = 8
-_TASKS = 100
 _DAY = 86_400
-_RANGES = (
-    ("threads", 1, 1024),
-    ("tasks", 1, 100_000),
-    ("processes", 0, 1024),
-    ("parallel", 1, 1024),
-    ("window", 1, 1_000_000),
-    ("batch", 1, 100_000),
-    ("slice", 0.001, 60),
-    ("time_limit", 0.001, _DAY),
-    ("stalled_after", 0.1, _DAY),
-    ("dead_ttl", 1, 33_554_432),
-    ("commit_messages", 1, 1_000_000),
-    ("commit_seconds", 0.001, 3600),
-    ("drain", 0, _DAY),
-    ("lag_seconds", 0.1, _DAY),
-)
 
 
-class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
     """Checked when made. Lengths of time are seconds.
 
     Attributes:
@@ -65,46 +46,32 @@ class WorkerSettings(msgspec.Struct, frozen=True, kw_only=True):
         lag_seconds: Time between two measurements of the lag, if there are metrics.
     """
 
-    threads: int = _THREADS
-    tasks: int = _TASKS
-    processes: int = 0
+    threads: Annotated[int, Meta(ge=1, le=1024)] = 8
+    tasks: Annotated[int, Meta(ge=1, le=100_000)] = 100
+    processes: Annotated[int, Meta(ge=0, le=1024)] = 0
     by: str | None = None
-    parallel: int = 8
-    window: int = 1000
-    batch: int = 1000
-    slice: float = 0.5
+    parallel: Annotated[int, Meta(ge=1, le=1024)] = 8
+    window: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
+    batch: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+    slice: Annotated[float, Meta(ge=0.001, le=60)] = 0.5
     retry: Retry = Retry()
     on_failure: OnFailure = "dead-letter"
-    time_limit: float | None = None
-    stalled_after: float = 300.0
-    dead_queue: str | None = None
-    dead_ttl: int = TTL
+    time_limit: Annotated[float, Meta(ge=0.001, le=_DAY)] | None = None
+    stalled_after: Annotated[float, Meta(ge=0.1, le=_DAY)] = 300.0
+    dead_queue: Annotated[str, Meta(min_length=1)] | None = None
+    dead_ttl: Annotated[int, Meta(ge=1, le=33_554_432)] = TTL
     bury_dead: bool = False
-    commit_messages: int = 5000
-    commit_seconds: float = 1.0
-    drain: float = 30.0
-    lag_seconds: float = 15.0
+    commit_messages: Annotated[int, Meta(ge=1, le=1_000_000)] = 5000
+    commit_seconds: Annotated[float, Meta(ge=0.001, le=3600)] = 1.0
+    drain: Annotated[float, Meta(ge=0, le=_DAY)] = 30.0
+    lag_seconds: Annotated[float, Meta(ge=0.1, le=_DAY)] = 15.0
 
     def __post_init__(self) -> None:
-        """Refuses what contradicts itself or is out of range.
+        """Refuses what is out of range.
 
         Raises:
             InvalidArgument
         """
-        refused = next(_refusals(self), None)
-        if refused:
-            raise InvalidArgument(refused)
+        super().__post_init__()
         if self.by is not None:
             key_by(self.by)
-
-
-def _refusals(settings: WorkerSettings) -> Iterator[str]:
-    """Yields what is wrong."""
-    for name, lowest, highest in _RANGES:
-        value = getattr(settings, name)
-        if value is not None and not lowest <= value <= highest:
-            yield f"{name} is {lowest:g} to {highest:g}, not {value!r}"
-    if settings.dead_queue == "":
-        yield "the queue for dead letters has a name"
-    if settings.on_failure not in get_args(OnFailure):
-        yield f"on_failure is one of {', '.join(get_args(OnFailure))}, not {settings.on_failure!r}"

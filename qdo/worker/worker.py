@@ -27,7 +27,7 @@ from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
-from qdo.consumer import AsyncConsumer
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.partition_listener import Callbacks
 from qdo.errors import InvalidArgument
 from qdo.partitions import Partition
@@ -80,7 +80,7 @@ class Worker:
             entered before the first message and left after the last; or a value. Processes enter one each. None: an
             empty dict.
         settings: How to handle messages.
-        middleware: Objects with hooks; see :class:`qdo.worker.Middleware`.
+        middleware: Objects with hooks; see :class:`qdo.Middleware`.
         registry: Where metrics are to be seen; None: nowhere.
         process_setup: With processes, called in each before the handler is imported; must be importable there.
 

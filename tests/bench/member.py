@@ -21,7 +21,9 @@ import time
 
 import msgspec
 
-from qdo.consumer import AsyncConsumer, Batch, ConsumerSettings
+from qdo.consumer.batches import Batch
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.partitions import Partition
 from queuey.client import AsyncClient

@@ -48,7 +48,7 @@ _NOTING_SECONDS = 2.0
 
 
 class OwnedPartitions(Protocol):
-    """What is known of the partitions that are handled; see :class:`qdo.consumer.AsyncConsumer`."""
+    """What is known of the partitions that are handled; see :class:`qdo.AsyncConsumer`."""
 
     client: AsyncClient
 

@@ -13,7 +13,7 @@ from qdo.worker.metrics import WorkerMetrics
 from qdo.worker.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from qdo.consumer import AsyncConsumer
+    from qdo.consumer.consumer import AsyncConsumer
 
 logger = logging.getLogger("qdo.worker")
 

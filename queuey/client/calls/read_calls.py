@@ -181,14 +181,17 @@ def _messages(wires: Iterable[_WireMessage]) -> list[Message]:
         bytes.fromhex("".join([wire.message_id for wire in wires]))  # one look at all
     except ValueError as error:
         raise InvalidAnswer(f"the answer has a message whose id is none: {error}") from error
-    return [_message(wire) for wire in wires]
-
-
-def _message(wire: _WireMessage) -> Message:
-    body = wire.body
-    if wire.encoding is not None:
-        body = _decoded(wire)
-    return Message(wire.message_id, wire.timestamp, wire.partition, body, wire.content_type, wire.headers)
+    return [
+        Message(
+            wire.message_id,
+            wire.timestamp,
+            wire.partition,
+            wire.body if wire.encoding is None else _decoded(wire),
+            wire.content_type,
+            wire.headers,
+        )
+        for wire in wires
+    ]
 
 
 def _decoded(wire: _WireMessage) -> bytes:

@@ -22,7 +22,7 @@ import asyncio
 import os
 import threading
 
-from qdo.worker import StopWorker
+from qdo.worker.failure import StopWorker
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())

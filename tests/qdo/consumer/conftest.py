@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer import AsyncConsumer, Batch, ConsumerSettings
+from qdo.consumer.batches import Batch
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import CommittedOffset, Coordinator
 from qdo.partitions import Partition, Queue
 from queuey.client import AsyncClient, Message, Outgoing, RetryPolicy

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer import AsyncConsumer, Consumer, ConsumerSettings
+from qdo.consumer.blocking import Consumer
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination import Coordinator
 from qdo.errors import GroupActive, InvalidArgument
 from qdo.partitions import Partition, Queue
-from qdo.worker import Worker
+from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, QueueNotFound
 from tests.qdo.consumer.conftest import WAIT, Site, bodies, collect, flat
 from tests.qdo.contract.backends import Service

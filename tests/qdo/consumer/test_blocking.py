@@ -17,8 +17,10 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer import AsyncConsumer, Batch, Consumer, ConsumerSettings
-from qdo.consumer.blocking import LoopThread
+from qdo.consumer.batches import Batch
+from qdo.consumer.blocking import Consumer, LoopThread
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import InvalidArgument, NotOwner
 from qdo.partitions import Partition

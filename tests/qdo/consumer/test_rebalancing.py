@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer import AsyncConsumer
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.rebalance.group_member import GroupMember
 from qdo.errors import CoordinationLost, NotOwner, SessionLost
 from qdo.partitions import Partition, Queue

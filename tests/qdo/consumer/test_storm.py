@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from qdo.consumer import AsyncConsumer
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.errors import CoordinationError, NotOwner
 from qdo.partitions import Partition, Queue
 from queuey.client import order_of

@@ -10,11 +10,14 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from qdo.consumer import AsyncConsumer, ConsumerSettings
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.settings import ConsumerSettings
 from qdo.coordination.opening import open_coordinator
 from qdo.errors import QdoError
 from qdo.partitions import Partition
-from qdo.worker import Retry, Worker, WorkerSettings
+from qdo.worker.retry import Retry
+from qdo.worker.settings import WorkerSettings
+from qdo.worker.worker import Worker
 from queuey.client import AsyncClient
 from tests.faults.checking.history import now
 from tests.qdo.faults.checking.recording import Recording

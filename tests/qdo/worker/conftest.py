@@ -9,9 +9,12 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer import AsyncConsumer, ConsumerSettings
+from qdo.consumer.consumer import AsyncConsumer
+from qdo.consumer.settings import ConsumerSettings
 from qdo.partitions import Partition, Queue
-from qdo.worker import Retry, Worker, WorkerSettings
+from qdo.worker.retry import Retry
+from qdo.worker.settings import WorkerSettings
+from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
 from tests.qdo.consumer.conftest import WAIT, Site, _own_environment, profile, running, site, until
 

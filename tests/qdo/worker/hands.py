@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qdo.worker import StopWorker, delivery
+from qdo.worker.executors.run_handler import delivery
+from qdo.worker.failure import StopWorker
 from queuey.client import Message
 
 PREPARED: list[str] = []

@@ -13,9 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from qdo.consumer import AsyncConsumer
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.coordination.opening import open_coordinator
-from qdo.worker import Retry, Worker, WorkerSettings
+from qdo.worker.retry import Retry
+from qdo.worker.settings import WorkerSettings
+from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message
 from queuey.client.credentials.profile import read_profile
 

@@ -9,7 +9,11 @@ import httpx2
 import pytest
 
 from qdo.partitions import Queue
-from qdo.worker import Delivery, Failure, Middleware, Retry, Worker, exit_codes
+from qdo.worker import exit_codes
+from qdo.worker.failure import Delivery, Failure
+from qdo.worker.middleware import Middleware
+from qdo.worker.retry import Retry
+from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Message, QueueNotFound, RetryPolicy
 from queuey.client.deadletters import DeadLetter, DeadLetterFilter, dead_letters
 from tests.qdo.worker.conftest import Floor, quick, until

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import pytest
 
-from qdo.consumer import AsyncConsumer
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.consumer.partition_listener import Callbacks
 from qdo.coordination import Member
 from qdo.errors import CoordinationLost

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from qdo.worker import Retry, exit_codes
+from qdo.worker import exit_codes
+from qdo.worker.retry import Retry
 from queuey.client import Message
 from tests.qdo.worker.conftest import Floor, quick, until
 

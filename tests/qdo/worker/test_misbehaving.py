@@ -16,7 +16,8 @@ import pytest
 
 from qdo.coordination import Coordinator
 from qdo.partitions import Queue
-from qdo.worker import Retry, exit_codes
+from qdo.worker import exit_codes
+from qdo.worker.retry import Retry
 from queuey.client import Message, Outgoing
 from queuey.client.deadletters import DeadLetterFilter, dead_letters
 from tests.qdo.contract.backends import Service

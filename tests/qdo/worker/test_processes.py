@@ -15,10 +15,12 @@ import pytest
 
 from qdo.errors import HandlerError
 from qdo.partitions import Queue
-from qdo.worker import Retry, Worker, exit_codes
+from qdo.worker import exit_codes
 from qdo.worker.executors import child_protocol
 from qdo.worker.executors.child_protocol import ChildSetup, ChildTask
 from qdo.worker.executors.processes import ChildProcess
+from qdo.worker.retry import Retry
+from qdo.worker.worker import Worker
 from queuey.client import Message
 from tests.qdo.worker import hands
 from tests.qdo.worker.conftest import Floor, quick, until

@@ -16,9 +16,11 @@ from typing import Any
 
 import pytest
 
-from qdo.consumer import AsyncConsumer
+from qdo.consumer.consumer import AsyncConsumer
 from qdo.coordination.opening import open_coordinator
-from qdo.worker import StopWorker, Worker, exit_codes
+from qdo.worker import exit_codes
+from qdo.worker.failure import StopWorker
+from qdo.worker.worker import Worker
 from queuey.client import AsyncClient, Client, Message
 from tests.qdo.worker.conftest import Floor, until
 from tests.qdo.worker.test_processes import living

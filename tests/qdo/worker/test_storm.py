@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from qdo.worker import Worker, delivery, exit_codes
+from qdo.worker import exit_codes
+from qdo.worker.executors.run_handler import delivery
+from qdo.worker.worker import Worker
 from queuey.client import Message, Outgoing
 from tests.qdo.worker.conftest import Floor, quick, until
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from qdo.errors import HandlerError, TimeLimit
-from qdo.worker import Failure, StopWorker
+from qdo.worker.failure import Failure, StopWorker
 
 
 class Mute(Exception):

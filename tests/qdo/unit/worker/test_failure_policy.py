@@ -6,9 +6,10 @@ from typing import get_args
 
 import pytest
 
-from qdo.worker import Failure, Retry, StopWorker, WorkerSettings
+from qdo.worker.failure import Failure, StopWorker
 from qdo.worker.failure_policy import DeadLetterIt, RetryLater, SkipMessage, StopTheWorker, decide
-from qdo.worker.settings import OnFailure
+from qdo.worker.retry import Retry
+from qdo.worker.settings import OnFailure, WorkerSettings
 
 FAILURE = Failure.of(ValueError("x"))
 RETRY = Retry(attempts=3, base=8, cap=8)

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from qdo.errors import HandlerError
-from qdo.worker import handlers, load_context, load_handler
+from qdo.worker import handlers
+from qdo.worker.handlers import load_context, load_handler
 from queuey.client import Message
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from qdo.errors import InvalidArgument
-from qdo.worker import Delivery, Middleware
-from qdo.worker.middleware import Hooks
+from qdo.worker.failure import Delivery
+from qdo.worker.middleware import Hooks, Middleware
 from queuey.client import Message
 from tests.qdo.unit.worker.dead_letter_samples import FIRST, message
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qdo.errors import InvalidArgument
-from qdo.worker import WorkerSettings
+from qdo.worker.settings import WorkerSettings
 
 
 @pytest.mark.parametrize(
