@@ -16,6 +16,7 @@ import typer
 from qdo import __version__, errors
 from queuey import client, terminal
 from queuey.terminal.commands import LazyGroup
+from queuey.terminal.setting_values import SettingsError
 
 __all__ = ["main"]
 
@@ -28,7 +29,7 @@ COMMANDS = {
 }
 """The commands in the order shown, each with its line in the list."""
 
-_WRONG_USAGE = (errors.InvalidArgument, errors.HandlerError, client.InvalidArgument)
+_WRONG_USAGE = (errors.InvalidArgument, errors.HandlerError, client.InvalidArgument, SettingsError)
 
 
 class QdoCommands(LazyGroup):
@@ -66,4 +67,6 @@ def _root(
 
 def main() -> None:
     """Runs the command line and ends the process."""
-    terminal.run("qdo", app, (errors.QdoError, client.ClientError), lambda error: isinstance(error, _WRONG_USAGE))
+    terminal.run(
+        "qdo", app, (errors.QdoError, client.ClientError, SettingsError), lambda error: isinstance(error, _WRONG_USAGE)
+    )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-import types
 import typing
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta
+
+from queuey.terminal.setting_values import bare
 
 SERVICE = ("url", "app", "key", "profile", "ca")
 """Where the service is and who asks."""
@@ -148,6 +149,10 @@ class WorkSetting(NamedTuple):
         """The option of the commands that use it, or the name of the argument."""
         return self.name.upper() if self.positional else "--" + self.name.replace("_", "-")
 
+    def shown(self, _: str, value: object) -> str:
+        """Returns a value as it may be printed."""
+        return "***" if self.secret else str(value)
+
     @property
     def variable(self) -> str:
         """The environment variable: for the service the one that the client reads."""
@@ -163,7 +168,7 @@ def table() -> dict[str, WorkSetting]:
         hint = hints[field.name]
         annotated = typing.get_origin(hint) is Annotated
         meta = hint.__metadata__[0] if annotated else Meta()
-        kind = _bare(hint.__origin__ if annotated else hint)
+        kind = bare(hint.__origin__ if annotated else hint)
         panel, default, text = described.get(field.name, ("", "", ""))
         lines[field.name] = WorkSetting(
             name=field.name,
@@ -211,13 +216,6 @@ def shown(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _bare(hint: Any) -> Any:  # noqa: ANN401 - a type
-    """Returns a type without ``None``: no text and no TOML value stands for it."""
-    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
-        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
-    return hint
 
 
 def _type_text(kind: Any, meta: Meta) -> str:  # noqa: ANN401 - a type

@@ -11,10 +11,11 @@ from queuey.settings.definitions import AUTO, Settings, data_directory, is_of_ca
 from queuey.settings.loading import OTHER_VARIABLES, Loaded, load
 from queuey.settings.rates import OwnRates, Rates
 from queuey.settings.reference import as_markdown
-from queuey.settings.removed import REMOVED, Given, refuse_removed
+from queuey.settings.removed import REMOVED, refuse_removed
 from queuey.settings.secret_names import SecretName
 from queuey.settings.table import DEFAULT_SOURCE, Setting, as_text, attribute_of, option_of, shown, table
 from queuey.settings.users import UserIssuer, Users
+from queuey.terminal.setting_values import Given
 
 __all__ = [
     "AUTO",

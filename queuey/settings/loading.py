@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from queuey.errors import SettingsError
 from queuey.settings.checks import check
 from queuey.settings.definitions import Settings
-from queuey.settings.removed import REMOVED, Given, refuse_removed
+from queuey.settings.removed import REMOVED, refuse_removed
 from queuey.settings.secret_names import SecretName
-from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, bare, option_of, shown, table, variable_of
+from queuey.settings.table import DEFAULT_SOURCE, PREFIX, Setting, as_text, option_of, shown, table, variable_of
 from queuey.settings.users import Users, read_users
+from queuey.terminal.setting_values import Given, bare, check_known, convert, file_values
 
 CONFIG = PREFIX + "CONFIG"
 OTHER_VARIABLES = frozenset(
     {CONFIG, PREFIX + "URL", PREFIX + "KEY", PREFIX + "APP", PREFIX + "CA", PREFIX + "TOKEN_FILE"}
 )
 """Variables of ours that are no settings: they say which service the command line speaks to."""
-_SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
 
 
 class Loaded(NamedTuple):
@@ -57,7 +55,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
     ]
     refuse_removed(given)
     for name, value in given:
-        _known(name, lines, f"in {value.source}")
+        check_known(name, lines, f"in {value.source}")
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for line in lines.values():
@@ -68,7 +66,7 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
             values[line.attribute], sources[line.name] = _convert(line, own[-1]), own[-1].source
     secrets = {value.name for value in values.values() if isinstance(value, SecretName)}
     for variable in sorted(ours.keys() - OTHER_VARIABLES - secrets):
-        _known(variable, variables.keys() - REMOVED.keys(), "in the environment")
+        check_known(variable, variables.keys() - REMOVED.keys(), "in the environment")
     sources = {name: sources.get(name, DEFAULT_SOURCE) for name in lines}
     settings = Settings(**values)
     check(settings, sources)
@@ -77,26 +75,12 @@ def load(options: Mapping[str, str | None], environ: Mapping[str, str], *, confi
 
 def _in_file(path: Path, lines: Mapping[str, Setting]) -> Iterator[tuple[str, Given]]:
     """Reads a settings file. The tables in a table, as ``[consistency.strong]``, are a setting each."""
-    try:
-        found = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise SettingsError(f"The settings file {path} cannot be read: {error.strerror}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"The settings file {path} is not TOML: {error}.") from error
     owners = {name.rpartition(".")[0] for name in lines} - {""}
-    for name, value in found.items():
+    for name, value in file_values(path).items():
         tables = value if name in owners and isinstance(value, dict) else None
         settings = {name: value} if tables is None else {f"{name}.{key}": below for key, below in tables.items()}
         for key, below in settings.items():
             yield key, Given(below, str(path), "file", path.parent)
-
-
-def _known(key: str, names: Iterable[str], where: str) -> None:
-    if key in names:
-        return
-    close = difflib.get_close_matches(key, names, n=1)
-    hint = f" Is {close[0]} meant?" if close else ""
-    raise SettingsError(f"Unknown setting {key} {where}.{hint}")
 
 
 def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]:
@@ -105,7 +89,7 @@ def _merged(line: Setting, given: Iterable[Given]) -> tuple[msgspec.Struct, str]
     fields = {field.name: field for field in line.fields}
     values = {}
     for key, value in nearest.items():
-        _known(key, fields, f"in {value.source}")
+        check_known(key, fields, f"in {value.source}")
         values[key.rpartition(".")[2]] = _convert(fields[key], value)
     sources = dict.fromkeys(value.source for value in nearest.values())
     return msgspec.structs.replace(line.preset, **values), ", ".join(sources) or DEFAULT_SOURCE
@@ -128,31 +112,14 @@ def _fields(line: Setting, given: Given) -> Iterator[tuple[str, Given]]:
 
 
 def _convert(line: Setting, given: Given) -> object:
-    """Converts a text or a TOML value. Paths in a file are relative to that file."""
-    value = given.value
-    kind, meta = bare(line.hint), line.hint.__metadata__[0]
-    if isinstance(value, str) and kind is bool:
-        value = _SWITCHES.get(value.lower(), value.lower())
+    """Converts a text or a TOML value. Places in a file are relative to that file."""
+    kind, meta = bare(typing.get_args(line.hint)[0]), line.hint.__metadata__[0]
     try:
         if kind == Users:
-            return read_users(value, given.base)
-        if kind in {Path, SecretName}:
-            return _place(kind, value, given.base)
-        return msgspec.convert(value, Annotated[kind, meta], strict=False)
+            return read_users(given.value, given.base)
+        if kind is SecretName:
+            return SecretName.parse(msgspec.convert(given.value, str), given.base)
     except (msgspec.ValidationError, ValueError) as error:
-        if kind == Users:
-            raise SettingsError(f"Setting {line.name} (from {given.source}) cannot be used. {error}.") from error
-        literal = typing.get_origin(kind) is typing.Literal
-        choices = f" Choose from {', '.join(typing.get_args(kind))}." if literal else ""
-        shown_value = shown(line.name, value)
-        raise SettingsError(
-            f"Setting {line.name} (from {given.source}) is {shown_value!r}. {error}.{choices}"
-        ) from error
-
-
-def _place(kind: object, value: object, base: Path | None) -> Path | SecretName:
-    if not isinstance(value, str) or not value:
-        raise ValueError("Expected a text")
-    if kind is SecretName:
-        return SecretName.parse(value, base)
-    return (base or Path()) / Path(value).expanduser()
+        said = "cannot be used" if kind == Users else f"is {shown(line.name, given.value)!r}"
+        raise SettingsError(f"Setting {line.name} (from {given.source}) {said}. {error}.") from error
+    return convert(line.name, kind, meta, given, shown)

@@ -4,27 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from queuey.errors import SettingsError
 from queuey.settings.table import Setting, as_text, table
-
-
-class Given(NamedTuple):
-    """A value that somebody gave.
-
-    Attributes:
-        value: A text, or a value of TOML.
-        source: Where it came from, for messages.
-        form: How values are written there.
-        base: The directory that paths are relative to; None: the working directory.
-    """
-
-    value: object
-    source: str
-    form: Literal["file", "variable", "option", "Spark"]
-    base: Path | None = None
+from queuey.terminal.setting_values import Given
 
 
 class Moved(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from msgspec import Meta
 from queuey.settings.definitions import GROUPS, Settings
 from queuey.settings.secret_names import SecretName
 from queuey.settings.users import Users, as_json
+from queuey.terminal.setting_values import bare
 
 PREFIX = "QUEUEY_"
 DEFAULT_SOURCE = "default"
@@ -106,21 +106,13 @@ def _bracketed(value: object) -> str:
     return f"[{text}]" if isinstance(value, Mapping | msgspec.Struct) else text
 
 
-def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
-    """Returns a setting's type without ``None``: no text and no TOML value stands for it."""
-    kind = typing.get_args(hint)[0]
-    if typing.get_origin(kind) in {typing.Union, types.UnionType}:
-        (kind,) = (one for one in typing.get_args(kind) if one is not types.NoneType)
-    return kind
-
-
 def _lines(struct: type[msgspec.Struct], prefix: str) -> list[Setting]:
     hints = typing.get_type_hints(struct, include_extras=True)
     lines = []
     for field in msgspec.structs.fields(struct):
         hint, name = hints[field.name], prefix + field.encode_name
         meta: Meta = hint.__metadata__[0]
-        kind = bare(hint)
+        kind = bare(typing.get_args(hint)[0])
         default = (meta.extra or {}).get("default") or f"`{as_text(field.default)}`"
         default = "" if default == "`None`" else default
         line = Setting(name, _type_text(kind, meta), default, meta.description or "", hint)

@@ -12,9 +12,9 @@ from qdo.cli import settings
 from qdo.cli.loading import load
 from qdo.cli.settings import WorkSettings
 from qdo.consumer.settings import ConsumerSettings
-from qdo.errors import InvalidArgument
 from qdo.worker.retry import Retry
 from qdo.worker.settings import WorkerSettings
+from queuey.terminal.setting_values import SettingsError
 
 PAGE = Path(__file__).parents[3] / "docs" / "qdo-cli.md"
 RENAMED = {"retry_base": "base", "retry_cap": "cap", "never_retry": "never"}
@@ -84,7 +84,7 @@ def test_the_service_is_named_as_for_queuey() -> None:
 )
 def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str]) -> None:
     """Whatever refuses to start says which key is wrong and where it came from."""
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(SettingsError) as caught:
         load({}, environ)
     assert [word for word in words if word not in str(caught.value)] == []
 
@@ -105,7 +105,7 @@ def test_bad_values_name_key_and_source(environ: dict[str, str], words: list[str
 def test_bad_file_is_named(tmp_path: Path, text: str, words: list[str]) -> None:
     """An error in the settings file names the file and the key, and never shows a secret."""
     file = write(tmp_path / "bad.toml", text)
-    with pytest.raises(InvalidArgument) as caught:
+    with pytest.raises(SettingsError) as caught:
         load({}, {}, file)
     assert [word for word in [str(file), *words] if word not in str(caught.value)] == []
     assert "'secret'" not in str(caught.value)

@@ -1,0 +1,106 @@
+"""What both command lines do with the values of settings: read a file, know the names, convert by type."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import msgspec
+
+from queuey.errors import SettingsError
+
+__all__ = ["Given", "SettingsError", "bare", "check_known", "convert", "file_values"]
+
+_SWITCHES = {"on": "true", "off": "false", "yes": "true", "no": "false"}
+
+
+class Given(NamedTuple):
+    """A value that somebody gave.
+
+    Attributes:
+        value: A text, or a value of TOML.
+        source: Where it came from, for messages.
+        form: How values are written there.
+        base: The directory that paths are relative to; None: the working directory.
+    """
+
+    value: Any
+    source: str
+    form: Literal["file", "variable", "option", "Spark"]
+    base: Path | None = None
+
+
+def file_values(path: Path) -> dict[str, Any]:
+    """Returns what a settings file says.
+
+    Raises:
+        SettingsError: It cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(f"The settings file {path} cannot be read: {error.strerror}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"The settings file {path} is not TOML: {error}.") from error
+
+
+def check_known(key: str, names: Iterable[str], where: str) -> None:
+    """Refuses a name that is none of these.
+
+    Raises:
+        SettingsError: Says which one is meant, perhaps.
+    """
+    known = list(names)
+    if key not in known:
+        close = difflib.get_close_matches(key, known, n=1)
+        hint = f" Is {close[0]} meant?" if close else ""
+        raise SettingsError(f"Unknown setting {key} {where}.{hint}")
+
+
+def bare(hint: Any) -> Any:  # noqa: ANN401 - a type
+    """Returns a type without ``None``: no text and no TOML value stands for it."""
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        (hint,) = (one for one in typing.get_args(hint) if one is not types.NoneType)
+    return hint
+
+
+def convert(
+    name: str,
+    kind: Any,  # noqa: ANN401 - a type
+    meta: msgspec.Meta,
+    given: Given,
+    shown: Callable[[str, object], str],
+    *,
+    strict: bool = False,
+) -> Any:  # noqa: ANN401 - of that type
+    """Converts a text or a TOML value. Paths in a file are relative to that file.
+
+    Args:
+        name: Of the setting.
+        kind: Its type.
+        meta: What limits its values.
+        given: What was given for it.
+        shown: Returns a value, given with the name, as it may be printed.
+        strict: The value has a type of its own already.
+
+    Raises:
+        SettingsError: Names the setting, where its value came from, and what is wrong with it.
+    """
+    value = given.value
+    if isinstance(value, str) and kind is bool:
+        value = _SWITCHES.get(value.lower(), value.lower())
+    try:
+        if kind is Path:
+            text = msgspec.convert(value, Annotated[str, msgspec.Meta(min_length=1)])
+            return (given.base or Path()) / Path(text).expanduser()
+        return msgspec.convert(value, Annotated[kind, meta], strict=strict)
+    except msgspec.ValidationError as error:
+        literal = typing.get_origin(kind) is Literal
+        choices = f" Choose from {', '.join(typing.get_args(kind))}." if literal else ""
+        said = shown(name, given.value)
+        raise SettingsError(f"Setting {name} (from {given.source}) is {said!r}. {error}.{choices}") from error
