@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -12,7 +14,7 @@ from queuey.errors import InvalidRequest, Outcome, TooLarge
 from queuey.ids import Position
 from queuey.messages import Message, Meta, NewMessage, Queue
 from queuey.metrics import Metrics
-from queuey.partitions import StickyChoice, by_key, spread
+from queuey.partitions import by_key, spread
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import body_bytes
@@ -59,6 +61,33 @@ LONGEST_AHEAD = 1.0
 def ahead(after: Position) -> float:
     """Returns how many seconds a position is ahead of the clock, less than 0 if it is past."""
     return (after[0] - ids.now_ticks()) / ids.TICKS_PER_SECOND
+
+
+class StickyChoice:
+    """A uniformly random partition, kept for a few milliseconds.
+
+    Callers that name no partition share one for ``hold`` seconds, so that the writes of one moment land in one place
+    and travel as one batch. Threads may race on the state; the worst outcome is one more random choice.
+    """
+
+    __slots__ = ("_clock", "_draw", "_hold", "_random", "_until")
+
+    def __init__(self, hold: float = 0.004, *, rng: random.Random | None = None) -> None:
+        self._hold = hold
+        self._clock = time.monotonic
+        self._random = (rng or random.Random()).random  # noqa: S311 - spreads load, guards nothing
+        self._draw = 0.0
+        self._until = 0.0
+
+    def choose(self, partitions: int) -> int:
+        """Returns a partition, 1 to ``partitions``."""
+        if partitions == 1:
+            return 1
+        now = self._clock()
+        if now >= self._until:
+            self._draw = self._random()
+            self._until = now + self._hold
+        return int(self._draw * partitions) + 1
 
 
 class MessageUseCases:
@@ -180,7 +209,7 @@ class MessageUseCases:
             partition = draft.partition
             if partition is None:
                 if draft.key is None:
-                    partition = spread(placed, free, first, queue.partitions)
+                    partition = first if free == 1 else spread(placed, free, first, queue.partitions)
                     placed += 1
                 else:
                     partition = by_key(draft.key, queue.partitions)

@@ -12,7 +12,8 @@ from queuey.metrics import Metrics
 from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import ops, v1
-from queuey.web.credentials import Authenticator, Reader
+from queuey.web.authorization import Authenticator
+from queuey.web.credentials import Reader
 from queuey.web.credentials.application_keys import ApplicationKeys
 from queuey.web.errors import NoSuchResource, error_response
 from queuey.web.responses import Response

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuey.partitions import MAX_PARTITIONS, MOST_RUNS, StickyChoice, by_key, spread
+from queuey.partitions import MAX_PARTITIONS, MOST_RUNS, by_key, spread
+from queuey.service.messages import StickyChoice
 
 VECTORS = [
     ("", 1, 1, 77),

@@ -2,8 +2,7 @@
 
 What promises what:
 
-* ids, write stamps: :mod:`.ids.id_generator`, on the clock of :mod:`.ids.clock`, which :mod:`.ids.clock_check` compares
-  with the cluster's;
+* ids, write stamps: :mod:`.ids.id_generator`, on the clock of :mod:`.ids.clock`, which compares it with the cluster's;
 * writes that are acknowledged within W of their ids or taken back: :mod:`.write.writer`, :mod:`.write.undo_writes`;
 * reads below a horizon from all buckets that can hold a message: :mod:`.bucketing`, :mod:`.read.bucket_index`,
   :mod:`.read.reading`;
@@ -41,8 +40,7 @@ from queuey.storage.cassandra.catalogue.queues import CassandraCatalogue
 from queuey.storage.cassandra.claim_logs import AppendsInFlight, CassandraClaimLogs, ClaimLogRemoval
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.clock_check import ClockCheck, ClockWatch
+from queuey.storage.cassandra.ids.clock import Clock, ClockCheck, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url

@@ -85,7 +85,7 @@ INSERTED, DELETED, RANGED = 9, 5, 6
 
 
 def key_of(qid: int, partition: int, bucket: int) -> bytes:
-    """Returns the encoded values of a Cassandra partition's key (see ``driver.wire``)."""
+    """Returns the encoded values of a Cassandra partition's key (see ``driver.fast_path``)."""
     return _pack_key(8, qid, 4, partition, 8, bucket)
 
 
@@ -185,7 +185,7 @@ def packed(found: Rows, columns: int) -> bytes:
 
 
 def decode(body: bytes) -> Rows:
-    """Returns the rows of an answer to ``UP`` or ``DOWN`` (see ``driver.wire.ROWS``): id, body, expires, meta.
+    """Returns the rows of an answer to ``UP`` or ``DOWN`` (see ``driver.fast_path.ROWS``): id, body, expires, meta.
 
     Raises:
         ValueError: It has another shape.

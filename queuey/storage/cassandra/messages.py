@@ -17,8 +17,7 @@ from queuey.storage.cassandra.bucketing import CLASSES, Bucket
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, InDoubt, Statement
-from queuey.storage.cassandra.ids.clock import Clock, ticks
-from queuey.storage.cassandra.ids.clock_check import ClockWatch
+from queuey.storage.cassandra.ids.clock import Clock, ClockWatch, ticks
 from queuey.storage.cassandra.ids.id_generator import IdGenerator, Stamps
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read import counting, reading

@@ -15,8 +15,8 @@ from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection, TooLong, hastily
 from queuey.storage.sqlite.database import CatalogueWatch, Database
+from queuey.storage.sqlite.read.expiry_windows import estimate, live_windows, lowest_live
 from queuey.storage.sqlite.read.slices import read_slice, to_messages
-from queuey.storage.sqlite.write.expiry_windows import estimate, live_windows, lowest_live
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
 COUNTED = 10_000

@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import asyncio
 import io
+import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from threading import Event, Lock, get_ident
@@ -35,7 +37,7 @@ from queuey.web.authorization import Authorization
 from queuey.web.endpoint import GONE, WAIT_SLOT, Deferred, Endpoint, Match, WouldBlock
 from queuey.web.errors import error_response
 from queuey.web.gateway.rates import RateLimits
-from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopCalls, LoopScheduler, SharedQuota
+from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
 from queuey.web.requests import (
     ARRIVAL,
     BODY,
@@ -52,6 +54,8 @@ from queuey.web.requests import (
     refuse_unreadable,
 )
 from queuey.web.responses import PIECE, STALL, Environ, Header, Response, ResponseSender, Send, body_of, short_messages
+
+log = logging.getLogger(__name__)
 
 NAME = "gateway"
 """In the metrics: requests that it answers itself."""
@@ -418,6 +422,34 @@ class Gateway:
         if environ["REQUEST_METHOD"] != "HEAD":
             headers = [header for header in headers if header[0].lower() != "content-length"]
         return Response(started[0], made, *headers)
+
+
+class LoopCalls:
+    """Calls that threads hand over to the event loop; one wake serves all that come until then."""
+
+    __slots__ = ("_calls", "_loop", "_waking")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._waking = False
+
+    def __call__(self, call: Callable[..., None], *args: object) -> None:
+        """Has the loop make a call."""
+        self._calls.append((call, args))
+        if not self._waking:
+            self._waking = True
+            try:
+                self._loop.call_soon_threadsafe(self._drain)
+            except RuntimeError:
+                log.debug("The loop has ended; nobody waits for the response any more.")
+
+    def _drain(self) -> None:
+        self._waking = False
+        calls = self._calls
+        while calls:
+            call, args = calls.popleft()
+            call(*args)
 
 
 def hot_match(path: str) -> Match | None:

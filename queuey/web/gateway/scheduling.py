@@ -155,34 +155,6 @@ class FairQueue(Generic[T]):
                 del self._used[tenant]
 
 
-class LoopCalls:
-    """Calls that threads hand over to the event loop; one wake serves all that come until then."""
-
-    __slots__ = ("_calls", "_loop", "_waking")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        self._waking = False
-
-    def __call__(self, call: Callable[..., None], *args: object) -> None:
-        """Has the loop make a call."""
-        self._calls.append((call, args))
-        if not self._waking:
-            self._waking = True
-            try:
-                self._loop.call_soon_threadsafe(self._drain)
-            except RuntimeError:
-                log.debug("The loop has ended; nobody waits for the response any more.")
-
-    def _drain(self) -> None:
-        self._waking = False
-        calls = self._calls
-        while calls:
-            call, args = calls.popleft()
-            call(*args)
-
-
 class Contention:
     """Tells whether more than one tenant asks for something at about the same moment.
 
@@ -410,10 +382,10 @@ class FairPool:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._first: SimpleQueue[Job | None] = SimpleQueue()
         self._loop: asyncio.AbstractEventLoop
-        self._tell: LoopCalls
+        self._tell: Callable[..., None]
 
-    def start(self, loop: asyncio.AbstractEventLoop, tell: LoopCalls) -> None:
-        """Starts the threads."""
+    def start(self, loop: asyncio.AbstractEventLoop, tell: Callable[..., None]) -> None:
+        """Starts the threads; ``tell`` has the loop's thread make a call."""
         self._loop = loop
         self._tell = tell
         for number in range(self._count + 1):

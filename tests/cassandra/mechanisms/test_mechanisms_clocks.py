@@ -6,8 +6,7 @@ from contextlib import ExitStack, suppress
 
 from queuey.errors import StoreUnavailable
 from queuey.storage.cassandra import Level
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.clock_check import FRESH, GAP, ClockCheck, ClockReading, ClockWatch
+from queuey.storage.cassandra.ids.clock import FRESH, GAP, Clock, ClockCheck, ClockReading, ClockWatch
 from tests.cassandra.interposed import DELETES, INSERTS, Gate
 from tests.cassandra.scene import (
     Attempt,

@@ -14,10 +14,10 @@ from queuey.errors import StoreUnavailable
 from queuey.ids import FIRST, LAST, TICKS_PER_SECOND, Position
 from queuey.messages import Message, NewMessage, Queue, QueueSpec, Slice
 from queuey.storage.cassandra import CassandraStore, bucketing
+from queuey.storage.cassandra.bucketing import BucketWidths
 from queuey.storage.cassandra.driver import Statement
 from queuey.storage.cassandra.messages import LOOKED_AT
 from queuey.storage.cassandra.write import writer
-from queuey.storage.cassandra.write.bucket_width import BucketWidths
 from tests.cassandra.begun import page_of
 from tests.cassandra.conftest import OpenStore
 from tests.cassandra.interposed import CLOCKS, Wire

@@ -16,7 +16,7 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import Message, Queue
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import Statement
-from queuey.storage.cassandra.ids.clock_check import ClockWatch
+from queuey.storage.cassandra.ids.clock import ClockWatch
 from queuey.storage.cassandra.ids.id_generator import Stamps, stamp_of
 from queuey.storage.cassandra.read.bulk import Window, window
 from queuey.storage.cassandra.write.bulk_load import Loader

@@ -10,7 +10,7 @@ import pytest
 from queuey.messages import QueueSpec
 from queuey.storage import Store
 from queuey.web import make_app
-from queuey.web.credentials import Authenticator
+from queuey.web.authorization import Authenticator
 from queuey.web.credentials.application_keys import ApplicationKeys, digest_of
 from tests.web.caller import Caller
 from tests.web.conftest import GUEST_KEY, KEY

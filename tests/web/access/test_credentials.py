@@ -6,7 +6,8 @@ import pytest
 
 from queuey.access import ANYBODY, Caller, Grant
 from queuey.errors import NotAuthenticated
-from queuey.web.credentials import MAX_CREDENTIALS, MAX_PARTS, Authenticator, Identity
+from queuey.web.authorization import MAX_CREDENTIALS, MAX_PARTS, Authenticator
+from queuey.web.credentials import Identity
 
 
 class Clock:

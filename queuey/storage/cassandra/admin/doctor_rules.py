@@ -12,7 +12,7 @@ from queuey.storage.cassandra.admin.node_settings import Node, describe_sync
 from queuey.storage.cassandra.admin.quorum_overlap import Copies, Meeting, meeting, quorum
 from queuey.storage.cassandra.consistency_levels import usual
 from queuey.storage.cassandra.driver import Host
-from queuey.storage.cassandra.ids.clock_check import RED, REFUSE
+from queuey.storage.cassandra.ids.clock import RED, REFUSE
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget, Level
 
 OLDEST = (4, 1)

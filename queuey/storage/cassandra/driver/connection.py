@@ -22,11 +22,10 @@ from cassandra.cluster import Cluster, NoHostAvailable, ResponseFuture, Session
 from cassandra.query import PreparedStatement
 
 from queuey.errors import StoreClosed, StoreUnavailable
-from queuey.storage.cassandra.driver import cql_frames, requests
+from queuey.storage.cassandra.driver import fast_path, requests
 from queuey.storage.cassandra.driver.countdown import MOST, Countdown
-from queuey.storage.cassandra.driver.cql_frames import Encoded
 from queuey.storage.cassandra.driver.errors import DRIVER_ERRORS, InDoubt, translate, worst
-from queuey.storage.cassandra.driver.fast_path import Decode, FastPath
+from queuey.storage.cassandra.driver.fast_path import Decode, Encoded, FastPath
 from queuey.storage.cassandra.driver.requests import Call, Done, Rows, Statement
 from queuey.storage.cassandra.driver.topology import (
     CONNECT_TIMEOUT,
@@ -384,21 +383,21 @@ class Driver:
             count: How many values a row has.
             routing_key: The partition key all of them share, as it is hashed.
             consistency: Of the write.
-            timeout: Seconds.
+            timeout: Seconds, whatever the call has left in whose thread this runs: writers have deadlines of their own.
             done: Told of the end.
         """
         try:
             session, express = self._open_session(), self._open_express()
             self.requests += 1
             prepared = self._prepare(session, statement)
-            level = requests.level(consistency)
+            level = requests.LEVELS[consistency]
             if len(rows) == 1:
-                opcode, body = cql_frames.EXECUTE, cql_frames.execute(prepared.query_id, count, rows[0], level)
+                opcode, body = fast_path.EXECUTE, fast_path.execute(prepared.query_id, count, rows[0], level)
             else:
-                opcode, body = cql_frames.BATCH, cql_frames.batch(prepared.query_id, count, rows, level)
+                opcode, body = fast_path.BATCH, fast_path.batch(prepared.query_id, count, rows, level)
 
             def own_way(tell: Done, attempts: int, left: float) -> None:
-                values = [cql_frames.values_of(row) for row in rows]
+                values = [fast_path.values_of(row) for row in rows]
                 self._ask_raw(prepared, values, routing_key, level, left, tell, reads=False, attempts=attempts)
 
             express.send(
@@ -406,7 +405,7 @@ class Driver:
                 body,
                 routing_key,
                 None,
-                timeout=self._patience(timeout, reads=False),
+                timeout=timeout,
                 decode=_nothing,
                 done=done,
                 own_way=own_way,
@@ -421,7 +420,7 @@ class Driver:
         """Runs reads of one page side by side; returns the rows of each, in order.
 
         Args:
-            calls: Each with what makes rows of the body of its answer (see :mod:`wire`).
+            calls: Each with what makes rows of the body of its answer (see :mod:`.fast_path`).
             consistency: Of the reads.
 
         Raises:
@@ -442,16 +441,16 @@ class Driver:
         try:
             session, express = self._open_session(), self._open_express()
             self.requests += 1
-            level = requests.level(consistency)
+            level = requests.LEVELS[consistency]
             prepared = self._prepare(session, call.statement)
 
             def own_way(tell: Done, attempts: int, left: float) -> None:
-                values = [cql_frames.values_of(call.values)]
+                values = [fast_path.values_of(call.values)]
                 self._ask_raw(prepared, values, call.routing_key, level, left, tell, reads=True, attempts=attempts)
 
             express.send(
-                cql_frames.EXECUTE,
-                cql_frames.execute(prepared.query_id, call.markers, call.values, level),
+                fast_path.EXECUTE,
+                fast_path.execute(prepared.query_id, call.markers, call.values, level),
                 call.routing_key,
                 prepared.result_metadata,
                 timeout=self._patience(None, reads=True),

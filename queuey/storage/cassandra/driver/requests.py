@@ -21,6 +21,8 @@ Call = tuple["Statement", Sequence[Any]]
 Done = Callable[[Rows | None, StoreUnavailable | None], None]
 """Told the rows (None of a plain write), or why there are none. Called once, in any thread."""
 
+LEVELS: dict[str, int] = ConsistencyLevel.name_to_value
+"""The driver's numbers of consistency levels."""
 _UNLOGGED = BatchType.UNLOGGED
 _TABLE = re.compile(r"\b(FROM|INTO|UPDATE) ([a-z][a-z0-9_]*)(?![.\w])")
 
@@ -46,12 +48,6 @@ class Statement(NamedTuple):
         return self.cql.lstrip()[:6].upper() == "SELECT"
 
 
-def level(name: str) -> int:
-    """Returns the driver's number of a consistency level."""
-    number: int = ConsistencyLevel.name_to_value[name]
-    return number
-
-
 def bound(
     prepared: PreparedStatement, values: Sequence[Any], consistency: str, serial: str | None, *, pages: bool
 ) -> BoundStatement:
@@ -65,9 +61,9 @@ def bound(
         pages: The answer may come in several pages.
     """
     request = prepared.bind(values)
-    request.consistency_level = level(consistency)
+    request.consistency_level = LEVELS[consistency]
     if serial is not None:
-        request.serial_consistency_level = level(serial)
+        request.serial_consistency_level = LEVELS[serial]
     if not pages:
         request.fetch_size = None
     return request
@@ -77,9 +73,9 @@ def batch(
     calls: Sequence[tuple[PreparedStatement, Sequence[Any]]], consistency: str, serial: str | None, *, idempotent: bool
 ) -> BatchStatement:
     """Returns one unlogged batch; all its statements must be of one Cassandra partition."""
-    request = BatchStatement(batch_type=_UNLOGGED, consistency_level=level(consistency))
+    request = BatchStatement(batch_type=_UNLOGGED, consistency_level=LEVELS[consistency])
     if serial is not None:
-        request.serial_consistency_level = level(serial)
+        request.serial_consistency_level = LEVELS[serial]
     for prepared, values in calls:
         request.add(prepared, values)
     request.is_idempotent = idempotent

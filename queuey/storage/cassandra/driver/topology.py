@@ -12,7 +12,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster
 from cassandra.policies import ConstantReconnectionPolicy, HostStateListener
 
-from queuey.storage.cassandra.driver import cql_frames, policies
+from queuey.storage.cassandra.driver import fast_path, policies
 from queuey.storage.cassandra.driver.fast_path import Roomy
 from queuey.storage.cassandra.options import CassandraOptions, DataCentreTarget
 from queuey.storage.troubles import Trouble
@@ -85,7 +85,7 @@ def new_cluster(target: DataCentreTarget, options: CassandraOptions) -> Cluster:
     return Cluster(
         target.hosts,
         port=target.port,
-        protocol_version=cql_frames.PROTOCOL,
+        protocol_version=fast_path.PROTOCOL,
         connection_class=Roomy,
         auth_provider=auth,
         ssl_context=tls(options),

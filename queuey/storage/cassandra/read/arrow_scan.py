@@ -64,7 +64,7 @@ class ScanPage(NamedTuple):
 
 
 def page_of(body: bytes, columns: int) -> ScanPage:
-    """Finds the rows of an answer (see ``driver.wire.ROWS``) of ``columns`` columns.
+    """Finds the rows of an answer (see ``driver.fast_path.ROWS``) of ``columns`` columns.
 
     Raises:
         ValueError: It has another shape.

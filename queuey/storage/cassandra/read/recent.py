@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Recent(Generic[K, V]):
-    """A cache by age and weight. Not for several threads at once, but for :meth:`get`.
+    """A cache by age and weight. Not for several threads at once, but for ``get``.
 
     Args:
         now: Seconds, by the clock that ages are measured with.
@@ -23,26 +23,25 @@ class Recent(Generic[K, V]):
         self._now = now
         self._age = age
         self._most = most
-        self._kept: OrderedDict[K, tuple[V, float, int]] = OrderedDict()
-        """In the order in which it was put here, which is nearly that in which it was read."""
+        self._kept: OrderedDict[K, tuple[float, int]] = OrderedDict()
+        """When each was read, and its weight, in the order in which it was put here."""
         self._weight = 0
+        self._values: dict[K, V] = {}
+        self.get: Callable[[K], V | None] = self._values.get
+        """Returns what is kept, which may be too old by now."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, key: K) -> V | None:
-        """Returns what is kept, which may be too old by now."""
-        found = self._kept.get(key)
-        return None if found is None else found[0]
-
     def put(self, key: K, value: V, read_at: float, weight: int = 1) -> None:
         """Keeps a value, and drops what is too old by now, or the oldest of what is too much."""
         self.pop(key)
-        self._kept[key] = value, read_at, weight
+        self._kept[key] = read_at, weight
+        self._values[key] = value
         self._weight += weight
         oldest = self._now() - self._age
         while self._kept:
-            key, (_, began, _) = next(iter(self._kept.items()))
+            key, (began, _) = next(iter(self._kept.items()))
             if began >= oldest and self._weight <= self._most:
                 break
             self.pop(key)
@@ -52,10 +51,11 @@ class Recent(Generic[K, V]):
         found = self._kept.pop(key, None)
         if found is None:
             return None
-        self._weight -= found[2]
-        return found[0]
+        self._weight -= found[1]
+        return self._values.pop(key)
 
     def clear(self) -> None:
         """Drops all."""
         self._kept.clear()
+        self._values.clear()
         self._weight = 0

@@ -17,11 +17,10 @@ from queuey.errors import Outcome
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.consistency_levels import InForce
 from queuey.storage.cassandra.driver import InDoubt
 from queuey.storage.cassandra.ids.id_generator import stamp_of
-from queuey.storage.cassandra.write.bucket_width import BucketWidths
 
 FULL_ROWS = 50
 FULL_BYTES = 64 << 10

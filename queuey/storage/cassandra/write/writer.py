@@ -27,16 +27,14 @@ from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, Sto
 from queuey.ids import Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.cassandra import bucketing, message_codec
-from queuey.storage.cassandra.bucketing import Bucket
+from queuey.storage.cassandra.bucketing import Bucket, BucketWidths
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache, Row
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels, InForce
 from queuey.storage.cassandra.driver import Driver, InDoubt
-from queuey.storage.cassandra.ids.clock import Clock
-from queuey.storage.cassandra.ids.clock_check import ClockWatch
+from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import Delayed, IdGenerator
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
-from queuey.storage.cassandra.write.bucket_width import BucketWidths
 from queuey.storage.cassandra.write.undo_writes import Undo, UndoWriter
 from queuey.storage.cassandra.write.write_batches import (
     AppendOperation,
@@ -258,6 +256,7 @@ class MessageWriter:
         if late:
             ready = [part for part in ready if part not in late]
             runs = [run for run in runs if run.part not in late]
+            self._fail(late, StoreUnavailable(GIVEN_UP))
         for run in runs:
             for number, item in enumerate(run.items):
                 run.part.operation.positions[item.index] = run.ticks + number, run.low
@@ -269,7 +268,6 @@ class MessageWriter:
             self._send(in_flight, ready[0].operation.level)
         for part in ready:
             self._count_down(part.operation, None, stored=False)
-        self._fail(late, StoreUnavailable(GIVEN_UP))
 
     def _fresh_row(self, queue: Queue) -> Row:
         row = self._rows.get(queue.application, queue.name)

@@ -9,8 +9,8 @@ from queuey import ids
 from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import FREE_HEADERS, Message, Page, Slice
 from queuey.storage.sqlite.connection import Connection
+from queuey.storage.sqlite.read.expiry_windows import lowest_live
 from queuey.storage.sqlite.row_codec import decode_meta
-from queuey.storage.sqlite.write.expiry_windows import lowest_live
 
 RANGE = "FROM messages WHERE queue_partition = ? AND (ticks, low) >= (?, ?) AND (ticks, low) < (?, ?) AND expires > ?"
 """Of a partition, from and up to a position, what has not expired."""

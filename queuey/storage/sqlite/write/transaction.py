@@ -18,7 +18,73 @@ from queuey.ids import TICKS_PER_SECOND, Position
 from queuey.messages import NewMessage, Queue
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
-from queuey.storage.sqlite.write.expiry_windows import WindowCounts, window_end
+
+_NARROWEST = 24
+"""Windows are at least 2**24 ticks (1.7 s) wide."""
+
+
+def window_end(lifetime: int, expires: int) -> int:
+    """Returns ``until`` of the run that a message belongs to: the end of its window, above ``expires``."""
+    width = max(_NARROWEST, lifetime.bit_length() - 4)
+    return ((expires >> width) + 1) << width
+
+
+class WindowCounts:
+    """Changes to expiry windows, gathered over a transaction and written at its end."""
+
+    __slots__ = ("_added", "_removed")
+
+    def __init__(self) -> None:
+        self._added: dict[tuple[int, int], list[int]] = {}
+        self._removed: dict[tuple[int, int], list[int]] = {}
+
+    def add(self, qp: int, until: int, first: int, last: int, span: int, count: int) -> None:
+        """Counts new messages into a run: ids from ``first`` to ``last``, all expiring ``span`` after their ids."""
+        key = qp, until
+        entry = self._added.get(key)
+        if entry is None:
+            self._added[key] = [count, first, last, span]
+            return
+        entry[0] += count
+        entry[1] = min(entry[1], first)
+        entry[2] = max(entry[2], last)
+        entry[3] = max(entry[3], span)
+
+    def remove(self, qp: int, ticks: int, expires: int) -> None:
+        """Counts a removed message, out of the run it would be in if it was stored at its id's time."""
+        entry = self._removed.setdefault((qp, window_end(expires - ticks, expires)), [0, expires])
+        entry[0] += 1
+        entry[1] = min(entry[1], expires)
+
+    def copy(self) -> WindowCounts:
+        """Returns an independent copy."""
+        twin = WindowCounts()
+        twin._added = {key: list(entry) for key, entry in self._added.items()}
+        twin._removed = {key: list(entry) for key, entry in self._removed.items()}
+        return twin
+
+    def write(self, connection: Connection) -> None:
+        """Brings the table up to date."""
+        if self._added:
+            connection.executemany(
+                "INSERT INTO expiry_windows (queue_partition, expired_by, message_count, first_ticks, last_ticks, "
+                "longest_ttl) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (queue_partition, expired_by) DO UPDATE SET message_count = message_count + "
+                "excluded.message_count, first_ticks = min(first_ticks, excluded.first_ticks), "
+                "last_ticks = max(last_ticks, excluded.last_ticks), longest_ttl = max(longest_ttl, "
+                "excluded.longest_ttl)",
+                [(qp, until, *entry) for (qp, until), entry in self._added.items()],
+            )
+        if self._removed:
+            # A message stored long after its id's time is in no such run, but mostly in the next that ends.
+            connection.executemany(
+                "UPDATE expiry_windows SET message_count = message_count - ?1 WHERE queue_partition = ?2 AND "
+                "expired_by = coalesce("
+                "(SELECT expired_by FROM expiry_windows WHERE queue_partition = ?2 AND expired_by = ?3), "
+                "(SELECT min(expired_by) FROM expiry_windows WHERE queue_partition = ?2 AND expired_by > ?4))",
+                [(n, qp, until, expires) for (qp, until), (n, expires) in self._removed.items()],
+            )
+
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from queuey import ids
 from queuey.messages import Message, QueueSpec
 from queuey.storage import Store
 from queuey.storage.sqlite.connection import FILE
-from queuey.storage.sqlite.write.expiry_windows import window_end
+from queuey.storage.sqlite.write.transaction import window_end
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.measures.scale import FLAT
 from tests.bench.results import Report, Row, Verdict, paired

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from queuey import ids
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra.ids.clock_check import ATTEMPTS, FRESH, GAP, ClockCheck, ClockReading, ClockWatch
+from queuey.storage.cassandra.ids.clock import ATTEMPTS, FRESH, GAP, ClockCheck, ClockReading, ClockWatch
 from tests.unit.cassandra.ids.clocks import Machine
 
 S = 1.0

@@ -18,7 +18,7 @@ from queuey.messages import Message, Meta
 from queuey.storage import columns
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import PUT, Bucket
-from queuey.storage.cassandra.driver import Driver, Encoded, TooManyDead, cql_frames
+from queuey.storage.cassandra.driver import Driver, Encoded, TooManyDead, fast_path
 from queuey.storage.cassandra.read import arrow_scan
 from queuey.storage.cassandra.read.reading import Extent, Probe
 from tests import strategies
@@ -122,7 +122,7 @@ class Places:
         assert consistency == "QUORUM"
         bodies = call.statement in message_codec.BULK_UP
         kind = (message_codec.BULK_UP if bodies else message_codec.BULK_IDS_UP).index(call.statement)
-        _, _, bucket, first, last, limit = cql_frames.values_of(call.values)
+        _, _, bucket, first, last, limit = fast_path.values_of(call.values)
         time_bucket = Bucket(kind, int.from_bytes(bucket, "big", signed=True))
         upper = ids.following(message_codec.position_of(last))
         probe = Probe(

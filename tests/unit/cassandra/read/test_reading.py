@@ -17,7 +17,7 @@ from queuey.ids import FIRST, LOW_MAX, LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Message, Page, Slice
 from queuey.storage.cassandra import bucketing, message_codec
 from queuey.storage.cassandra.bucketing import DENSE_LOAD, HOME_WIDTH, LOAD, PUT, WIDTHS, Bucket
-from queuey.storage.cassandra.driver import Done, Encoded, Statement, TooManyDead, cql_frames
+from queuey.storage.cassandra.driver import Done, Encoded, Statement, TooManyDead, fast_path
 from queuey.storage.cassandra.read import reading
 from queuey.storage.cassandra.read.reading import BucketSource, Extent, Gathered, Probe, Rounds
 from queuey.storage.deadlines import Deadline
@@ -405,7 +405,7 @@ class Answering:
     def run_encoded(self, calls: Sequence[tuple[Encoded, Any]], *, consistency: str) -> list[list[Any]]:
         """Answers queries of messages by their encoded values."""
         self.calls.append(len(calls))
-        self.rows.append(sum(int.from_bytes(cql_frames.values_of(call.values)[-1], "big") for call, _ in calls))
+        self.rows.append(sum(int.from_bytes(fast_path.values_of(call.values)[-1], "big") for call, _ in calls))
         return [self._decoded(call, decode) for call, decode in calls]
 
     def begin_encoded(self, call: Encoded, decode: Any, *, consistency: str, done: Done) -> None:  # noqa: ANN401
@@ -418,7 +418,7 @@ class Answering:
 
     def _decoded(self, call: Encoded, decode: Any) -> list[Any]:  # noqa: ANN401
         assert decode is message_codec.decode
-        values = cql_frames.values_of(call.values)
+        values = fast_path.values_of(call.values)
         assert len(values) == call.markers
         _, part, bucket, low, high, limit = values
         numbers = [int.from_bytes(value, "big") for value in (part, bucket, limit)]

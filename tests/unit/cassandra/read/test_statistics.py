@@ -17,7 +17,7 @@ from queuey.ids import FIRST, LOW_MIN
 from queuey.messages import Measure
 from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.bucketing import LOAD, PUT, Bucket
-from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead, cql_frames
+from queuey.storage.cassandra.driver import Driver, Encoded, Rows, TooManyDead, fast_path
 from queuey.storage.cassandra.read import statistics
 from queuey.storage.cassandra.read.reading import Extent, Probe
 from queuey.storage.cassandra.read.statistics import Answers, Ask, Meter, Steps
@@ -37,7 +37,7 @@ class Places:
         assert consistency == "QUORUM"
         descending = call.statement in message_codec.DOWN
         kind = (message_codec.DOWN if descending else message_codec.UP).index(call.statement)
-        _, _, bucket, first, last, limit = cql_frames.values_of(call.values)
+        _, _, bucket, first, last, limit = fast_path.values_of(call.values)
         time_bucket = Bucket(kind, int.from_bytes(bucket, "big", signed=True))
         upper = ids.following(message_codec.position_of(last))
         probe = Probe(time_bucket, message_codec.position_of(first), upper, int.from_bytes(limit, "big"), descending)

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.ids import TICKS_PER_SECOND
 from queuey.storage.cassandra import bucketing
-from queuey.storage.cassandra.bucketing import HOME_WIDTH, NARROWEST, Bucket
-from queuey.storage.cassandra.write.bucket_width import FULL_BYTES, FULL_ROWS, BucketWidths
+from queuey.storage.cassandra.bucketing import FULL_BYTES, FULL_ROWS, HOME_WIDTH, NARROWEST, Bucket, BucketWidths
 
 KINDS = range(len(bucketing.CLASSES))
 START = ids.seconds_to_ticks(1_750_000_000)
