@@ -19,10 +19,12 @@
     ├── Conflict
     │   ├── QueueExists           re-created with other fields; carries the queue
     │   ├── ApplicationExists
-    │   └── OffsetConflict        compare-and-set failed; carries the present offsets
+    │   ├── OffsetConflict        compare-and-set failed; carries the present offsets
+    │   └── ClaimsRefused         the queue's consistency level does not allow claims
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
     ├── TooManyRequests           the application has its share of the process already
-    │   └── TooManyWaiters        no room for another long poll
+    │   ├── TooManyWaiters        no room for another long poll
+    │   └── TooManyClaims         a partition has as many claims as it may have
     ├── StoreUnavailable          the store cannot serve now; ``outcome`` says what became of a write
     │   ├── StoreBusy             locked by another process for too long
     │   ├── StoreFull             no space left
@@ -252,6 +254,12 @@ class OffsetConflict(Conflict):
         return f"The recorded offset is another than expected: {there}. Somebody else has set it: read it again."
 
 
+class ClaimsRefused(Conflict):
+    """Messages of the queue cannot be claimed at its consistency level; the text names one at which they can."""
+
+    code = "ClaimsRefused"
+
+
 class QueueChanged(QueueyError):
     """The queue row a call was made with is out of date (updated, purged or deleted meanwhile).
 
@@ -272,6 +280,12 @@ class TooManyWaiters(TooManyRequests):
     """All places for long polls are taken."""
 
     code = "TooManyWaiters"
+
+
+class TooManyClaims(TooManyRequests):
+    """A partition has as many claims as it may have. What was refused for that reason was not done."""
+
+    code = "TooManyClaims"
 
 
 class StoreUnavailable(QueueyError):

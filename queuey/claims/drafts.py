@@ -300,6 +300,7 @@ class Draft:
             deleted: Deletions up to this entry are carried out.
             snapshot: The snapshot that it names.
         """
+        outstanding = self._state.outstanding
         return Entry(
             token=token,
             at=self.now,
@@ -311,7 +312,7 @@ class Draft:
             delete=delete and bool(self._finals),
             deleted=deleted,
             snapshot=snapshot,
-            outs=list(self._outs.items()),
+            outs=[(position, target, outstanding[position].deliveries) for position, target in self._outs.items()],
             sent=self._sent,
             release_all=self._released_all,
         )

@@ -11,6 +11,9 @@ FORMAT = 1
 Group = tuple[int, list[Position]]
 """When claims expire (milliseconds since 1970), and whose."""
 
+Out = tuple[Position, str, int]
+"""A message that is to become a dead letter, the queue for it, and how often it was delivered."""
+
 
 class UnknownFormat(ValueError):
     """An entry or a snapshot that this program cannot read."""
@@ -31,7 +34,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         delete: The messages of ``finals`` are to be deleted.
         deleted: Deletions that entries up to this number asked for are carried out.
         snapshot: The snapshot that this entry names; 0: none.
-        outs: To become dead letters, with the queue.
+        outs: To become dead letters.
         sent: Those that have become dead letters.
         release_all: Every claim ends now.
     """
@@ -47,7 +50,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
     delete: bool = False
     deleted: int = 0
     snapshot: int = 0
-    outs: list[tuple[Position, str]] = []
+    outs: list[Out] = []
     sent: list[Position] = []
     release_all: bool = False
 

@@ -53,7 +53,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     cursor: Position
     outstanding: list[tuple[int, int, int, int, int]]
     above: list[Position]
-    outbox: list[tuple[Position, str]]
+    outbox: list[tuple[Position, tuple[str, int]]]
     undeleted: list[tuple[int, list[Position]]]
 
 
@@ -69,7 +69,7 @@ class State:
         cursor: Every message at or below it was delivered, or is gone.
         outstanding: Messages that were delivered and are not done.
         above: Those above the cursor that are done.
-        outbox: Those that are to become dead letters, with the queue.
+        outbox: Those that are to become dead letters, with the queue and the number of deliveries.
         undeleted: Those that are to be deleted, by the entry that says so.
         snapshot: The newest snapshot that the log names; 0: none.
     """
@@ -92,7 +92,7 @@ class State:
         self.cursor: Position = FIRST
         self.outstanding: dict[Position, Delivery] = {}
         self.above: set[Position] = set()
-        self.outbox: dict[Position, str] = {}
+        self.outbox: dict[Position, tuple[str, int]] = {}
         self.undeleted: dict[int, list[Position]] = {}
         self.snapshot = 0
         self._above_heap: list[Position] = []
@@ -141,9 +141,9 @@ class State:
 
     def _apply_tasks(self, number: int, entry: Entry) -> None:
         """Notes what is to be done besides, and what was."""
-        for position, target in entry.outs:
+        for position, target, deliveries in entry.outs:
             self._finish(position)
-            self.outbox[position] = target
+            self.outbox[position] = target, deliveries
         for position in entry.sent:
             self.outbox.pop(position, None)
         if entry.delete and entry.finals:

@@ -10,6 +10,7 @@ import threading
 
 from queuey.messages import Queue
 from queuey.metrics import Metrics
+from queuey.service.claims import ClaimCounts, Claimed, ClaimUseCases, Size
 from queuey.service.limits import Limits
 from queuey.service.messages import Draft, Location, MessageUseCases
 from queuey.service.offsets import OffsetUseCases, Progress
@@ -22,6 +23,9 @@ from queuey.storage import Store
 __all__ = [
     "Bound",
     "Check",
+    "ClaimCounts",
+    "ClaimUseCases",
+    "Claimed",
     "Description",
     "Draft",
     "Limits",
@@ -32,6 +36,7 @@ __all__ = [
     "Range",
     "Reading",
     "Service",
+    "Size",
     "Source",
     "parse_bound",
     "parse_mark",
@@ -64,6 +69,7 @@ class Service:
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.stopping)
         self.reader = Reader(store, self.limits, self.metrics, self.stopping)
         self.offsets = OffsetUseCases(store)
+        self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping)
 
     def find(self, application: str, name: str) -> Queue:
         """Looks a queue up.

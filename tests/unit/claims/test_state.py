@@ -342,7 +342,7 @@ def test_dead_letters() -> None:
     draft.drop([at(2)])
     apply(state, draft)
     state = State.decode(state.encode())
-    assert state.outbox == {at(1): "orders.dead"}
+    assert state.outbox == {at(1): ("orders.dead", 1)}
     assert settle(state, "acknowledge", receipt(1, 1), receipt(2)) == [Status.FINAL, Status.FINAL]
     draft = Draft(state, NOW, TIMING)
     draft.report_sent([at(1), at(2)])

@@ -1,0 +1,438 @@
+"""Use cases of claims: messages given to one caller each, until they are acknowledged or released, or a claim expires.
+
+``docs/architecture-claims.md`` says how they work. Calls have a form that begins them and tells of their end, for
+callers that serve many from one thread, and one that waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import msgspec
+
+from queuey import ids
+from queuey.claims import Poll, Receipt, Settlement, State, Timing
+from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
+from queuey.ids import Position
+from queuey.messages import Message, Queue, Slice
+from queuey.metrics import Metrics
+from queuey.service.claims.claiming import Claimed, Claiming
+from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest
+from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
+from queuey.service.limits import Limits
+from queuey.service.queue_access import QueueAccess
+from queuey.storage import Store
+
+__all__ = ["ClaimCounts", "ClaimUseCases", "Claimed", "Size"]
+
+T = TypeVar("T")
+HOLD = 0.004
+"""Seconds for which claims begin at the same partition, so that they share an entry."""
+AVOIDED = 1.0
+"""Seconds for which a partition where another process is at work comes last."""
+LOOK = 0.5
+"""Seconds between looks whether a caller that waits is still there."""
+MEMORY = 64 << 20
+"""Bytes of all states together, about."""
+_PAGE = 1000
+
+
+class ClaimCounts(msgspec.Struct, frozen=True):
+    """What is claimed of one partition.
+
+    Attributes:
+        claimed: Messages with a claim that lives.
+        waiting: Messages whose claims have ended, that wait to be delivered again.
+        dead: Messages that are about to become dead letters.
+    """
+
+    claimed: int
+    waiting: int
+    dead: int
+
+
+class Size(msgspec.Struct, frozen=True):
+    """How many messages are not done; counted, or beyond what was to be counted estimated."""
+
+    count: int
+    exact: bool
+
+
+class ClaimUseCases:
+    """Claims, acknowledges, renews and releases.
+
+    Args:
+        store: Where messages and logs are kept.
+        limits: How much one request may ask for.
+        metrics: Counts messages given out.
+        stopping: Set when the service ends.
+        runtime: Threads, clocks and chance; None: this process's.
+        timing: When claims are over.
+        memory: Bytes that all states may take together, about.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        limits: Limits,
+        metrics: Metrics,
+        stopping: threading.Event,
+        *,
+        runtime: Runtime | None = None,
+        timing: Timing | None = None,
+        memory: int = MEMORY,
+    ) -> None:
+        self._store = store
+        self._limits = limits
+        self._metrics = metrics
+        self._stopping = stopping
+        self._runtime = runtime or ThreadRuntime(store)
+        self._timing = timing or Timing()
+        self._logs = LogCache(self._make, memory)
+        self._turn = 0
+        self._turn_ends = 0.0
+
+    def _make(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
+        return PartitionLog(self._store, key, self._runtime, self._timing, self._limits, after)
+
+    # Claiming
+
+    def begin_claim(
+        self,
+        queue: Queue,
+        done: Done,
+        *,
+        limit: int,
+        ttl: float,
+        wait: float = 0.0,
+        partitions: Sequence[int] | None = None,
+    ) -> Callable[[], Outcome]:
+        """Starts a claim; it waits where there is nothing to be had, without a thread.
+
+        Args:
+            queue: A row that the caller was let in to.
+            done: Told a list of :class:`Claimed`, or the error; called once, from any thread.
+            limit: So many messages at most.
+            ttl: Seconds that the claims last; 0: nothing is claimed, and what would be is shown.
+            wait: Seconds to wait at most.
+            partitions: Where to look; None: everywhere.
+
+        Returns:
+            A function that gives up: what was claimed for it is released.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            InvalidRequest: The queue has no such partition.
+        """
+        self._check(queue, partitions)
+        order = self._order(queue, partitions)
+
+        def told(found: list[Claimed] | None, error: Exception | None) -> None:
+            self._metrics.delivered(len(found or ()))
+            done(found, error)
+
+        poll = Poll(limit, ttl, self._limits.page_bytes)
+        logs, runtime, stopping = self._logs, self._runtime, self._stopping.is_set
+        return Claiming(logs, runtime, queue, order, poll, wait=wait, done=told, stopping=stopping).start()
+
+    def claim(
+        self,
+        access: QueueAccess,
+        *,
+        limit: int,
+        ttl: float,
+        wait: float = 0.0,
+        partitions: Sequence[int] | None = None,
+        gone: Callable[[], bool] | None = None,
+    ) -> list[Claimed]:
+        """Gives messages to a caller; does what :meth:`begin_claim` does and waits for the end.
+
+        Args:
+            access: The way to the queue.
+            limit: See :meth:`begin_claim`, as for the others.
+            ttl: Seconds.
+            wait: Seconds.
+            partitions: Where to look.
+            gone: Tells whether nobody waits for the answer any more.
+        """
+        asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "partitions": partitions}
+
+        def look() -> bool:
+            access.check_again()
+            return gone is not None and gone()
+
+        found: list[Claimed] | None = access.use(lambda queue: _wait(partial(self.begin_claim, queue, **asked), look))
+        return found or []
+
+    def _check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
+        if (refusal := self._store.claims_refusal(queue)) is not None:
+            raise ClaimsRefused(refusal)
+        for number in partitions or ():
+            if not 1 <= number <= queue.partitions:
+                text = f"{number} is not a partition of this queue (1 to {queue.partitions})"
+                raise InvalidRequest({"partitions": text})
+
+    def _order(self, queue: Queue, partitions: Sequence[int] | None) -> Sequence[int]:
+        """Returns partitions in the order in which they are asked: from a rotating one on, busy ones last."""
+        numbers: Sequence[int] = (
+            range(1, queue.partitions + 1) if partitions is None else list(dict.fromkeys(partitions))
+        )
+        if len(numbers) <= 1:
+            return numbers
+        now = self._runtime.boottime()
+        if now >= self._turn_ends:
+            self._turn += 1
+            self._turn_ends = now + HOLD
+        at = self._turn % len(numbers)
+        turned = [*numbers[at:], *numbers[:at]]
+        turned.sort(key=lambda number: self._logs.refused((queue.qid, number)) > now - AVOIDED)
+        return turned
+
+    # Receipts
+
+    def begin_acknowledge(self, queue: Queue, receipts: Sequence[Receipt], done: Done) -> Callable[[], Outcome]:
+        """Starts to acknowledge messages: they will not be delivered any more.
+
+        Args:
+            queue: A row that the caller was let in to.
+            receipts: Of this queue. With number 0 they name messages, whoever has them.
+            done: Told a list of :class:`~queuey.claims.Settlement`, in the order of ``receipts``, or the error.
+
+        Raises:
+            ClaimsRefused: The queue's consistency level does not allow claims.
+            InvalidRequest: The queue has no such partition.
+        """
+        return self._begin_settling(queue, "acknowledge", receipts, 0.0, done)
+
+    def begin_renew(self, queue: Queue, receipts: Sequence[Receipt], ttl: float, done: Done) -> Callable[[], Outcome]:
+        """Starts to have claims last for ``ttl`` seconds from now, or as long as they did if that is longer.
+
+        An expired claim lives again if nobody else has got the message. 0 seconds release it.
+        """
+        return self._begin_settling(queue, "renew" if ttl else "release", receipts, ttl, done)
+
+    def begin_release(self, queue: Queue, receipts: Sequence[Receipt], done: Done) -> Callable[[], Outcome]:
+        """Starts to end claims: the messages can be delivered again at once."""
+        return self._begin_settling(queue, "release", receipts, 0.0, done)
+
+    def acknowledge(self, access: QueueAccess, receipts: Sequence[Receipt]) -> list[Settlement]:
+        """Does what :meth:`begin_acknowledge` does and waits for the end."""
+        return self._settle(access, lambda queue, done: self.begin_acknowledge(queue, receipts, done))
+
+    def renew(self, access: QueueAccess, receipts: Sequence[Receipt], ttl: float) -> list[Settlement]:
+        """Does what :meth:`begin_renew` does and waits for the end."""
+        return self._settle(access, lambda queue, done: self.begin_renew(queue, receipts, ttl, done))
+
+    def release(self, access: QueueAccess, receipts: Sequence[Receipt]) -> list[Settlement]:
+        """Does what :meth:`begin_release` does and waits for the end."""
+        return self._settle(access, lambda queue, done: self.begin_release(queue, receipts, done))
+
+    def _settle(self, access: QueueAccess, begin: Callable[[Queue, Done], Callable[[], Outcome]]) -> list[Settlement]:
+        found: list[Settlement] = access.use(lambda queue: _wait(partial(begin, queue)))
+        return found
+
+    def _begin_settling(
+        self, queue: Queue, kind: Kind, receipts: Sequence[Receipt], ttl: float, done: Done
+    ) -> Callable[[], Outcome]:
+        by_partition: defaultdict[int, list[Receipt]] = defaultdict(list)
+        for receipt in receipts:
+            by_partition[receipt.partition].append(receipt)
+        self._check(queue, list(by_partition))
+        if len(by_partition) == 1:
+            [number] = by_partition
+            return self._begin_one(queue, number, SettleRequest(queue, done, kind, receipts, ttl))
+
+        def told(found: dict[int, list[Settlement]] | None, error: Exception | None) -> None:
+            if found is None:
+                done(None, error)
+                return
+            results = {number: iter(settled) for number, settled in found.items()}
+            done([next(results[receipt.partition]) for receipt in receipts], None)
+
+        def make(number: int, each: Done) -> Request:
+            return SettleRequest(queue, each, kind, by_partition[number], ttl)
+
+        return self._begin_each(queue, list(by_partition), make, told)
+
+    # Whole queues
+
+    def release_all(self, access: QueueAccess) -> None:
+        """Ends every claim of a queue."""
+        self._on_each(access, lambda queue, _number, done: ReleaseAllRequest(queue, done))
+
+    def counts(self, access: QueueAccess) -> dict[int, ClaimCounts]:
+        """Counts claims, by partition."""
+
+        def count(state: State) -> ClaimCounts:
+            now = self._runtime.now()
+            claimed = sum(claim.expires >= now for claim in state.outstanding.values())
+            return ClaimCounts(claimed, len(state.outstanding) - claimed, len(state.outbox))
+
+        return self._look(access, count)
+
+    def size(self, access: QueueAccess, limit: int) -> Size:
+        """Counts messages that are not done: up to ``limit`` exactly, more are estimated. Delayed ones do not count."""
+
+        def size(queue: Queue) -> Size:
+            total, exact = 0, True
+            for number, view in self._views(queue).items():
+                total += view.outstanding
+                lower = ids.following(view.cursor)
+                for page in self._pages(queue, number, lower):
+                    total += sum(message.position not in view.known for message in page)
+                    lower = ids.following(page[-1].position)
+                    if total >= limit:
+                        [lag] = self._store.lag(queue, [(number, page[-1].position)])
+                        total, exact = total + lag.count, exact and lag.exact
+                        break
+            return Size(total, exact)
+
+        return access.use(size)
+
+    def peek(self, access: QueueAccess, limit: int) -> list[Message]:
+        """Shows the first messages that are not done, claimed or not, partition by partition."""
+
+        def peek(queue: Queue) -> list[Message]:
+            found: list[Message] = []
+            weight = 0
+            for number, view in self._views(queue).items():
+                for message in self._undone(queue, number, view):
+                    if len(found) >= limit or weight >= self._limits.page_bytes:
+                        return found
+                    found.append(message)
+                    weight += len(message.body)
+            return found
+
+        found = access.use(peek)
+        self._metrics.delivered(len(found))
+        return found
+
+    def _undone(self, queue: Queue, number: int, view: _View) -> Iterator[Message]:
+        """Gives the messages of a partition that are not done, in order."""
+        step = max(1, self._limits.page_bytes // self._limits.max_body)
+        for at in range(0, len(view.below), step):
+            yield from self._store.fetch(queue, [(number, position) for position in view.below[at : at + step]])
+        for page in self._pages(queue, number, ids.following(view.cursor)):
+            yield from (message for message in page if message.position not in view.above)
+
+    def _views(self, queue: Queue) -> dict[int, _View]:
+        self._check(queue)
+        views: dict[int, _View] = _wait(lambda done: self._begin_looks(queue, _View, done))
+        return views
+
+    def _pages(self, queue: Queue, number: int, lower: Position) -> Iterator[list[Message]]:
+        """Reads a partition from a position up to now."""
+        more = True
+        while more:
+            part = Slice(number, lower, limit=_PAGE, max_bytes=self._limits.page_bytes, ahead=True)
+            [page] = self._store.read(queue, [part])
+            if page.messages:
+                yield page.messages
+            more = page.more and page.next is not None
+            lower = page.next or lower
+
+    def _look(self, access: QueueAccess, look: Callable[[State], T]) -> dict[int, T]:
+        def call(queue: Queue) -> dict[int, T]:
+            self._check(queue)
+            found: dict[int, T] = _wait(lambda done: self._begin_looks(queue, look, done))
+            return found
+
+        return access.use(call)
+
+    def _begin_looks(self, queue: Queue, look: Callable[[State], Any], done: Done) -> Callable[[], Outcome]:
+        numbers = range(1, queue.partitions + 1)
+        return self._begin_each(queue, numbers, lambda _number, each: LookRequest(queue, each, look), done)
+
+    def _on_each(self, access: QueueAccess, make: Callable[[Queue, int, Done], Request]) -> None:
+        def call(queue: Queue) -> None:
+            self._check(queue)
+            numbers = range(1, queue.partitions + 1)
+            _wait(lambda done: self._begin_each(queue, numbers, partial(make, queue), done))
+
+        access.use(call)
+
+    def _begin_one(self, queue: Queue, number: int, request: Request) -> Callable[[], Outcome]:
+        self._logs.add((queue.qid, number), request)
+        return request.give_up
+
+    def _begin_each(
+        self, queue: Queue, numbers: Sequence[int], make: Callable[[int, Done], Request], done: Done
+    ) -> Callable[[], Outcome]:
+        """Asks the logs of several partitions, and tells their results by partition, or the first error."""
+        if not numbers:
+            done({}, None)
+            return lambda: "none"
+        lock = threading.Lock()
+        found: dict[int, Any] = {}
+        errors: list[Exception] = []
+
+        def told(number: int, value: object, error: Exception | None) -> None:
+            with lock:
+                found[number] = value
+                if error is not None:
+                    errors.append(error)
+                last = len(found) == len(numbers)
+            if last and errors:
+                done(None, errors[0])
+            elif last:
+                done({number: found[number] for number in numbers}, None)
+
+        requests = [(number, make(number, partial(told, number))) for number in numbers]
+        for number, request in requests:
+            self._logs.add((queue.qid, number), request)
+
+        def give_up() -> Outcome:
+            outcomes = {request.give_up() for _, request in requests}
+            return "unknown" if "unknown" in outcomes else "none"
+
+        return give_up
+
+    def statistics(self) -> dict[str, float]:
+        """Returns gauges, by Prometheus-style name without prefix."""
+        return {"claim_logs": len(self._logs), "claim_logs_bytes": self._logs.weight}
+
+
+class _View:
+    """What is not done in a state, and what scans pass over."""
+
+    def __init__(self, state: State) -> None:
+        self.cursor = state.cursor
+        self.outstanding = len(state.outstanding)
+        self.below = sorted(position for position in state.outstanding if position <= state.cursor)
+        self.above = frozenset(state.above)
+        self.known = self.above | {position for position in state.outstanding if position > state.cursor}
+
+
+def _wait(begin: Callable[[Done], Callable[[], Outcome]], look: Callable[[], bool] | None = None) -> Any:  # noqa: ANN401 - what is begun
+    """Begins something and waits for its result.
+
+    Args:
+        begin: Begins it.
+        look: Asked now and then whether nobody waits any more; then it is given up, and the result is None.
+    """
+    ended = threading.Event()
+    result: list[Any] = []
+
+    def done(value: object, error: Exception | None) -> None:
+        result.extend((value, error))
+        ended.set()
+
+    give_up = begin(done)
+    try:
+        while not ended.wait(LOOK):
+            if look is not None and look():
+                give_up()
+                return None
+    except BaseException:
+        give_up()
+        raise
+    value, error = result
+    if error is not None:
+        raise error
+    return value

@@ -1,0 +1,123 @@
+"""A claim over several partitions, one after another, with waiting for messages to come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from queuey.claims import Poll, Receipt
+from queuey.errors import Outcome, TooManyClaims
+from queuey.messages import Message, Queue
+from queuey.service.claims.log_cache import LogCache
+from queuey.service.claims.requests import PollRequest
+from queuey.service.claims.runtime import Done, Runtime
+
+TICK = 0.25
+"""Seconds between looks while waiting."""
+
+
+class Claimed(msgspec.Struct, gc=False):
+    """A message that was given to a caller.
+
+    Attributes:
+        receipt: Names this delivery.
+        deliveries: How many there were, this one included.
+        expires: Seconds since 1970; 0: nothing was claimed.
+    """
+
+    message: Message
+    receipt: Receipt
+    deliveries: int
+    expires: float
+
+
+class Claiming:
+    """Asks partitions for messages until one has some, or the time is over. The result is a list of :class:`Claimed`.
+
+    Args:
+        logs: Of this process.
+        runtime: Timers.
+        queue: The row.
+        partitions: In the order in which they are asked.
+        poll: What is wanted.
+        wait: Seconds.
+        done: Told of the end.
+        stopping: Whether nobody waits any more.
+    """
+
+    def __init__(
+        self,
+        logs: LogCache,
+        runtime: Runtime,
+        queue: Queue,
+        partitions: Sequence[int],
+        poll: Poll,
+        *,
+        wait: float,
+        done: Done,
+        stopping: Callable[[], bool],
+    ) -> None:
+        self._logs = logs
+        self._runtime = runtime
+        self._queue = queue
+        self._partitions = partitions
+        self._poll = poll
+        self._until = runtime.boottime() + wait
+        self._done = done
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._gone = False
+        self._asked: PollRequest | None = None
+        self._full: TooManyClaims | None = None
+        self._at = 0
+
+    def start(self) -> Callable[[], Outcome]:
+        """Begins; returns what gives it up."""
+        self._ask()
+        return self.give_up
+
+    def give_up(self) -> Outcome:
+        """Has the caller not be told any more; what was claimed for it is released."""
+        with self._lock:
+            self._gone = True
+            asked = self._asked
+        return "none" if asked is None else asked.give_up()
+
+    def _ask(self) -> None:
+        number = self._partitions[self._at]
+        poll = Poll(self._poll.limit, self._poll.ttl, self._poll.max_bytes)
+        with self._lock:
+            if self._gone:
+                return
+            request = self._asked = PollRequest(self._queue, partial(self._told, number), poll)
+        self._logs.add((self._queue.qid, number), request)
+
+    def _told(self, number: int, given: list[tuple[Message, int, int, int]] | None, error: Exception | None) -> None:
+        if isinstance(error, TooManyClaims):
+            self._full = error
+        elif error is not None:
+            self._done(None, error)
+            return
+        if given:
+            found = [
+                Claimed(message, Receipt(number, message.ticks, message.low, entry), deliveries, expires / 1000)
+                for message, deliveries, entry, expires in given
+            ]
+            self._done(found, None)
+            return
+        self._at += 1
+        if self._at < len(self._partitions):
+            self._ask()
+            return
+        self._at = 0
+        left = self._until - self._runtime.boottime()
+        if left > 0 and not self._stopping():
+            self._full = None
+            self._runtime.later(min(TICK, left), self._ask)
+        elif self._full is not None:
+            self._done(None, self._full)
+        else:
+            self._done([], None)

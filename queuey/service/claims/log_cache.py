@@ -1,0 +1,70 @@
+"""The claim logs that a process has in memory, bounded by their weight."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.requests import Request
+
+Key = tuple[int, int]
+"""A queue's ``qid``, and a partition."""
+
+
+class LogCache:
+    """Finds logs, makes those that are missing, and drops those that nobody has used for the longest time.
+
+    Args:
+        make: Makes a log; it is told what to call after each of its rounds.
+        bound: Bytes of all states together, about. Logs in use may go beyond it.
+    """
+
+    def __init__(self, make: Callable[[Key, Callable[[PartitionLog], None]], PartitionLog], bound: int) -> None:
+        self._make = make
+        self._bound = bound
+        self._lock = threading.Lock()
+        self._logs: OrderedDict[Key, PartitionLog] = OrderedDict()
+        self._weights: dict[Key, int] = {}
+        self.weight = 0
+        """Bytes of all states together, about."""
+
+    def __len__(self) -> int:
+        """How many logs there are in memory."""
+        return len(self._logs)
+
+    def add(self, key: Key, *requests: Request) -> None:
+        """Has a log answer requests."""
+        with self._lock:
+            log = self._logs.get(key)
+            if log is None:
+                log = self._logs[key] = self._make(key, self._note)
+            self._logs.move_to_end(key)
+            log.add(*requests)
+
+    def refused(self, key: Key) -> float:
+        """Returns when (boot time) another process was last found at work on a log; very long ago if never."""
+        log = self._logs.get(key)
+        return -1e9 if log is None else log.refused
+
+    def _note(self, log: PartitionLog) -> None:
+        """Weighs a log after a round, and drops others if all are too heavy together."""
+        weight = log.weight
+        if weight == self._weights.get(log.key) and self.weight <= self._bound:
+            return
+        with self._lock:
+            if self._logs.get(log.key) is not log:
+                return
+            self.weight += weight - self._weights.get(log.key, 0)
+            self._weights[log.key] = weight
+            if self.weight > self._bound:
+                self._evict()
+
+    def _evict(self) -> None:
+        for key in list(self._logs):
+            if self.weight <= self._bound:
+                return
+            if self._logs[key].idle:
+                del self._logs[key]
+                self.weight -= self._weights.pop(key, 0)

@@ -1,0 +1,562 @@
+"""One partition's claim log in one process: its state in memory, who waits for it, and the next entry.
+
+::
+
+    requests wait ─► decide ─► append ──applied──────────────────────────► apply, answer ─► next round
+                      ▲          │ ▲ └──refused─► read, apply ────────────┐
+                      │          │ └─in doubt: the same entry again       │ the entry there is ours: it was applied
+                      │          └──certainly not: the error is answered  │
+                      └──────────────── it is another's: decide anew ◄────┘
+
+One round is under way at a time; requests that come meanwhile wait for the next one and share its entry. A round is a
+generator (:mod:`queuey.service.claims.steps`), so it holds no thread while it waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any
+
+from queuey.claims import (
+    MOST_OUTSTANDING,
+    Draft,
+    Entry,
+    Receipt,
+    State,
+    Status,
+    Timing,
+    UnknownFormat,
+    decode_entry,
+    encode_entry,
+)
+from queuey.claims.drafts import MOST_IDS
+from queuey.errors import (
+    InvalidRequest,
+    Outcome,
+    QueueChanged,
+    QueueNotFound,
+    QueueyError,
+    StoreClosed,
+    StoreIncompatible,
+    StoreUnavailable,
+    TooManyClaims,
+)
+from queuey.ids import Position
+from queuey.messages import LogEntry, LogPage, Message, Queue, Slice
+from queuey.service.claims.requests import (
+    LookRequest,
+    PollRequest,
+    ReleaseAllRequest,
+    Request,
+    SentRequest,
+    SettleRequest,
+)
+from queuey.service.claims.runtime import Done, Runtime
+from queuey.service.claims.scans import Found, Scanner, conclude
+from queuey.service.claims.steps import Call, Steps, run
+from queuey.service.limits import Limits
+from queuey.storage import Store
+
+PATIENCE = 5.0
+"""Seconds that a request waits for its entry to be applied."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
+"""Seconds between attempts to append an entry that is in doubt."""
+WORTH = 500
+"""Messages that a cursor must pass for an entry of its own."""
+ENTRIES, MOST_ENTRIES = 256, 2048
+"""Entries after which a snapshot is made, if they are as long as the last one; and in any case."""
+KEPT_ENTRIES, KEPT_SECONDS = 256, 60.0
+"""What truncation leaves."""
+_MARK_EVERY = 5.0
+
+Work = Generator[Call, Any, Any]
+
+
+class Material:
+    """What a round has read for its polls: messages whose claims have ended, those that are gone, and a scan."""
+
+    __slots__ = ("again", "dead", "found", "full", "gone")
+
+    def __init__(self) -> None:
+        self.again: list[Message] = []
+        self.gone: list[Position] = []
+        self.dead: list[Position] = []
+        self.found = Found([])
+        self.full = False
+
+
+class PartitionLog:
+    """The log of one partition, for all callers in this process.
+
+    Args:
+        store: Where it is kept.
+        key: The queue's ``qid`` and the partition.
+        runtime: Threads, clocks, chance.
+        timing: When claims are over.
+        limits: How much one answer may have.
+        after: Told after each round.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: tuple[int, int],
+        runtime: Runtime,
+        timing: Timing,
+        limits: Limits,
+        after: Callable[[PartitionLog], None] = lambda _log: None,
+    ) -> None:
+        self.key = key
+        self.state = State()
+        self._is_loaded = False
+        self.refused = -1e9
+        """When (boot time) another process was last found at work here."""
+        self._store = store
+        self._partition = key[1]
+        self._runtime = runtime
+        self._timing = timing
+        self._limits = limits
+        self._after = after
+        self._lock = threading.Lock()
+        self._waiting: deque[Request] = deque()
+        self._busy = False
+        self._scanner = Scanner(self._partition, runtime.boottime)
+        self._current = -1e9
+        self._to_name = 0
+        self._entries = self._bytes = self._last_snapshot = 0
+        self._marks: deque[tuple[float, int]] = deque()
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes the state takes."""
+        return self.state.weight
+
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for it."""
+        return not self._busy
+
+    def add(self, *requests: Request) -> None:
+        """Has requests answered. Never blocks."""
+        now = self._runtime.boottime()
+        with self._lock:
+            for request in requests:
+                request.asked = now
+                self._waiting.append(request)
+            if self._busy:
+                return
+            self._busy = True
+        self._runtime.submit(self._begin)
+
+    def _begin(self) -> None:
+        run(self._rounds(), self._runtime.submit)
+
+    def _rounds(self) -> Steps:
+        while taken := self._take():
+            try:
+                yield from self._round(taken)
+            except (QueueyError, UnknownFormat) as error:
+                self._fail(taken, error)
+            except Exception as error:
+                self._fail(taken, StoreUnavailable(f"claims failed: {error!r}", outcome="unknown"))
+                self._is_loaded, self._busy = False, False
+                raise
+            self._after(self)
+
+    def _take(self) -> list[Request]:
+        """Takes requests for one entry, in the order in which they came; none: the log rests."""
+        taken: list[Request] = []
+        weight = 0
+        with self._lock:
+            while self._waiting and (not taken or weight + self._waiting[0].weight <= MOST_IDS):
+                request = self._waiting.popleft()
+                if not request.answered:
+                    taken.append(request)
+                    weight += request.weight
+            if not taken:
+                self._busy = False
+        return taken
+
+    def _take_more(self, taken: list[Request], number: int) -> None:
+        """Takes receipts that came meanwhile into the same entry; they need no reads."""
+        weight = sum(request.weight for request in taken)
+        with self._lock:
+            while self._waiting:
+                request = self._waiting[0]
+                if not isinstance(request, SettleRequest) or request.newest() > number:
+                    return
+                weight += request.weight
+                if weight > MOST_IDS:
+                    return
+                taken.append(self._waiting.popleft())
+
+    def _fail(self, requests: Sequence[Request], error: Exception) -> None:
+        if isinstance(error, UnknownFormat):
+            error = StoreIncompatible(f"The claim log of partition {self._partition}: {error}. Update this program.")
+        for request in requests:
+            if isinstance(error, StoreUnavailable) and error.outcome == "unknown" and not request.sent:
+                request.answer(None, StoreUnavailable(str(error), retry_after=error.retry_after))
+            else:
+                request.answer(None, error)
+
+    # A round
+
+    def _round(self, taken: list[Request]) -> Work:
+        """Answers requests: reads what they need, decides, appends, until that is done."""
+        queue = max((request.queue for request in taken), key=lambda row: row.version)
+        state = yield from self._prepare(queue, taken)
+        material: Material | None = None
+        while True:
+            polls = [request for request in taken if isinstance(request, PollRequest) and not request.answered]
+            if polls and material is None:
+                material = yield from self._gather(queue, state, polls)
+            self._take_more(taken, state.number)
+            chosen = self._runtime.boottime()
+            draft, passed = self._decide(queue, taken, polls, material)
+            if not draft.changes and passed < WORTH:
+                if (
+                    polls
+                    and not any(poll.poll.given for poll in polls)
+                    and (yield from self._catch_up_for(queue, polls))
+                ):
+                    material = None
+                    continue
+                self._answer(taken, draft, material, chosen)
+                return
+            entry = self._complete(queue, draft, taken)
+            if (yield from self._append(queue, entry, taken)):
+                if material is not None:
+                    self._scanner.passed(state, material.found)
+                self._answer(taken, draft, material, chosen)
+                yield from self._snapshot(queue)
+                return
+            if self.state is not state:
+                # A snapshot had to be read: it has fallen behind by very much.
+                state = self.state
+            self._give_up_late(taken)
+            if polls and not self._is_of_use(state, material):
+                material = None
+
+    def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
+        """Loads the state if it is not there, and brings it up to what the requests know of."""
+        if not self._is_loaded:
+            yield from self._load(queue)
+        newest = max((one.newest() for one in taken if isinstance(one, SettleRequest)), default=0)
+        looks = [request.asked for request in taken if isinstance(request, LookRequest)]
+        if newest > self.state.number or any(asked > self._current for asked in looks):
+            yield from self._catch_up(queue)
+        state = self.state
+        for request in taken:
+            if isinstance(request, SettleRequest) and request.newest() > state.number:
+                text = (
+                    f"a receipt names entry {request.newest()} of partition {self._partition}, which has {state.number}"
+                )
+                request.answer(None, InvalidRequest({"receipts": f"{text}. It is of another queue, or was purged."}))
+        return state
+
+    def _gather(self, queue: Queue, state: State, polls: Sequence[PollRequest]) -> Work:
+        """Reads messages for polls: those whose claims have ended first, then those of a scan."""
+        material = Material()
+        now = self._runtime.now()
+        wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
+        room = self._limits.page_bytes
+        ended = state.ended(self._timing.expired(now), wanted)
+        if most := getattr(queue, "max_deliveries", 0):
+            material.dead = [place for place in ended if state.outstanding[place].deliveries >= most]
+            dead = set(material.dead)
+            ended = [place for place in ended if place not in dead]
+        step = max(1, room // self._limits.max_body)
+        for at in range(0, len(ended), step):
+            some = [(self._partition, position) for position in ended[at : at + step]]
+            messages = yield partial(self._runtime.block, partial(self._store.fetch, queue, some))
+            there = {message.position for message in messages}
+            material.again += messages
+            material.gone += [position for _, position in some if position not in there]
+            room -= sum(len(message.body) for message in messages)
+            if room <= 0:
+                return material
+        if len(state.outstanding) >= MOST_OUTSTANDING:
+            material.full = True
+        elif len(material.again) < wanted:
+            read = partial(self._read, queue)
+            material.found = yield from self._scanner.scan(state, now, wanted - len(material.again), room, read)
+        return material
+
+    def _read(self, queue: Queue, part: Slice) -> Call:
+        def begin(done: Done) -> None:
+            if not self._store.begin_read(queue, part, done):
+                self._runtime.block(lambda: self._store.read(queue, [part])[0], done)
+
+        return begin
+
+    def _is_of_use(self, state: State, material: Material | None) -> bool:
+        """Tells whether what was read still has something to give, after another process has done something."""
+        if material is None:
+            return False
+        if any(not state.is_known(message.position) for message in material.found.fresh):
+            return True
+        return any(
+            state.has_ended(message.position, self._timing.expired(self._runtime.now())) for message in material.again
+        )
+
+    def _decide(
+        self, queue: Queue, taken: Sequence[Request], polls: Sequence[PollRequest], material: Material | None
+    ) -> tuple[Draft, int]:
+        """Decides on the next entry; says how many messages its cursor passes."""
+        draft = Draft(self.state, self._runtime.now(), self._timing)
+        for request in taken:
+            if isinstance(request, SettleRequest) and not request.answered:
+                if request.kind == "renew":
+                    request.settled = draft.renew(request.receipts, request.ttl)
+                elif request.kind == "release":
+                    request.settled = draft.release(request.receipts)
+                else:
+                    request.settled = draft.acknowledge(request.receipts)
+            elif isinstance(request, ReleaseAllRequest):
+                draft.release_all()
+            elif isinstance(request, SentRequest):
+                draft.report_sent(request.positions)
+        if material is None:
+            return draft, 0
+        draft.drop(material.gone)
+        if material.dead:
+            draft.bury(material.dead, target_of(queue))
+        draft.deliver([request.poll for request in polls], material.again, material.found.fresh)
+        return draft, conclude(draft, material.found.chain)
+
+    def _complete(self, queue: Queue, draft: Draft, taken: Sequence[Request]) -> Entry:
+        for request in taken:
+            request.sent = True
+        deleted = max((one.deleted for one in taken if isinstance(one, SentRequest)), default=0)
+        snapshot = self._to_name if self._to_name > self.state.snapshot else 0
+        delete = getattr(queue, "on_ack", "keep") == "delete"
+        return draft.entry(self._runtime.token(), delete=delete, deleted=deleted, snapshot=snapshot)
+
+    # Answers
+
+    def _answer(self, taken: Sequence[Request], draft: Draft, material: Material | None, chosen: float) -> None:
+        state, boottime = self.state, self._runtime.boottime
+        for request in taken:
+            if isinstance(request, PollRequest):
+                self._answer_poll(request, draft, material, chosen)
+            elif isinstance(request, SettleRequest):
+                if request.kind == "renew" and boottime() - chosen > self._timing.answer_within(request.ttl):
+                    request.answer(None, too_late())
+                elif any(one.status is Status.REFUSED for one in request.settled):
+                    request.answer(None, too_many(self._partition))
+                else:
+                    request.answer(request.settled)
+            elif isinstance(request, LookRequest):
+                request.answer(request.look(state))
+            else:
+                request.answer(None)
+
+    def _answer_poll(self, request: PollRequest, draft: Draft, material: Material | None, chosen: float) -> None:
+        state, poll = self.state, request.poll
+        if not poll.given:
+            full = material is not None and material.full
+            request.answer(None, too_many(self._partition)) if full else request.answer([])
+            return
+        if not poll.ttl:
+            request.answer([(message, self._deliveries(message), 0, 0) for message in poll.given])
+            return
+        expires = draft.now + round(poll.ttl * 1000)
+        if self._runtime.boottime() - chosen > self._timing.answer_within(poll.ttl):
+            told = request.answer(None, too_late())
+            told = False
+        else:
+            told = request.answer(
+                [(message, self._deliveries(message), state.number, expires) for message in poll.given]
+            )
+        if not told:
+            self._give_back(request, [message.position for message in poll.given], state.number)
+
+    def _deliveries(self, message: Message) -> int:
+        claim = self.state.outstanding.get(message.position)
+        return 0 if claim is None else claim.deliveries
+
+    def _give_back(self, request: Request, positions: Sequence[Position], number: int) -> None:
+        """Releases what nobody was told of."""
+        receipts = [Receipt(self._partition, *position, number) for position in positions]
+        self.add(SettleRequest(request.queue, lambda _value, _error: None, "release", receipts))
+
+    def _give_up_late(self, taken: Sequence[Request]) -> None:
+        """Answers those who have waited for too long. What they asked for may be done all the same."""
+        with self._lock:
+            everybody = [*taken, *self._waiting]
+        limit = self._runtime.boottime() - PATIENCE
+        for request in everybody:
+            if request.asked < limit and not request.answered:
+                outcome: Outcome = "unknown" if request.sent else "none"
+                request.answer(None, StoreUnavailable("The claim log could not be written in time.", outcome=outcome))
+
+    # The log
+
+    def _load(self, queue: Queue) -> Work:
+        yield from self._read_from(queue, State(), newest=True)
+        self._is_loaded = True
+
+    def _catch_up(self, queue: Queue) -> Work:
+        yield from self._read_from(queue, self.state)
+
+    def _catch_up_for(self, queue: Queue, polls: Sequence[Request]) -> Work:
+        """Looks for what others have done since the polls were asked for; returns whether there was something."""
+        if all(poll.asked <= self._current for poll in polls):
+            return False
+        before = self.state.number
+        yield from self._catch_up(queue)
+        return self.state.number > before
+
+    def _read_from(self, queue: Queue, state: State, *, newest: bool = False) -> Work:
+        """Reads what follows a state, up to the log's end; returns the tokens of the entries by number."""
+        began = self._runtime.boottime()
+        tokens: dict[int, int] = {}
+        while True:
+            page: LogPage = yield self._read_log(queue, state.number + 1, newest=newest)
+            if page.snapshot is not None and page.snapshot.number > state.number:
+                state = State.decode(page.snapshot.body)
+                self._last_snapshot = len(page.snapshot.body)
+                self._entries = self._bytes = 0
+            before = state.number
+            for one in page.entries:
+                if one.number > state.number:
+                    entry = decode_entry(one.body)
+                    tokens[one.number] = entry.token
+                    self._apply(state, one, entry)
+            if state.number >= page.last:
+                break
+            if state.number == before and page.snapshot is None:
+                text = f"ends at {page.last}, and entry {before + 1} is missing"
+                raise StoreIncompatible(f"The claim log of partition {self._partition} {text}.")
+        self.state = state
+        self._current = began
+        return tokens
+
+    def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
+        new = [place for _, places in entry.claims for place in places if place > state.cursor]
+        state.apply(one.number, entry)
+        self._scanner.claimed([place for place in new if state.outstanding[place].deliveries == 1])
+        self._note(one)
+
+    def _note(self, one: LogEntry) -> None:
+        self._entries += 1
+        self._bytes += len(one.body)
+        now = self._runtime.boottime()
+        if not self._marks or now - self._marks[-1][0] >= _MARK_EVERY:
+            self._marks.append((now, one.number))
+
+    def _read_log(self, queue: Queue, first: int, *, newest: bool) -> Call:
+        def begin(done: Done) -> None:
+            if newest or not self._store.begin_read_log(queue, self._partition, first, done):
+                work = partial(self._store.read_log, queue, self._partition, first, newest=newest)
+                self._runtime.block(work, done)
+
+        return begin
+
+    def _append(self, queue: Queue, entry: Entry, taken: Sequence[Request]) -> Work:
+        """Appends an entry until it is certain whether it was, and applies it; else applies what another appended.
+
+        Returns:
+            Whether it was.
+        """
+        state = self.state
+        one = LogEntry(state.number + 1, encode_entry(entry))
+        below = self._truncatable() if entry.snapshot else None
+        doubted = False
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                applied = yield partial(self._send, queue, one, entry.snapshot or None, below)
+                break
+            except QueueChanged:
+                if not doubted:
+                    raise
+                queue = yield from self._same_queue(queue)
+            except StoreUnavailable as error:
+                if error.outcome == "none" and not doubted:
+                    raise
+                doubted = True
+                self._give_up_late(taken)
+                if isinstance(error, StoreClosed):
+                    raise StoreClosed(str(error), outcome="unknown") from error
+            yield partial(self._pause, pause * (0.5 + self._runtime.jitter()))
+            pause = min(2 * pause, LONGEST_PAUSE)
+        if applied:
+            began = self._runtime.boottime()
+            state.apply(one.number, entry)
+            self._note(one)
+            self._current = began
+            return True
+        self.refused = self._runtime.boottime()
+        tokens = yield from self._read_from(queue, state)
+        if one.number not in tokens and doubted:
+            raise StoreUnavailable("It cannot be found out whether the claim log was written.", outcome="unknown")
+        return tokens.get(one.number) == entry.token
+
+    def _send(self, queue: Queue, one: LogEntry, snapshot: int | None, below: int | None, done: Done) -> None:
+        self._store.begin_append_entry(queue, self._partition, one, done, snapshot=snapshot, truncate_below=below)
+
+    def _pause(self, seconds: float, done: Done) -> None:
+        self._runtime.later(seconds, lambda: done(None, None))
+
+    def _same_queue(self, queue: Queue) -> Work:
+        """Returns the queue's row as it is now, if the log is still its.
+
+        Raises:
+            QueueChanged: It is not: the queue was purged or deleted.
+        """
+        look = partial(self._store.queue, queue.application, queue.name, fresh=True)
+        try:
+            fresh: Queue = yield partial(self._runtime.block, look)
+        except QueueNotFound as error:
+            raise QueueChanged(str(error)) from error
+        if fresh.qid != queue.qid:
+            raise QueueChanged("the queue was purged")
+        return fresh
+
+    # Snapshots
+
+    def _truncatable(self) -> int | None:
+        """Returns the number below which entries may go, with the next one, which names a snapshot."""
+        limit = self._runtime.boottime() - KEPT_SECONDS
+        old = 0
+        while self._marks and self._marks[0][0] <= limit:
+            old = self._marks.popleft()[1]
+        if old:
+            self._marks.appendleft((limit, old))
+        below = min(old, self._to_name + 1, self.state.number - KEPT_ENTRIES)
+        return below if below > 1 else None
+
+    def _snapshot(self, queue: Queue) -> Work:
+        """Writes a snapshot if it is time; the next entry names it."""
+        if self._entries < ENTRIES or (self._bytes < self._last_snapshot and self._entries < MOST_ENTRIES):
+            return
+        state = self.state
+        number, body = state.number, state.encode()
+        self._entries = self._bytes = 0
+        work = partial(self._store.write_snapshot, queue, self._partition, number, body)
+        try:
+            yield partial(self._runtime.block, work)
+        except QueueyError:
+            return
+        self._last_snapshot = len(body)
+        self._to_name = number
+
+
+def target_of(queue: Queue) -> str:
+    """Returns the queue in which a queue's dead letters lie."""
+    return getattr(queue, "dead_letter", "") or f"{queue.name}.dead"
+
+
+def too_late() -> StoreUnavailable:
+    """Returns what a caller is told whose claim would be over by the time that it knows of it."""
+    return StoreUnavailable("The claim was made too late to be of use. Claim again.", outcome="unknown")
+
+
+def too_many(partition: int) -> TooManyClaims:
+    """Returns what a caller is told if a partition has as many claims as it may have."""
+    text = f"Partition {partition} has {MOST_OUTSTANDING} claims, which is all that it may have."
+    return TooManyClaims(f"{text} Acknowledge or release some.")

@@ -1,0 +1,124 @@
+"""What callers ask of one partition's log, each of which is answered once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from queuey.claims import Poll, Receipt, Settlement, State
+from queuey.errors import Outcome
+from queuey.messages import Message, Queue
+from queuey.service.claims.runtime import Done
+
+Kind = Literal["acknowledge", "renew", "release"]
+
+
+class Request:
+    """Something asked of a log.
+
+    Args:
+        queue: The row of the queue that the caller was let in to.
+        done: Told of the end, unless the caller gives up before.
+
+    Attributes:
+        asked: When (boot time); set by the log.
+        sent: An entry that carries it may have been appended.
+    """
+
+    __slots__ = ("_done", "_first", "asked", "queue", "sent")
+
+    weight = 1
+    """Ids that it adds to an entry, at most."""
+
+    def __init__(self, queue: Queue, done: Done) -> None:
+        self.queue = queue
+        self.asked = 0.0
+        self.sent = False
+        self._done = done
+        self._first = threading.Lock()
+
+    def answer(self, value: Any, error: Exception | None = None) -> bool:  # noqa: ANN401 - what it was asked for
+        """Tells the caller, who may have gone; returns whether it was told."""
+        if not self._first.acquire(blocking=False):
+            return False
+        self._done(value, error)
+        return True
+
+    def give_up(self) -> Outcome:
+        """Has the caller not be told any more; returns what may become of what it asked for."""
+        self._first.acquire(blocking=False)
+        return "unknown" if self.sent else "none"
+
+    @property
+    def answered(self) -> bool:
+        """Whether the caller was told, or has gone."""
+        return self._first.locked()
+
+
+class PollRequest(Request):
+    """Wants messages. The result is a list of pairs: message and :class:`~queuey.claims.Delivery`."""
+
+    __slots__ = ("poll",)
+
+    def __init__(self, queue: Queue, done: Done, poll: Poll) -> None:
+        super().__init__(queue, done)
+        self.poll = poll
+
+    @property
+    def weight(self) -> int:  # type: ignore[override]
+        """See the base class."""
+        return self.poll.limit
+
+
+class SettleRequest(Request):
+    """Has receipts of this partition acknowledged, renewed or released. The result is a list of settlements."""
+
+    __slots__ = ("kind", "receipts", "settled", "ttl")
+
+    def __init__(self, queue: Queue, done: Done, kind: Kind, receipts: Sequence[Receipt], ttl: float = 0.0) -> None:
+        super().__init__(queue, done)
+        self.kind = kind
+        self.receipts = receipts
+        self.ttl = ttl
+        self.settled: list[Settlement] = []
+
+    @property
+    def weight(self) -> int:  # type: ignore[override]
+        """See the base class."""
+        return len(self.receipts)
+
+    def newest(self) -> int:
+        """Returns the highest number of an entry that it speaks of."""
+        return max((receipt.number for receipt in self.receipts), default=0)
+
+
+class ReleaseAllRequest(Request):
+    """Has every claim of the partition end."""
+
+    __slots__ = ()
+
+
+class LookRequest(Request):
+    """Wants to see the state, as it is at least since it was asked for. The result is what ``look`` returns of it."""
+
+    __slots__ = ("look",)
+
+    def __init__(self, queue: Queue, done: Done, look: Callable[[State], Any]) -> None:
+        super().__init__(queue, done)
+        self.look = look
+
+
+class SentRequest(Request):
+    """Notes that dead letters lie where they belong, or that deletions were carried out."""
+
+    __slots__ = ("deleted", "positions")
+
+    def __init__(self, queue: Queue, done: Done, positions: Sequence[tuple[int, int]], deleted: int = 0) -> None:
+        super().__init__(queue, done)
+        self.positions = positions
+        self.deleted = deleted
+
+
+Given = list[tuple[Message, int, int]]
+"""Messages with the number of deliveries and the expiry (milliseconds since 1970)."""

@@ -1,0 +1,155 @@
+"""What claims need of the process that they run in: threads, timers, clocks and chance. Tests hand in others."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import secrets
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from queuey import ids
+from queuey.storage import Store
+
+Done = Callable[[Any, Exception | None], None]
+"""Is told a result or an error, once."""
+THREADS = 8
+"""For reads of a store that blocks. Appends hold none."""
+
+_BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_logger = logging.getLogger(__name__)
+
+
+class Runtime(ABC):
+    """Where claims run."""
+
+    @abstractmethod
+    def now(self) -> int:
+        """Returns the checked clock (milliseconds since 1970).
+
+        Raises:
+            StoreUnavailable: It cannot be trusted now.
+        """
+
+    @abstractmethod
+    def boottime(self) -> float:
+        """Returns seconds on a clock that goes on while the machine sleeps."""
+
+    @abstractmethod
+    def submit(self, work: Callable[[], None]) -> None:
+        """Has some work done soon, in another thread."""
+
+    @abstractmethod
+    def later(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
+        """Has some work done after so many seconds; returns what calls that off."""
+
+    @abstractmethod
+    def block(self, work: Callable[[], Any], done: Done) -> None:
+        """Does what may take long, and tells its result; only within what was handed to :meth:`submit`."""
+
+    def token(self) -> int:
+        """Returns a random number of 63 bits."""
+        return secrets.randbits(63)
+
+    def jitter(self) -> float:
+        """Returns a random number from 0 to 1."""
+        return secrets.randbelow(1000) / 1000
+
+
+class ThreadRuntime(Runtime):
+    """A few threads of this process, and the store's clock. They are started when they are needed.
+
+    Args:
+        store: Whose clock counts.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-claims")
+        self._timers = Timers()
+
+    def now(self) -> int:
+        """See the base class."""
+        return (self._store.now() - ids.EPOCH_TICKS) // 10_000
+
+    def boottime(self) -> float:
+        """See the base class."""
+        return time.clock_gettime(_BOOTTIME)
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """See the base class."""
+        self._pool.submit(_logged, work)
+
+    def later(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
+        """See the base class. A thread of the pool does it."""
+        return self._timers.add(seconds, lambda: self.submit(work))
+
+    def block(self, work: Callable[[], Any], done: Done) -> None:
+        """See the base class. This thread does it."""
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001 - whoever waits is told
+            done(None, error)
+        else:
+            done(result, None)
+
+    def close(self) -> None:
+        """Starts nothing any more."""
+        self._timers.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Timers:
+    """Calls functions after a while, from one thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._heap: list[tuple[float, int, list[Callable[[], None]]]] = []
+        self._numbers = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def add(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
+        """Has a quick function called after so many seconds; returns what calls that off."""
+        holder = [work]
+        with self._changed:
+            heapq.heappush(self._heap, (time.monotonic() + seconds, next(self._numbers), holder))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="queuey-claim-timers", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        return holder.clear
+
+    def close(self) -> None:
+        """Calls nothing any more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._closed and (not self._heap or self._heap[0][0] > time.monotonic()):
+                    left = self._heap[0][0] - time.monotonic() if self._heap else None
+                    self._changed.wait(None if left is None else max(0.0, left))
+                if self._closed:
+                    return
+                holder = heapq.heappop(self._heap)[2]
+            for work in holder[:]:
+                _logged(work)
+
+
+def _logged(work: Callable[[], None]) -> None:
+    """Does some work in a thread where nobody would see its error."""
+    try:
+        work()
+    except RuntimeError as error:
+        # The pool is closed: the service is shutting down.
+        _logger.debug("not done: %s", error)
+    except Exception:
+        _logger.exception("a claim log has failed")

@@ -1,0 +1,174 @@
+"""Looks for messages that nobody was given, without reading again and again what everybody knows.
+
+A process remembers, per partition, its ``front``: how far it has looked. The front is a hint and no conclusion. Ids of
+several web processes become visible out of order, so scans begin a little below it now and then; and what becomes
+visible later than that is found by a chain of reads from the cursor up to the horizon, which alone may move the cursor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+
+import msgspec
+from msgspec.structs import replace
+
+from queuey import ids
+from queuey.claims import MOST_ABOVE, Draft, State
+from queuey.ids import FIRST, LOW_MIN, Position
+from queuey.messages import Message, Page, Slice
+from queuey.service.claims.steps import Call
+
+LOOK_BACK = 0.5
+"""Seconds below the front at which some scans begin."""
+LOOK_BACK_EVERY = 0.1
+CHAIN_EVERY = 1.0
+"""Seconds between chains of reads from the cursor, while the front is above it."""
+PAGE = 1000
+"""Messages of one read."""
+MOST_PAGES = 64
+"""Of one scan. It goes on from there the next time."""
+
+Read = Callable[[Slice], Call]
+
+
+class Chain(msgspec.Struct):
+    """What reads that followed one another from the cursor on have shown.
+
+    Attributes:
+        bound: Everything above the cursor and below this is in ``seen``; not above the horizon of the first read.
+        seen: Positions, ascending.
+    """
+
+    bound: Position = FIRST
+    seen: list[Position] = []
+
+
+class Found(msgspec.Struct):
+    """What a scan has found.
+
+    Attributes:
+        fresh: Messages that nobody knew of, in order.
+        chain: What may be concluded.
+        ahead: Positions of the forward part, ascending, and where it ended.
+    """
+
+    fresh: list[Message]
+    chain: Chain = msgspec.field(default_factory=Chain)
+    ahead: list[Position] = []
+    end: Position | None = None
+
+
+class _Want(msgspec.Struct, frozen=True):
+    """What some reads are for.
+
+    Attributes:
+        messages, max_bytes: Enough.
+        forward: They go up to now.
+        chained: They begin at the cursor.
+        new: Most of what they show is not known.
+    """
+
+    messages: int
+    max_bytes: int
+    forward: bool = False
+    chained: bool = False
+    new: bool = False
+
+
+class Scanner:
+    """Scans one partition. One scan at a time.
+
+    Args:
+        partition: Its number.
+        boottime: Seconds.
+    """
+
+    __slots__ = ("_boottime", "_chained", "_front", "_horizon", "_looked_back", "_partition")
+
+    def __init__(self, partition: int, boottime: Callable[[], float]) -> None:
+        self._partition = partition
+        self._boottime = boottime
+        self._front: Position = FIRST
+        self._horizon: Position = FIRST
+        self._chained = 0.0
+        self._looked_back = 0.0
+
+    def scan(self, state: State, now: int, wanted: int, max_bytes: int, read: Read) -> Generator[Call, Page, Found]:
+        """Looks for messages.
+
+        Args:
+            state: It may grow while this reads.
+            now: Milliseconds since 1970.
+            wanted: So many are enough.
+            max_bytes: Bodies together, about.
+            read: Begins to read a slice.
+        """
+        found = Found([])
+        first = ids.following(state.cursor)
+        front = max(self._front, first)
+        boot = self._boottime()
+        if front > first and boot - self._chained >= CHAIN_EVERY and self._horizon > first:
+            upper = min(front, self._horizon)
+            part = Slice(self._partition, first, upper, ahead=True)
+            yield from self._follow(state, found, part, _Want(wanted, max_bytes, chained=True), read)
+            if found.chain.bound >= upper:
+                self._chained = boot
+            if len(found.fresh) >= wanted:
+                return found
+        lower = front
+        if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
+            self._looked_back = boot
+            lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
+        upper = self._horizon if len(state.above) >= MOST_ABOVE else ids.LAST
+        part = Slice(self._partition, lower, max(lower, upper), ahead=True)
+        want = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
+        yield from self._follow(state, found, part, want, read)
+        return found
+
+    def _follow(self, state: State, found: Found, part: Slice, want: _Want, read: Read) -> Generator[Call, Page, None]:
+        """Reads pages of a slice one after another until there is enough."""
+        if want.chained:
+            found.chain = Chain()
+        horizon: Position | None = None
+        have = {message.position for message in found.fresh}
+        weight = sum(len(message.body) for message in found.fresh)
+        limit = min(PAGE, want.messages - len(found.fresh)) if want.new else PAGE
+        for _ in range(MOST_PAGES):
+            page = yield read(replace(part, limit=limit, max_bytes=max(1, want.max_bytes - weight)))
+            if horizon is None:
+                horizon = (page.horizon, LOW_MIN)
+                self._horizon = max(self._horizon, horizon)
+            if want.chained:
+                found.chain.seen += [message.position for message in page.messages]
+            if want.forward:
+                found.ahead += [message.position for message in page.messages]
+            fresh = [one for one in page.messages if not state.is_known(one.position) and one.position not in have]
+            found.fresh += fresh
+            weight += sum(len(message.body) for message in fresh)
+            end = page.next if page.next is not None else part.lower
+            if want.chained:
+                found.chain.bound = min(horizon, end)
+            if want.forward:
+                found.end = end if page.more else None
+            if not page.more or len(found.fresh) >= want.messages or weight >= want.max_bytes:
+                return
+            part, limit = replace(part, lower=end), PAGE
+
+    def passed(self, state: State, found: Found) -> None:
+        """Moves the front over what is known by now: to the first message that the scan found and nobody was given."""
+        for position in found.ahead:
+            if not state.is_known(position):
+                self._front = position
+                return
+        if found.ahead:
+            self._front = max(self._front, ids.following(found.ahead[-1]), found.end or FIRST)
+
+    def claimed(self, positions: Sequence[Position]) -> None:
+        """Moves the front over what another process has delivered."""
+        if positions:
+            self._front = max(self._front, ids.following(max(positions)))
+
+
+def conclude(draft: Draft, chain: Chain) -> int:
+    """Moves a draft's cursor as far as a chain of reads lets it; returns how many messages it passes."""
+    return draft.advance(chain.bound, chain.seen)

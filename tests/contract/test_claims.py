@@ -1,0 +1,262 @@
+"""Claims as use cases, by two processes over one store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from queuey import ids
+from queuey.claims import Receipt, Settlement, Status
+from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound
+from queuey.messages import Queue
+from queuey.service import Claimed, QueueAccess, Service
+from queuey.storage import Store
+from tests.backends import Clock
+from tests.contract.samples import eventually, make_queue, new, say
+from tests.interposed_store import InterposedStore
+
+
+def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
+    """A service on a store, and a way to a queue."""
+    service = Service(store)
+    return service, service.enter(queue, lambda _queue: None)
+
+
+def texts(claimed: list[Claimed]) -> list[str | bytes]:
+    """The bodies of what was given."""
+    return [one.message.body for one in claimed]
+
+
+def statuses(settled: list[Settlement]) -> list[Status]:
+    """What became of receipts."""
+    return [one.status for one in settled]
+
+
+def test_from_claim_to_acknowledgement(store: Store, other: Store) -> None:
+    """A message is given to one caller, whichever process is asked, until he acknowledges or releases it."""
+    queue = make_queue(store)
+    say(store, queue, "a", "b", "c")
+    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    first = one.claims.claim(access, limit=2, ttl=60)
+    assert [(claimed.message.body, claimed.deliveries) for claimed in first] == [("a", 1), ("b", 1)]
+    assert texts(two.claims.claim(there, limit=9, ttl=60)) == ["c"]
+    for service, way in ((one, access), (two, there)):
+        assert service.claims.claim(way, limit=9, ttl=60) == []
+    receipts = [claimed.receipt for claimed in first]
+    assert statuses(two.claims.acknowledge(there, receipts[:1])) == [Status.DONE]
+    assert statuses(one.claims.acknowledge(access, receipts[:1])) == [Status.FINAL]
+    assert statuses(two.claims.release(there, receipts)) == [Status.FINAL, Status.DONE]
+    assert [(claimed.message.body, claimed.deliveries) for claimed in one.claims.claim(access, limit=9, ttl=60)] == [
+        ("b", 2)
+    ]
+    assert statuses(two.claims.acknowledge(there, receipts)) == [Status.FINAL, Status.SUPERSEDED]
+
+
+def test_a_claim_expires(store: Store, clock: Clock) -> None:
+    """A message that is not acknowledged in time comes back, and the old receipt is worth nothing then."""
+    queue = make_queue(store)
+    say(store, queue, "a", "b")
+    service, access = enter(store, queue)
+    [old, kept] = service.claims.claim(access, limit=2, ttl=30)
+    [renewed] = service.claims.renew(access, [kept.receipt], 90)
+    assert renewed.expires == pytest.approx(kept.expires + 60, abs=1)
+    clock.advance(32)
+    [new_one] = service.claims.claim(access, limit=2, ttl=30)
+    assert (new_one.message.body, new_one.deliveries) == ("a", 2)
+    assert statuses(service.claims.acknowledge(access, [old.receipt, new_one.receipt, kept.receipt])) == [
+        Status.SUPERSEDED,
+        Status.DONE,
+        Status.DONE,
+    ]
+    clock.advance(1000)
+    assert service.claims.claim(access, limit=2, ttl=30) == []
+
+
+def test_a_showing_claims_nothing(store: Store) -> None:
+    """A poll with a ttl of 0 shows what a claim would give, and changes nothing."""
+    queue = make_queue(store)
+    say(store, queue, "a", "b")
+    service, access = enter(store, queue)
+    for _ in range(2):
+        [shown] = service.claims.claim(access, limit=1, ttl=0)
+        assert (shown.message.body, shown.deliveries, shown.expires) == ("a", 0, 0)
+    assert store.read_log(queue, 1, 1).last == 0
+    assert texts(service.claims.claim(access, limit=9, ttl=60)) == ["a", "b"]
+
+
+def test_partitions(store: Store) -> None:
+    """A claim finds what is there in any partition, or in those that it names; receipts of several go together."""
+    queue = make_queue(store, partitions=3)
+    say(store, queue, "a", partition=1)
+    say(store, queue, "c", "d", partition=3)
+    service, access = enter(store, queue)
+    assert texts(service.claims.claim(access, limit=9, ttl=60, partitions=[2, 1])) == ["a"]
+    [c, d] = service.claims.claim(access, limit=9, ttl=60)
+    assert texts([c, d]) == ["c", "d"]
+    assert service.claims.claim(access, limit=9, ttl=60) == []
+    bare = Receipt(2, *ids.parse_position(d.message.id))
+    settled = service.claims.acknowledge(access, [d.receipt, bare, c.receipt])
+    assert [one.receipt for one in settled] == [d.receipt, bare, c.receipt]
+    assert statuses(settled) == [Status.DONE] * 3
+    with pytest.raises(InvalidRequest, match="4 is not a partition"):
+        service.claims.claim(access, limit=9, ttl=60, partitions=[4])
+    with pytest.raises(InvalidRequest, match="4 is not a partition"):
+        service.claims.acknowledge(access, [Receipt(4, 1, 1, 1)])
+
+
+def test_receipts_of_elsewhere(store: Store) -> None:
+    """A receipt of another queue, or from before a purge, is refused, and nothing is done."""
+    queue, elsewhere = make_queue(store), make_queue(store)
+    service, access = enter(store, queue)
+    say(store, elsewhere, "x")
+    [other] = service.claims.claim(service.enter(elsewhere, lambda _: None), limit=1, ttl=60)
+    for call in (service.claims.acknowledge, service.claims.release):
+        with pytest.raises(InvalidRequest, match="receipts"):
+            call(access, [other.receipt])
+    assert store.read_log(queue, 1, 1).last == 0
+    say(store, queue, "a")
+    [claimed] = service.claims.claim(access, limit=1, ttl=60)
+    store.purge_queue(store.queue(queue.application, queue.name, fresh=True))
+    with pytest.raises(InvalidRequest, match="receipts"):
+        service.claims.acknowledge(access, [claimed.receipt])
+
+
+def test_a_purged_and_a_deleted_queue(store: Store) -> None:
+    """Claims of purged messages are over, and those of a deleted queue are told that it is gone."""
+    queue = make_queue(store)
+    say(store, queue, "a")
+    service, access = enter(store, queue)
+    assert texts(service.claims.claim(access, limit=1, ttl=60)) == ["a"]
+    queue = store.purge_queue(queue)
+    say(store, queue, "b")
+    assert texts(service.claims.claim(access, limit=1, ttl=60)) == ["b"]
+    store.delete_queue(queue)
+    with pytest.raises(QueueNotFound):
+        service.claims.claim(access, limit=1, ttl=60)
+
+
+def test_what_is_gone_is_not_given(store: Store, clock: Clock) -> None:
+    """A message that was deleted or has expired is not given, nor given again."""
+    queue = make_queue(store)
+    places = say(store, queue, "a", "b", "c") + store.append(queue, [new("short", ttl=50)])
+    service, access = enter(store, queue)
+    assert len(service.claims.claim(access, limit=2, ttl=10)) == 2
+    store.delete(queue, [(1, places[0]), (1, places[2])])
+    clock.advance(100)
+    assert texts(service.claims.claim(access, limit=9, ttl=10)) == ["b"]
+    [counts] = service.claims.counts(access).values()
+    assert (counts.claimed, counts.waiting) == (1, 0)
+
+
+def test_delayed_messages(store: Store, clock: Clock) -> None:
+    """A delayed message is given when it is due."""
+    queue = make_queue(store)
+    store.append(queue, [new("late", delay=50)])
+    service, access = enter(store, queue)
+    assert service.claims.claim(access, limit=9, ttl=10) == []
+    say(store, queue, "now")
+    assert texts(service.claims.claim(access, limit=9, ttl=1000)) == ["now"]
+    clock.advance(51)
+    assert texts(service.claims.claim(access, limit=9, ttl=10)) == ["late"]
+
+
+def test_whole_queues(store: Store, other: Store) -> None:
+    """All claims of a queue can be counted and ended; what is done is left out of its size and of a peek."""
+    queue = make_queue(store, partitions=2)
+    say(store, queue, "a", "b", "c", partition=1)
+    say(store, queue, "d", partition=2)
+    (one, access), (two, there) = enter(store, queue), enter(other, queue)
+    [a, _] = one.claims.claim(access, limit=2, ttl=60, partitions=[1])
+    one.claims.acknowledge(access, [a.receipt])
+    counts = two.claims.counts(there)
+    assert [(each.claimed, each.waiting) for each in counts.values()] == [(1, 0), (0, 0)]
+    size = two.claims.size(there, 100)
+    assert (size.count, size.exact) == (3, True)
+    assert [message.body for message in two.claims.peek(there, 100)] == ["b", "c", "d"]
+    assert [message.body for message in two.claims.peek(there, 1)] == ["b"]
+    two.claims.release_all(there)
+    assert [each.waiting for each in one.claims.counts(access).values()] == [1, 0]
+    assert texts(one.claims.claim(access, limit=9, ttl=60, partitions=[1])) == ["b", "c"]
+
+
+def test_waiting(store: Store) -> None:
+    """A claim that waits is answered when a message comes, when its time is over, and when the service ends."""
+    queue = make_queue(store)
+    service, access = enter(store, queue)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(service.claims.claim, access, limit=1, ttl=60, wait=60)
+        assert not waiting.done()
+        say(store, queue, "a")
+        assert texts(waiting.result(60)) == ["a"]
+        assert service.claims.claim(access, limit=1, ttl=60, wait=0.1) == []
+        waiting = pool.submit(service.claims.claim, access, limit=1, ttl=60, wait=60)
+        service.stopping.set()
+        assert waiting.result(30) == []
+
+
+def test_given_up(store: Store) -> None:
+    """A caller who is gone gets nothing, and what was claimed for him comes back at once."""
+    queue = make_queue(store)
+    service, access = enter(store, queue)
+    say(store, queue, "a")
+    told: list[object] = []
+    give_up = service.claims.begin_claim(queue, lambda *told_of: told.append(told_of), limit=1, ttl=1000)
+    give_up()
+    assert eventually(lambda: told != [] or texts(service.claims.claim(access, limit=1, ttl=1000)) == ["a"])
+    assert service.claims.claim(access, limit=1, ttl=60, wait=60, gone=lambda: True) == []
+
+
+def test_many_callers(store: Store, other: Store) -> None:
+    """Whoever claims and acknowledges at one time, in two processes: each message is given once and all are done."""
+    queue = make_queue(store, partitions=2)
+    for number in range(60):
+        say(store, queue, str(number), partition=number % 2 + 1)
+    ways = [enter(one, queue) for one in (store, other)]
+
+    def work(number: int) -> list[str | bytes]:
+        service, _ = ways[number % 2]
+        access = service.enter(queue, lambda _queue: None)
+        found: list[str | bytes] = []
+        while claimed := service.claims.claim(access, limit=number % 3 + 1, ttl=600):
+            found += texts(claimed)
+            assert set(statuses(service.claims.acknowledge(access, [one.receipt for one in claimed]))) == {Status.DONE}
+        return found
+
+    with ThreadPoolExecutor(6) as pool:
+        found = [body for bodies in pool.map(work, range(6)) for body in bodies]
+    assert sorted(map(int, map(str, found))) == list(range(60))
+    assert ways[0][0].claims.size(ways[0][1], 100).count == 0
+
+
+def test_snapshots(store: Store, other: Store) -> None:
+    """After hundreds of entries a process that knows nothing of them begins at a snapshot, with the same result."""
+    queue = make_queue(store)
+    say(store, queue, *map(str, range(300)))
+    service, access = enter(store, queue)
+    for _ in range(300):
+        [claimed] = service.claims.claim(access, limit=1, ttl=600)
+    assert store.read_log(queue, 1, 1).snapshot is not None
+    late, there = enter(other, queue)
+    assert statuses(late.claims.acknowledge(there, [claimed.receipt])) == [Status.DONE]
+    assert late.claims.counts(there)[1].claimed == 299
+
+
+def test_levels_that_cannot_be_claimed(store: Store) -> None:
+    """Where the store refuses claims every use case says why, and does nothing."""
+    queue = make_queue(store)
+    refusing = InterposedStore(store)
+    refusing.instead(Store.claims_refusal, lambda _queue: "Choose very_strong.")
+    service, access = enter(refusing.store, queue)
+    refusals: list[Callable[[], object]] = [
+        lambda: service.claims.claim(access, limit=1, ttl=60),
+        lambda: service.claims.acknowledge(access, [Receipt(1, 1, 1)]),
+        lambda: service.claims.release_all(access),
+        lambda: service.claims.counts(access),
+        lambda: service.claims.size(access, 1),
+        lambda: service.claims.peek(access, 1),
+    ]
+    for call in refusals:
+        with pytest.raises(ClaimsRefused, match="very_strong"):
+            call()
