@@ -29,7 +29,7 @@ from queuey.storage.cassandra import message_codec
 from queuey.storage.cassandra.catalogue import queue_cache, queues
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
-from queuey.storage.cassandra.ids import clock_check
+from queuey.storage.cassandra.ids import clock
 from queuey.storage.cassandra.read import bucket_index
 
 INSERTS = message_codec.INSERT
@@ -38,7 +38,7 @@ READS = (*message_codec.UP, *message_codec.DOWN)
 RECORDS = (bucket_index._RECORD,)
 LOOKS = (bucket_index.FIRST,)
 FLOORS = (bucket_index.SET_LOW_WATERMARK,)
-CLOCKS = (clock_check._NOW,)
+CLOCKS = (clock._NOW,)
 QUEUES = (queue_cache.FIND,)
 CHANGES = (queues._UPDATE, queues._PURGE, queues._DELETE)
 

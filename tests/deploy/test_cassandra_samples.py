@@ -22,11 +22,10 @@ from deploy.local.cql import ONE, SUPERUSER, Conversation, Refused
 from queuey.errors import StoreUnavailable
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import cassandra
-from queuey.storage.cassandra import message_codec, options
+from queuey.storage.cassandra import bucketing, message_codec, options
 from queuey.storage.cassandra.admin import migrations
 from queuey.storage.cassandra.admin.doctor import examine
 from queuey.storage.cassandra.driver import Driver, Statement
-from queuey.storage.cassandra.write import bucket_width
 
 ROOT = Path(__file__).parents[2]
 LINES, SECURE = (ROOT / "deploy" / "cassandra" / name for name in ("queuey.yaml", "secure.yaml"))
@@ -150,7 +149,7 @@ def test_hints_are_not_kept_for_longer_than_deletes(lines: dict[str, Any]) -> No
 def test_a_full_bucket_may_expire(lines: dict[str, Any]) -> None:
     """A read may meet a bucket full of messages that expired early, each of which is as many dead cells as it has."""
     (columns,) = re.findall(r"\(qid, partition, bucket, id, (.*?)\)", message_codec.INSERT[0].cql)
-    dead = bucket_width.FULL_ROWS * len(columns.split(","))
+    dead = bucketing.FULL_ROWS * len(columns.split(","))
     assert lines["tombstone_warn_threshold"] == dead
     assert lines["tombstone_failure_threshold"] == 10 * dead
 
@@ -234,13 +233,13 @@ def test_a_full_bucket_that_expired_is_read(prepared: options.DataCentreTarget, 
     with closing(Driver(prepared, ours)) as driver:
         assert driver.ready(20)
         insert = message_codec.INSERT[1]
-        for first in range(0, bucket_width.FULL_ROWS, 100):
+        for first in range(0, bucketing.FULL_ROWS, 100):
             ids = range(first, first + 100)
             calls = [(insert, (1, 1, 0, message_codec.uuid_of((at, 0)), b"b", at, b"m", 1, 1)) for at in ids]
             driver.batch(calls, consistency="ONE")
-        alive = message_codec.uuid_of((bucket_width.FULL_ROWS, 0))
+        alive = message_codec.uuid_of((bucketing.FULL_ROWS, 0))
         driver.run(insert, (1, 1, 0, alive, b"alive", 2, b"m", 1, 3600), consistency="ONE")
-        lower, upper = message_codec.uuid_of((0, 0)), message_codec.uuid_of((bucket_width.FULL_ROWS + 1, 0))
+        lower, upper = message_codec.uuid_of((0, 0)), message_codec.uuid_of((bucketing.FULL_ROWS + 1, 0))
         found: list[Any] = []
         while len(found) != 1:  # The last ones expire a second after they were written.
             found = list(driver.run(message_codec.UP[1], (1, 1, 0, lower, upper, 10), consistency="ONE", timeout=20.0))
