@@ -14,7 +14,7 @@ from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions
-from queuey.client.credentials.authorization import Authorization
+from queuey.client.credentials.authorization import AuthorizationHeader
 from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import TokenScheme
 from queuey.client.errors import ClientError, NotAuthenticated
@@ -124,7 +124,7 @@ class Client:
             draw=self._timing.draw,
         )
         self._sender = Sender(access.servers, verify, max_answer, transport)
-        self._authorization = Authorization(access.credential)
+        self._authorization = AuthorizationHeader(access.credential)
         self._journal = open_journal(receipts, access.servers[0].application)
 
     def __repr__(self) -> str:

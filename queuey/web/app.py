@@ -13,7 +13,7 @@ from queuey.service import Limits, Service
 from queuey.storage import Store
 from queuey.web import ops, v1
 from queuey.web.authorization import Authenticator
-from queuey.web.credentials import Reader
+from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.application_keys import ApplicationKeys
 from queuey.web.errors import NoSuchResource, error_response
 from queuey.web.responses import Response
@@ -70,7 +70,7 @@ def make_app(
     metrics: Metrics | None = None,
     stopping: threading.Event | None = None,
     publish_metrics: bool = True,
-    readers: Sequence[Reader] = (),
+    readers: Sequence[CredentialReader] = (),
     private: Container[str] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # noqa: ANN401 - Pyramid's router, a WSGI application

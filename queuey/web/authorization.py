@@ -13,7 +13,7 @@ from queuey.access import ANYBODY, Action, Caller, allowed, concerns, lacking
 from queuey.errors import NotAllowed, NotAuthenticated, QueueNotFound, QueueyError
 from queuey.messages import Queue
 from queuey.service import QueueAccess, Service
-from queuey.web.credentials import Identity, Reader
+from queuey.web.credentials import CredentialReader, Identity
 from queuey.web.endpoint import WouldBlock
 from queuey.web.gateway.scheduling import ANONYMOUS
 from queuey.web.responses import Environ
@@ -52,7 +52,7 @@ class Authenticator:
 
     def __init__(
         self,
-        readers: Sequence[Reader],
+        readers: Sequence[CredentialReader],
         *,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -143,7 +143,7 @@ class Authenticator:
             self._known[key] = caller, began + min(seconds for _, seconds in found)
         return caller
 
-    def _identify(self, reader: Reader, credential: str) -> tuple[Identity, float]:
+    def _identify(self, reader: CredentialReader, credential: str) -> tuple[Identity, float]:
         """Returns what a credential gives, and for how many seconds that may be believed."""
         now = self._wall()
         identity = reader.read(credential, now)

@@ -1,4 +1,4 @@
-"""What a client writes into the Authorization header: :class:`Authorization` for threads, and one for async code."""
+"""What a client sends in the Authorization header: one class for threads, one for async code."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from queuey.client.credentials.lookup import Credential
-from queuey.client.credentials.tokens import Kept, Source
+from queuey.client.credentials.tokens import Kept, TokenSource
 from queuey.client.errors import TokenError
 
 
-class Authorization:
+class AuthorizationHeader:
     """Has the header of the next request. Safe to use from several threads.
 
     Args:
@@ -26,7 +26,7 @@ class Authorization:
     def __init__(self, credential: Credential, clock: Callable[[], float] = time.time) -> None:
         self.scheme = credential.shown
         self._fixed = credential.header
-        self._source: Source | None = credential.source
+        self._source: TokenSource | None = credential.source
         self._kept = Kept(credential.scheme, clock)
         self._lock = threading.Lock()
 
@@ -59,7 +59,7 @@ class Authorization:
             self._ask(self._source, seen, refused)
         return self._kept.result() != refused
 
-    def _ask(self, source: Source, seen: int, refused: str | None = None) -> None:
+    def _ask(self, source: TokenSource, seen: int, refused: str | None = None) -> None:
         """Asks the source, unless another thread has done so since ``seen`` answers."""
         with self._lock:
             if self._kept.answers != seen:
@@ -70,18 +70,18 @@ class Authorization:
                 self._kept.failed(error, refused=self._kept.header == refused)
 
 
-class AsyncAuthorization:
-    """:class:`Authorization` for async code. What may take its time is asked in a thread, so that the loop goes on."""
+class AsyncAuthorizationHeader:
+    """:class:`AuthorizationHeader` for async code. A thread asks for tokens, because that may block."""
 
     def __init__(self, credential: Credential, clock: Callable[[], float] = time.time) -> None:
         self.scheme = credential.shown
         self._fixed = credential.header
-        self._source: Source | None = credential.source
+        self._source: TokenSource | None = credential.source
         self._kept = Kept(credential.scheme, clock)
         self._lock: Any = None
 
     async def header(self) -> str | None:
-        """Returns the header; see :meth:`Authorization.header`."""
+        """Returns the header; see :meth:`AuthorizationHeader.header`."""
         if self._source is None:
             return self._fixed
         seen = self._kept.answers
@@ -90,7 +90,7 @@ class AsyncAuthorization:
         return self._kept.result()
 
     async def renew(self, refused: str | None) -> bool:
-        """Asks for another token; see :meth:`Authorization.renew`."""
+        """Asks for another token; see :meth:`AuthorizationHeader.renew`."""
         if self._source is None or refused is None:
             return False
         seen = self._kept.answers
@@ -98,7 +98,7 @@ class AsyncAuthorization:
             await self._ask(self._source, seen, refused)
         return self._kept.result() != refused
 
-    async def _ask(self, source: Source, seen: int, refused: str | None = None) -> None:
+    async def _ask(self, source: TokenSource, seen: int, refused: str | None = None) -> None:
         import anyio  # noqa: PLC0415 - whoever has no source does without it
 
         self._lock = self._lock or anyio.Lock()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 
 from queuey.client.credentials.profile import Profile, default_path, read_profile
-from queuey.client.credentials.tokens import Source, Token, TokenScheme
+from queuey.client.credentials.tokens import Token, TokenScheme, TokenSource
 from queuey.client.errors import InvalidArgument, ProfileNotFound
 from queuey.client.http.servers import Server, parse_servers
 
@@ -36,7 +36,7 @@ class Credential(msgspec.Struct, frozen=True):
 
     key: str | None = None
     token: str | None = None
-    source: Source | None = None
+    source: TokenSource | None = None
     scheme: TokenScheme = "Bearer"
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from queuey.client.credentials.tokens import MOST_BYTES, Source, Token, read_token
+from queuey.client.credentials.tokens import MOST_BYTES, Token, TokenSource, read_token
 from queuey.client.errors import InvalidArgument, TokenError
 
 AskToken = Callable[[], str | Token | Awaitable[str | Token]]
@@ -23,7 +23,7 @@ COMMAND_SECONDS = 30.0
 """How long a command may take to give a token."""
 
 
-class Asked(Source):
+class Asked(TokenSource):
     """Asks a callable.
 
     Args:
@@ -73,7 +73,7 @@ class Asked(Source):
             raise TokenError(f"{self.name} raised {type(error).__name__}{detail}") from error
 
 
-class File(Source):
+class File(TokenSource):
     """Reads a file, again whenever it was replaced or written to.
 
     Args:
@@ -108,7 +108,7 @@ class File(Source):
         return read_token(content, self.name)
 
 
-class Command(Source):
+class Command(TokenSource):
     """Runs a command and reads its standard output. Its standard error is this process's, its input is empty.
 
     Args:

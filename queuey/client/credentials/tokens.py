@@ -76,7 +76,7 @@ class Token(msgspec.Struct, frozen=True):
         return self.expires.timestamp() if isinstance(self.expires, datetime) else self.expires
 
 
-class Source(ABC):
+class TokenSource(ABC):
     """Gives tokens, one after another.
 
     Attributes:

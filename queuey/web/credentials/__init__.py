@@ -29,7 +29,7 @@ class Identity(msgspec.Struct, frozen=True):
     expires: float | None = None
 
 
-class Reader(Protocol):
+class CredentialReader(Protocol):
     """Reads the credentials of one scheme. It is used by many threads.
 
     Attributes:

@@ -17,7 +17,7 @@ def digest_of(key: str) -> bytes:
 
 
 class ApplicationKeys:
-    """Reads the keys that a store has. See :class:`~queuey.web.credentials.Reader`."""
+    """Reads the keys that a store has. See :class:`~queuey.web.credentials.CredentialReader`."""
 
     scheme = "Application"
     believed = 5.0

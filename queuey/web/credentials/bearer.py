@@ -104,7 +104,7 @@ def _is_strong(key: Any) -> bool:  # noqa: ANN401 - one of several kinds of keys
 
 
 class Bearer:
-    """Reads tokens of the issuers that applications trust. See :class:`~queuey.web.credentials.Reader`.
+    """Reads tokens of the issuers that applications trust. See :class:`~queuey.web.credentials.CredentialReader`.
 
     Args:
         trusted: Applications and whom they trust.

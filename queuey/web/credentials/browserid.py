@@ -136,7 +136,7 @@ class _Trusted:
 
 
 class BrowserId:
-    """Reads assertions by the issuers that applications trust. See :class:`~queuey.web.credentials.Reader`.
+    """Reads assertions by the issuers that applications trust. See :class:`~queuey.web.credentials.CredentialReader`.
 
     Args:
         trusted: Applications and whom they trust.

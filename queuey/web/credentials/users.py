@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from queuey.errors import SettingsError
 from queuey.settings import UserIssuer, Users
-from queuey.web.credentials import Reader
+from queuey.web.credentials import CredentialReader
 from queuey.web.credentials.key_sets import Published
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ Trusted = Sequence[tuple[str, UserIssuer]]
 """Applications and whom they trust."""
 
 
-def readers_of(users: Users, *, ask: bool = True) -> list[Reader]:
+def readers_of(users: Users, *, ask: bool = True) -> list[CredentialReader]:
     """Makes a reader for each scheme that some application's users have.
 
     Args:
@@ -43,13 +43,13 @@ def readers_of(users: Users, *, ask: bool = True) -> list[Reader]:
     return readers
 
 
-def _bearer(trusted: Trusted, ask: bool) -> Reader:  # noqa: FBT001 - of two functions of one form
+def _bearer(trusted: Trusted, ask: bool) -> CredentialReader:  # noqa: FBT001 - of two functions of one form
     from queuey.web.credentials.bearer import Bearer, KeySet  # noqa: PLC0415 - an extra
 
     return Bearer(trusted, _published(trusted, KeySet, ask=ask))
 
 
-def _browserid(trusted: Trusted, ask: bool) -> Reader:  # noqa: FBT001 - as above
+def _browserid(trusted: Trusted, ask: bool) -> CredentialReader:  # noqa: FBT001 - as above
     from queuey.web.credentials.browserid import BrowserId, SupportDocument  # noqa: PLC0415 - an extra
 
     return BrowserId(trusted, _published(trusted, SupportDocument, ask=ask))

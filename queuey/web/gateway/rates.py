@@ -30,7 +30,7 @@ class Rate(NamedTuple):
     burst: int
 
 
-class Bucket(NamedTuple):
+class TokenBucket(NamedTuple):
     """What a request found.
 
     Attributes:
@@ -44,13 +44,13 @@ class Bucket(NamedTuple):
     wait: float
 
 
-class _Found(NamedTuple):
+class _CountedRate(NamedTuple):
     """A bucket of a caller: the kind of limit, whose it is, its rate, and its state."""
 
     kind: str
     name: str
     rate: Rate
-    bucket: Bucket
+    bucket: TokenBucket
 
 
 class Buckets:
@@ -72,17 +72,17 @@ class Buckets:
     def __len__(self) -> int:
         return len(self._full_at)
 
-    def look(self, name: str, rate: Rate, now: float) -> Bucket:
+    def look(self, name: str, rate: Rate, now: float) -> TokenBucket:
         """Returns what a request would find, and takes nothing."""
         full = max(self._full_at.get(name, now) - now, 0.0)
         after = full + 1 / rate.rate
         wait = after - rate.burst / rate.rate
         # A billionth is no more than what rounding may add up to.
         if wait > 1e-9:  # noqa: PLR2004 - said above
-            return Bucket(0, full, wait)
-        return Bucket(int((rate.burst / rate.rate - after) * rate.rate + 1e-6), after, 0.0)
+            return TokenBucket(0, full, wait)
+        return TokenBucket(int((rate.burst / rate.rate - after) * rate.rate + 1e-6), after, 0.0)
 
-    def take(self, name: str, bucket: Bucket, now: float) -> None:
+    def take(self, name: str, bucket: TokenBucket, now: float) -> None:
         """Takes a token out, as :meth:`look` found it."""
         if len(self._full_at) >= self._most and name not in self._full_at:
             for dropped in sorted(self._full_at, key=self._full_at.__getitem__)[: -(-self._most // 4)]:
@@ -116,7 +116,7 @@ class RateLimits:
             this is one too many. Then nothing is taken out of any bucket.
         """
         now = self._clock()
-        found: list[_Found] = []
+        found: list[_CountedRate] = []
         for name, users in _counted(caller, application).items():
             rates = self._rates.of(name)
             if rates.user:
@@ -133,8 +133,8 @@ class RateLimits:
             self._buckets[each.kind].take(each.name, each.bucket, now)
         return headers, None
 
-    def _look(self, found: list[_Found], kind: str, name: str, rate: Rate, now: float) -> None:
-        found.append(_Found(kind, name, rate, self._buckets[kind].look(name, rate, now)))
+    def _look(self, found: list[_CountedRate], kind: str, name: str, rate: Rate, now: float) -> None:
+        found.append(_CountedRate(kind, name, rate, self._buckets[kind].look(name, rate, now)))
 
 
 def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
@@ -153,7 +153,7 @@ def _counted(caller: Caller, application: str) -> dict[str, list[str]]:
     return {each: [name for name, of in users.items() if of == each] for each in sorted(owners | others)}
 
 
-def _headers(found: list[_Found]) -> tuple[Header, ...]:
+def _headers(found: list[_CountedRate]) -> tuple[Header, ...]:
     """Returns the headers of draft-ietf-httpapi-ratelimit-headers-11.
 
     The window of a policy is the time in which an empty bucket becomes full.
@@ -165,7 +165,7 @@ def _headers(found: list[_Found]) -> tuple[Header, ...]:
     return (("RateLimit-Policy", ", ".join(policies)), ("RateLimit", ", ".join(states)))
 
 
-def _refusal(found: _Found) -> TooManyRequests:
+def _refusal(found: _CountedRate) -> TooManyRequests:
     seconds = math.ceil(found.bucket.wait)
     error = TooManyRequests(
         f"Too many requests of this {found.kind}: it may make {found.rate.rate:g} a second, {found.rate.burst} at once."

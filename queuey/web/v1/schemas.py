@@ -160,7 +160,7 @@ class BatchItem(Struct, kw_only=True):
     encoding: Literal["base64"] | None = None
 
 
-class Batch(Struct):
+class MessagesToPost(Struct):
     """Messages to post, all or none."""
 
     messages: Annotated[list[BatchItem], Meta(max_length=1000)]
@@ -332,7 +332,7 @@ class ConflictingOffset(Struct):
     applied: bool
 
 
-class Failure(Struct, kw_only=True, omit_defaults=True):
+class ErrorBody(Struct, kw_only=True, omit_defaults=True):
     """What went wrong, by field or name."""
 
     status: Literal["error"] = "error"

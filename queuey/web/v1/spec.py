@@ -121,7 +121,7 @@ RAW_JSON = {"description": "With raw: the JSON value that was posted"}
 
 PLAIN = {"text/plain": ANY_TEXT}
 PROBLEM = {"application/problem+json": schemas.Problem}
-FAILURE: Content = {JSON: schemas.Failure, **PROBLEM}
+FAILURE: Content = {JSON: schemas.ErrorBody, **PROBLEM}
 ERRORS = {
     400: ResponseSpec(FAILURE),
     401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
@@ -212,7 +212,7 @@ MESSAGE_OPERATIONS = (
         summary="Post messages, one with any body or a batch as JSON",
         about=KEPT_HEADERS,
         parameters=POST_HEADERS,
-        body={JSON: schemas.Batch, "*/*": {}},
+        body={JSON: schemas.MessagesToPost, "*/*": {}},
         success={201: ResponseSpec({JSON: schemas.Posted})},
         errors=WITH_BODY,
     ),
