@@ -25,7 +25,7 @@ COMMANDS = {
     "status": "Show a group: its members, who owns what, offsets and how many messages are behind them.",
     "groups": "List the groups that the coordination service knows, or forget one.",
     "offsets": "Show and move how far a group has come.",
-    "deadletter": "List what handlers failed on, and send it back to where it came from.",
+    "deadletter": "List dead letters, and send them back to their queues.",
 }
 """The commands in the order shown, each with its line in the list."""
 

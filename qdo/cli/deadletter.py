@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="List what handlers failed on, and send it back to where it came from.",
+    help="List dead letters, and send them back to their queues.",
 )
 
 _SOURCES = (*SERVICE, *QUEUES, "dead_queue")
@@ -49,7 +49,7 @@ def redrive(
     settings: WorkSettings,
     choose: Choose,
     ttl: Annotated[
-        int | None, typer.Option(min=1, help="Seconds that they are to live.", show_default="the queue's")
+        int | None, typer.Option(min=1, help="Seconds that the messages live.", show_default="the queue's")
     ] = None,
     dry_run: DryRun = False,
     json: Json = False,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
-    help="Show and move how far a group has come. Offsets can be moved only while the group has no members.",
+    help="Show and change the offsets of a group. They can be changed only while the group has no members.",
 )
 
 Numbers = Annotated[
@@ -76,7 +76,7 @@ def show(settings: WorkSettings, partition: Numbers = None, json: Json = False) 
 def reset(
     settings: WorkSettings,
     to: Annotated[
-        Literal["earliest", "latest"], typer.Argument(help="Before the oldest message, or behind the newest.")
+        Literal["earliest", "latest"], typer.Argument(help="Where to: before the oldest message, or after the newest.")
     ],
     partition: Numbers = None,
     dry_run: DryRun = False,
@@ -153,7 +153,7 @@ def prune(
     settings: WorkSettings,
     former: Annotated[
         str | None,
-        typer.Option("--service", help="Remove all that was recorded for this one instead: a former name, or a store."),
+        typer.Option("--service", help="Remove all offsets of this former name or store instead."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -184,10 +184,10 @@ def migrate(
         str | None,
         typer.Option(
             "--from",
-            help="What the group called this service: host and port of an address, or the id of the store that it had.",
+            help="The former name of this service: host and port of an address, or the id of its former store.",
         ),
     ] = None,
-    back: Annotated[bool, typer.Option("--back", help="Also where the group itself is further.")] = False,
+    back: Annotated[bool, typer.Option("--back", help="Also if the group's own offset is higher.")] = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:

@@ -14,7 +14,7 @@ from queuey.terminal.tables import table
 __all__ = ["DryRun", "Json", "Yes", "confirm", "emit", "instant", "note", "point", "printable", "say", "table"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one document a line.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", "-n", help="Show what would be done, and do nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 

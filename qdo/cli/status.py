@@ -72,7 +72,7 @@ class Picture(NamedTuple):
 @with_settings(*SERVICE, *GROUP, *QUEUES)
 def status(
     settings: WorkSettings,
-    lag: Annotated[bool, typer.Option(help="Ask the service how many messages are behind.")] = True,
+    lag: Annotated[bool, typer.Option(help="Ask the service for the lag.")] = True,
     watch: Annotated[
         float | None, typer.Option(min=0.1, help="Show it again after so many seconds, until Ctrl-C.")
     ] = None,

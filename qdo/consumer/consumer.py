@@ -231,7 +231,7 @@ class AsyncConsumer:
             CoordinationRefused: The coordination service does not allow what is needed; the same holds.
         """
         if most < 1:
-            raise InvalidArgument("poll hands out at least one message")
+            raise InvalidArgument("poll returns at least one message: most must be 1 or more")
         deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
         self._buffer.settle(skip)
         while not self.closing:

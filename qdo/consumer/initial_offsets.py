@@ -64,7 +64,9 @@ async def begin_at_ends(
         try:
             await _begin(client, left, record, begin_at)
         except (ClientError, QdoError) as error:
-            log.warning("cannot tell where to begin with %s partitions, trying on: %s", len(left), error)
+            log.warning(
+                "the positions at which to begin with %s partitions are not known yet, retrying: %s", len(left), error
+            )
         if any(fetch_state.since is None and not fetch_state.closed for fetch_state in left):
             await asyncio.sleep(pause * uniform(0.5, 1.0))  # noqa: S311 - so that members come back apart
             pause = min(LONGEST_PAUSE, 2 * pause)
@@ -81,7 +83,7 @@ async def _begin(
     points = {each: end for each, end in ends.items() if isinstance(end, str) and each in open_still}
     for partition, error in ends.items():
         if isinstance(error, ApiError):
-            log.warning("cannot tell where to begin with %s, trying on: %s", partition, error)
+            log.warning("the position at which to begin with %s is not known yet, retrying: %s", partition, error)
     if not points:
         return
     lost = await record(points)

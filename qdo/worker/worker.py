@@ -105,7 +105,7 @@ class Worker:
         self.metrics = WorkerMetrics(registry)
         if consumer.settings.commit_every is not None:
             raise InvalidArgument(
-                "a worker commits what was handled; its consumer is not to commit what was handed out"
+                "a worker commits handled messages, so its consumer must not commit by itself: leave out commit_every"
             )
         self._hooks = Hooks(middleware, lambda _: self.metrics.note("hook_failures"))
         consumer.attach(Callbacks(self._assigned, self._revoked, self._lost, self._suspended, self._resumed))
@@ -249,7 +249,7 @@ class Worker:
         try:
             batches = await self.consumer.poll(most, None, skip=self._handling.busy)
         except ClientError as error:
-            logger.error("the service refuses reads, another attempt follows: %s", error)  # noqa: TRY400 - says it all
+            logger.error("the service refuses reads, retrying: %s", error)  # noqa: TRY400 - says it all
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), _REFUSED_PAUSE)
             return
@@ -265,7 +265,7 @@ class Worker:
         self._drained = loop.time() + patience
         self._finished = True
         unrecorded = self._progress.dropped
-        logger.info("stops: nothing more is taken, what is in hand is finished")
+        logger.info("stops: starts no message, finishes the running ones")
         self._handling.stop()
         await self.consumer.close(patience + _RECORDING_SECONDS + _LEEWAY_SECONDS)
         if not self._finished or self._progress.dropped > unrecorded:
@@ -353,7 +353,7 @@ class Worker:
         self._moved("lost", partitions)
 
     def _suspended(self) -> None:
-        logger.warning("cannot reach the coordination service: begins nothing new")
+        logger.warning("cannot reach the coordination service: starts no message")
         self._handling.halt()
 
     def _resumed(self) -> None:

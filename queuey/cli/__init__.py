@@ -19,10 +19,10 @@ from queuey.terminal.commands import LazyGroup
 __all__ = ["main"]
 
 COMMANDS = {
-    "serve": "Serve. Needs nothing: the first start makes the store, a key and a profile for the client.",
+    "serve": "Start the service. The first start creates the store, a key and a profile for the client.",
     "migrate": "Prepare the keyspace of a Cassandra store, or bring it up to date.",
-    "doctor": "Check the store: what it rests on, and what its promises are worth.",
-    "settings": "Show every setting, its value and where that comes from.",
+    "doctor": "Check the store's health, configuration and durability.",
+    "settings": "Show every setting, its value and where the value comes from.",
     "send": "Send messages: arguments, standard input, or the lines of a file, however long it is.",
     "read": "Read messages by time, all partitions merged. Nothing is removed.",
     "tail": "Follow a queue live.",

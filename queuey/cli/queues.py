@@ -23,7 +23,7 @@ Type = Annotated[str | None, typer.Option(help="user, or public: everybody may r
 Consistency = Annotated[str | None, typer.Option(help="weak, strong or very_strong.")]
 Principals = Annotated[
     list[str] | None,
-    typer.Option("--principal", help="Who else may read and delete: app:<name>, bid:<mail>, =read, =delete."),
+    typer.Option("--principal", help="Who may read and delete: app:<name>, bid:<mail>, =read, =delete."),
 ]
 Ttl = Annotated[str | None, typer.Option(help="How long messages live, such as 12h.")]
 ReadDelay = Annotated[str | None, typer.Option(help="How far range reads stay behind the clock, such as 5s.")]

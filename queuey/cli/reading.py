@@ -43,9 +43,7 @@ def read(
     descending: Annotated[bool, typer.Option("--descending", "-r", help="Newest first.")] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many messages.")] = 100,
     everything: Annotated[bool, typer.Option("--all", "-a", help="No limit.")] = False,
-    delay: Annotated[
-        bool, typer.Option("--delay/--no-delay", help="Stay behind the clock by the queue's read delay.")
-    ] = True,
+    delay: Annotated[bool, typer.Option("--delay/--no-delay", help="Keep the queue's read delay.")] = True,
     raw: Raw = False,
     json: Json = False,
 ) -> None:
@@ -81,7 +79,9 @@ def tail(
     client: Client,
     queue: Queue,
     partitions: Partitions = "*",
-    last: Annotated[int, typer.Option("--last", "-n", min=0, max=PAGE, help="Begin with the newest so many.")] = 10,
+    last: Annotated[
+        int, typer.Option("--last", "-n", min=0, max=PAGE, help="Begin with this many of the newest messages.")
+    ] = 10,
     since: Annotated[str | None, typer.Option(help=f"Begin here instead. {_FORMS}")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many messages.")] = None,
     raw: Raw = False,

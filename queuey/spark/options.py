@@ -143,7 +143,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
         run: Names a batch write, so that doing it again writes the same messages.
         lead: Seconds by which ids are reserved ahead of the clock.
         rate: Messages a second over all tasks; 0: no limit.
-        create: Create the queue if it is not there.
+        create: Create the queue if it does not exist.
         partitions: Of a queue that is created; None: one.
     """
 

@@ -156,7 +156,9 @@ def check_commit(fetch_state: FetchState, identifier: str, *, back: bool = False
     except (TypeError, ValueError) as error:
         raise InvalidArgument(f"{fetch_state.partition}: {identifier!r} is not a message id") from error
     if fetch_state.position is None or order > order_of(fetch_state.position):
-        raise InvalidArgument(f"{fetch_state.partition}: {identifier} was not handed out, so it cannot be committed")
+        raise InvalidArgument(
+            f"{fetch_state.partition}: {identifier} was not returned by poll, so it cannot be committed"
+        )
     if _behind(fetch_state, order) and not back:
         raise InvalidArgument(
             f"{fetch_state.partition}: {identifier} lies before {fetch_state.lowest_commit}, which was committed"

@@ -317,7 +317,7 @@ class Fetcher:
         """Says once that reads of a queue (without a name: all) fail."""
         if name not in self._troubled:
             self._troubled.add(name)
-            log.warning("reads of %s fail, trying on: %s", name or "the service", error)
+            log.warning("reads of %s fail and are retried: %s", name or "the service", error)
 
     def _restored(self, name: str) -> None:
         if name in self._troubled:

@@ -184,7 +184,7 @@ class GroupMember:
                 log.warning("the session of %s was lost; it joins again", self._member)
                 await group_session.abandon()
             else:
-                log.info("%s hands everything back and joins again", self._member)
+                log.info("%s releases all partitions and joins again", self._member)
                 await group_session.finish()
                 self._move("lost")
             # Sessions that end as soon as they begin are not begun ever faster.
@@ -261,7 +261,7 @@ class GroupMember:
         try:
             self._owner.suspended() if suspended else self._owner.resumed()
         except Exception:
-            log.exception("the owner failed to take notice")
+            log.exception("a callback of the consumer failed")
 
     async def _stop(self, within: float | None) -> None:
         self._move("stop")

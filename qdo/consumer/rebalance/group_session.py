@@ -141,7 +141,7 @@ class GroupSession:
                 raise
             except CoordinationIncompatible:
                 # Who is to own what is not for us to know any more, so nothing can be kept.
-                log.exception("everything is given up until this program is a newer one, or the group an older")
+                log.exception("all partitions are released: the group uses a newer format. Upgrade this program")
                 self.table.give_up(self.table.states)
             except CoordinationError as error:
                 self._notify_refusal(error)
@@ -170,7 +170,7 @@ class GroupSession:
                 return await self._lead()
             except CoordinationIncompatible:
                 # The others go on with what they have; who can read everything may lead when this session ends.
-                log.exception("nothing is shared out until this program is a newer one, or the group an older")
+                log.exception("no assignment is made: the group uses a newer format. Upgrade this program")
                 return None
         self._planned = None
         self._queues.look_up(())
@@ -248,4 +248,4 @@ class GroupSession:
         leaving = asyncio.create_task(self._session.leave())
         await asyncio.wait({leaving}, timeout=self._options.patience)
         if not leaving.done():
-            log.warning("the session takes long to end; it is left to itself")
+            log.warning("the session did not end in time and is abandoned")

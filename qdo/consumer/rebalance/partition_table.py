@@ -478,7 +478,7 @@ class PartitionTable:
         call = self._call("revoke", tell, self._calls)
         await asyncio.wait({call}, timeout=self._revoke_timeout)
         if not call.done():
-            log.warning("%s is released although its owner is not done with it", row.partition)
+            log.warning("%s is released although its messages are not finished", row.partition)
             call.cancel()
         self._let_go(row)
         await self._notify_lost(row, call)
@@ -574,7 +574,7 @@ class PartitionTable:
             try:
                 await call()
             except SessionLost as error:
-                log.debug("the owner did not come to an end in %s: %s", what, error)
+                log.debug("a callback did not end in time for %s: %s", what, error)
             except Exception:
                 log.exception("the owner failed in %s", what)
             else:

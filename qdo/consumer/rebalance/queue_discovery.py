@@ -253,7 +253,7 @@ class QueueFinder:
             return
         missing = wanted.names - counts.keys()
         if missing - self._missing:
-            log.warning("queues that are not there: %s", ", ".join(sorted(missing - self._missing)))
+            log.warning("queues that do not exist: %s", ", ".join(sorted(missing - self._missing)))
         self._missing = missing
         found = {Queue(service, wanted.application, name): count for name, count in counts.items()}
         if found != self._found:

@@ -100,5 +100,5 @@ class SessionEvents:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if not isinstance(error, SessionLost):
-            log.error("taking part in the group failed; its session is given up", exc_info=error)
+            log.error("an error in the group member; its session ends", exc_info=error)
         self("lost")

@@ -317,7 +317,7 @@ class SessionThread(threading.Thread):
         if self._vitals is not None:
             self._look_after_keeping(self._vitals)
             if self._vitals.still > max(self._vitals.limit, self._timeout):
-                log.error("the event loop stands still, so the session in group %s is given up", self.group)
+                log.error("the event loop is blocked, so the session in group %s ends", self.group)
                 self._end_sessions()
                 return
         where = next(iter(self._sessions.values())).where

@@ -219,7 +219,7 @@ class Dispatcher:
             control.told = age
             message = run.messages[control.seen]
             logger.warning(
-                "a handler has had message %s of %s in hand for %.0f s",
+                "a handler has been running with message %s of %s for %.0f s",
                 message.id,
                 work.partition,
                 age,
@@ -262,7 +262,7 @@ class Dispatcher:
         try:
             await self._owned.note(work.partition, HandlingNote(message.id, run.attempt - 1, alone=True, last=True))
         except QdoError as error:
-            logger.warning("what was in hand of %s could not be noted: %s", work.partition, error)
+            logger.warning("the running messages of %s could not be recorded: %s", work.partition, error)
         if not work.void:  # else it went to others meanwhile, and this is another session perhaps
             self._remove([work])
             self._owned.rejoin()
@@ -414,7 +414,7 @@ class Dispatcher:
                 end = note.until if ran.handled else None
                 await self._owned.note(work.partition, suspicion.restored(end))
         except QdoError as error:
-            logger.warning("what is in hand of %s cannot be noted: %s", work.partition, error)
+            logger.warning("the running messages of %s cannot be recorded: %s", work.partition, error)
         return ran
 
     def _ended(
@@ -459,7 +459,7 @@ class Dispatcher:
             async with asyncio.timeout(_NOTING_SECONDS):
                 for failed in await asyncio.gather(*left, return_exceptions=True):
                     if isinstance(failed, Exception):
-                        logger.warning("what was in hand could not be noted: %s", failed)
+                        logger.warning("the running messages could not be recorded: %s", failed)
 
     def _settle(self, work: PartitionWork, run: MessageRun, ran: RunResult) -> None:
         failure = ran.failure

@@ -87,7 +87,7 @@ class OffsetCommitter:
                     await asyncio.sleep(pause)
                     pause = min(_LONGEST_PAUSE, pause * 2)
         except TimeoutError:
-            logger.error("progress could not be recorded in time; messages will be handled again")  # noqa: TRY400 - no news
+            logger.error("offsets could not be committed in time; some messages will be handled again")  # noqa: TRY400 - no news
 
     def close(self) -> None:
         """Stops the clock."""
@@ -108,15 +108,15 @@ class OffsetCommitter:
                 await self._consumer.commit(offsets)
             except NotOwner as error:
                 self.forget(error.partitions or offsets)
-                logger.warning("no longer the owner, so progress was not recorded: %s", error)
+                logger.warning("offsets were not committed, because another worker owns the partition now: %s", error)
             except CoordinationLost as error:
                 self._metrics.note("commit_failures")
-                logger.warning("progress was not recorded, another attempt follows: %s", error)
+                logger.warning("offsets were not committed and will be retried: %s", error)
                 return False
             except QdoError as error:
                 self._metrics.note("commit_failures")
                 self.forget(offsets)
-                logger.error("progress was not recorded: %s", error)  # noqa: TRY400 - says it all
+                logger.error("offsets were not committed: %s", error)  # noqa: TRY400 - says it all
                 return True
             self._metrics.note("commits")
             for partition, end in offsets.items():

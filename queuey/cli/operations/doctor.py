@@ -16,7 +16,7 @@ from queuey.settings import Settings
 
 @on_store
 def doctor(store_at: ConfiguredStore, json: Json = False) -> None:
-    """Check the store: what it rests on, what its promises are worth, whether it can be written and read."""
+    """Check the store's health, configuration and durability."""
     be_quiet()
     findings = _examine(store_at.settings)
     # What makes opening the store pointless has been said by then.

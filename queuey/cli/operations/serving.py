@@ -46,7 +46,7 @@ def serve(config: Config = None, **options: str | None) -> None:
 
 
 def show_settings(config: Config = None, json: Json = False, **options: str | None) -> None:
-    """Show every setting, its value and where that comes from."""
+    """Show every setting, its value and where the value comes from."""
     from queuey import settings as table
     from queuey.settings import SecretName
 

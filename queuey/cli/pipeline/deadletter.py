@@ -30,7 +30,7 @@ _SHOWN = 100
 def classes(
     run: PipelineRun,
     choose: Choose,
-    samples: Annotated[int, typer.Option(min=0, max=100, help="So many letters of each class are named.")] = 3,
+    samples: Annotated[int, typer.Option(min=0, max=100, help="How many dead letters of each class are listed.")] = 3,
 ) -> None:
     """Sort dead letters by queue, class of the error and what its texts have in common. Nothing is changed."""
     from queuey.spark.jobs.deadletter import deadletter_job
@@ -70,7 +70,7 @@ def redrive(
     run: PipelineRun,
     choose: Choose,
     ttl: Annotated[
-        str | None, typer.Option(help="How long they are to live: 3600, 2d.", show_default="the queue's")
+        str | None, typer.Option(help="How long the messages live: 3600, 2d.", show_default="the queue's")
     ] = None,
     name: Annotated[
         str | None,

@@ -28,7 +28,7 @@ _HOW = "How it is written"
 
 
 Sql = Annotated[
-    str | None, typer.Option(help="A SELECT from the view messages; @FILE: it is in there.", rich_help_panel=_WHAT)
+    str | None, typer.Option(help="A SELECT from the view messages, or @FILE that contains it.", rich_help_panel=_WHAT)
 ]
 Function = Annotated[
     str | None, typer.Option(help="module:function, which gets a DataFrame and returns one.", rich_help_panel=_WHAT)
@@ -39,7 +39,7 @@ Route = Annotated[
 ]
 Checkpoint = Annotated[
     str | None,
-    typer.Option(help="Directory that keeps how far it is: one for each pipe. Needed.", rich_help_panel=_WHAT),
+    typer.Option(help="Directory for the progress, one for each pipe. Required.", rich_help_panel=_WHAT),
 ]
 From = Annotated[
     str,
@@ -48,10 +48,12 @@ From = Annotated[
 Group = Annotated[
     str | None, typer.Option(help="Record progress as offsets of this consumer group.", rich_help_panel=_WHAT)
 ]
-Once = Annotated[bool, typer.Option("--once", help="Move what is there now, and end.", rich_help_panel=_WHAT)]
-Every = Annotated[str, typer.Option(help="From micro-batch to micro-batch.", rich_help_panel=_HOW)]
+Once = Annotated[
+    bool, typer.Option("--once", help="Move the messages that are there now, and end.", rich_help_panel=_WHAT)
+]
+Every = Annotated[str, typer.Option(help="Time between micro-batches.", rich_help_panel=_HOW)]
 Most = Annotated[int | None, typer.Option(min=1, help="Messages of one micro-batch.", rich_help_panel=_HOW)]
-Create = Annotated[bool, typer.Option("--create", help="Create the queue if it is not there.", rich_help_panel=_HOW)]
+Create = Annotated[bool, typer.Option("--create", help="Create the queue if it does not exist.", rich_help_panel=_HOW)]
 Partitions = Annotated[
     int | None,
     typer.Option(min=1, help="Of a queue that is created.", show_default="the source's", rich_help_panel=_HOW),

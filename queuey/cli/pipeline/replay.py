@@ -38,7 +38,7 @@ def replay(
     start: Annotated[str | None, typer.Option("--from", help=f"Only from here on, inclusive: {_FORMS}.")] = None,
     end: Annotated[str | None, typer.Option("--to", help="Only up to here, exclusive.")] = None,
     where: Annotated[
-        str | None, typer.Option("--where", help="Only messages of which this holds, in Spark's SQL.")
+        str | None, typer.Option("--where", help="Only messages that match this condition, in Spark's SQL.")
     ] = None,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Of a queue that is made.", show_default="as archived")
@@ -47,12 +47,14 @@ def replay(
         str | None, typer.Option("--ttl", help="How long messages live from now on.", show_default="the queue's")
     ] = None,
     keep_expiry: Annotated[
-        bool, typer.Option("--keep-expiry", help="Messages expire when they were to; expired ones are left out.")
+        bool, typer.Option("--keep-expiry", help="Messages keep their time of expiry; expired ones are left out.")
     ] = False,
     rate: Annotated[float, typer.Option("--rate", min=0, help="At most so many messages a second; 0: no limit.")] = 0,
     name: Annotated[
         str | None,
-        typer.Option("--run", help="Names this replay: by one name messages are written once.", show_default="derived"),
+        typer.Option(
+            "--run", help="Name of this replay: under one name each message is written once.", show_default="derived"
+        ),
     ] = None,
 ) -> None:
     """Write an archive back into queues, each message once however often it is run.

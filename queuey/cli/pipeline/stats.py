@@ -41,7 +41,7 @@ def stats(
     ] = None,
     top: Annotated[int, typer.Option(min=0, help="How long the lists are.")] = 10,
     lag: Annotated[
-        bool, typer.Option("--lag", help="Show how far groups are behind instead.", rich_help_panel=_LAG)
+        bool, typer.Option("--lag", help="Show the lag of consumer groups instead.", rich_help_panel=_LAG)
     ] = False,
     group: Annotated[
         list[str] | None,
@@ -52,10 +52,10 @@ def stats(
         typer.Option(help="File with a group's offsets, as qdo offsets show --json prints them.", rich_help_panel=_LAG),
     ] = None,
     sample: Annotated[
-        str, typer.Option(help="Look twice, so long apart, for the rates; 0: once.", rich_help_panel=_LAG)
+        str, typer.Option(help="Measure twice, this far apart, to find the rates; 0: once.", rich_help_panel=_LAG)
     ] = "0",
     within: Annotated[
-        str, typer.Option(help="How far to look ahead for what TTL will take unread.", rich_help_panel=_LAG)
+        str, typer.Option(help="Time span of the forecast of messages that expire unread.", rich_help_panel=_LAG)
     ] = "1h",
 ) -> None:
     """Measure queues: depth, bytes, rate and skew; with --lag what groups have not read, and what they will miss.

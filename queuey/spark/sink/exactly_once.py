@@ -157,7 +157,7 @@ class TargetQueue:
             except StoreClosed:
                 raise
             except StoreUnavailable as error:
-                log.info("Tries again in %.1f s: %s", pause, error)
+                log.info("Retrying in %.1f s: %s", pause, error)
                 self._sleep(pause)
                 pause *= 2
         return call()

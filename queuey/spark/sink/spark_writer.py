@@ -82,7 +82,7 @@ class QueueyWriter(DataSourceArrowWriter):
         """Says what has been written: it stays, and the same run does not write it again."""
         counts = _total(messages)
         log.warning(
-            "A write to %s has failed. %d messages of it are written and stay.", _where(self._options), counts.rows
+            "A write to %s has failed. %d of its messages were written and stay.", _where(self._options), counts.rows
         )
 
 
@@ -171,22 +171,22 @@ def _where(options: SinkOptions) -> str:
 
 def _tell(counts: WriteCounts, options: SinkOptions) -> None:
     """Says what people should know; what only repeats their intent is not worth a warning."""
-    log.info("Of %d rows to %s %d were written now.", counts.rows, _where(options), counts.written)
+    log.info("%d rows for %s: %d were written by this attempt.", counts.rows, _where(options), counts.written)
     if counts.expired:
         log.warning(
-            "%d rows to %s were left out: their end has passed, or comes before readers can have them.",
+            "%d rows for %s were left out: they have expired, or expire before a reader can get them.",
             counts.expired,
             _where(options),
         )
     if counts.moved:
         log.warning(
-            "%d messages to %s moved to later ids: an attempt to write them came later than readers may have been.",
+            "%d messages for %s got later ids: the attempt was late, and readers may have passed the first ids.",
             counts.moved,
             _where(options),
         )
     if counts.kept:
         log.warning(
-            "%d messages to %s were written by attempts that ended before they could note it, and stay as they are.",
+            "%d messages for %s were written by attempts that ended before they could record it; they stay.",
             counts.kept,
             _where(options),
         )

@@ -60,7 +60,7 @@ def lose(options: SourceOptions, what: str) -> None:
     """
     if options.fail_on_data_loss:
         raise DataLoss(f"{what} To go on with what is there, start the query again with option failOnDataLoss=false.")
-    log.warning("%s Going on with what is there, as failOnDataLoss is false.", what)
+    log.warning("%s The query continues with the remaining messages, because failOnDataLoss is false.", what)
 
 
 def _scanned(

@@ -442,7 +442,7 @@ class LoopCalls:
             try:
                 self._loop.call_soon_threadsafe(self._drain)
             except RuntimeError:
-                log.debug("The loop has ended; nobody waits for the response any more.")
+                log.debug("The event loop has ended; a response was dropped.")
 
     def _drain(self) -> None:
         self._waking = False

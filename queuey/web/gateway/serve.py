@@ -289,7 +289,7 @@ def _stop_on_signal(opened: Opened, settings: Settings, stop: WorkerSignal, done
     stop.set()
     if done.wait(settings.shutdown_timeout * (1 - CLOSE_SHARE)):
         return
-    logger.warning("Requests were still under way at the end of the shutdown timeout; they are cut off.")
+    logger.warning("Some requests did not finish within the shutdown timeout; their connections are closed.")
     opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
     logging.shutdown()
     os._exit(0)

@@ -110,7 +110,7 @@ class Told:
                             peer.settimeout(ANSWER_SECONDS)
                             peer.sendall(_encode(self._own()))
                 except OSError as error:
-                    log.debug("A worker could not be told: %s", error)
+                    log.debug("Another worker process could not be notified: %s", error)
 
 
 def _connect(address: str) -> socket.socket | None:

@@ -115,7 +115,7 @@ async def test_commits_count_for_the_group_that_is_given(site: Site, coordinator
         await consumer.commit()
         assert (await ids(coordinator, queue), consumer.committed(one)) == ({1: sent[1]}, sent[1])
         assert await coordinator.members() == {}
-        with pytest.raises(InvalidArgument, match="was not handed out"):
+        with pytest.raises(InvalidArgument, match="was not returned"):
             await consumer.commit({one: sent[2]})
         await consumer.commit({one: sent[0]}, back=True)
     async with AsyncConsumer(site.connect(), coordinator, settings=READS) as again:

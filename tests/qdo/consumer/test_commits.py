@@ -19,7 +19,7 @@ from tests.replacing import replace
 
 
 async def test_the_next_member_goes_on_after_the_commit(site: Site) -> None:
-    """What was committed is not handed out again, what was not is."""
+    """What was committed is not returned again, what was not is."""
     queue = await site.queue(partitions=2)
     sent = await site.send(queue, 10)
     await site.send(queue, 3, 2)
@@ -51,7 +51,7 @@ async def test_what_was_not_handed_out_cannot_be_committed(site: Site) -> None:
     consumer = await site.consumer(queue)
     await until(lambda: consumer._buffer.count == 11)
     await consumer.poll(2)
-    with pytest.raises(InvalidArgument, match="not handed out"):
+    with pytest.raises(InvalidArgument, match="not returned"):
         await consumer.commit({Partition(queue, 2): others[0], Partition(queue, 1): sent[1]})
     assert await site.offsets() == {}
 

@@ -80,7 +80,7 @@ async def test_after_a_seek_the_next_commit_may_go_back(site: Site) -> None:
     await consumer.commit()
     await consumer.seek(place, sent[3])
     assert consumer.position(place) == sent[3]
-    with pytest.raises(InvalidArgument, match="not handed out"):
+    with pytest.raises(InvalidArgument, match="not returned"):
         await consumer.commit({place: sent[8]})
     await consumer.commit()
     assert await site.offsets() == {place: sent[3]}

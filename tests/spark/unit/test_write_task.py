@@ -178,6 +178,6 @@ def test_a_commit_finishes_the_run_and_tells_what_was_left_out(
         writer.commit(
             [TaskCommit(WriteCounts(rows=3, written=1, expired=2), frozenset({queue.uid})), TaskCommit(WriteCounts())]
         )
-    assert "2 rows to queue orders were left out" in caplog.text
+    assert "2 rows for queue orders were left out" in caplog.text
     names = [TaskIdentity.of("run", APP, "june").finished(one.uid) for one in (queue, other)]
     assert [embedded.store.entry(name, 0) is not None for name in names] == [True, False]

@@ -101,7 +101,12 @@ class GarbageCollector:
                 failures += 1
                 if failures == _MOST_FAILURES:
                     raise
-                log.info("Queue %s of %s is emptied later.", pending.name, pending.application, exc_info=True)
+                log.info(
+                    "Queue %s of %s cannot be emptied now; garbage collection will try again.",
+                    pending.name,
+                    pending.application,
+                    exc_info=True,
+                )
         return self.reaped - before
 
     def loop(self) -> None:
@@ -110,7 +115,10 @@ class GarbageCollector:
             try:
                 self.run()
             except StoreUnavailable as error:
-                log.info("What purged and deleted queues left is removed later: %s", error)
+                log.info(
+                    "Messages of purged and deleted queues could not be removed; garbage collection will try again: %s",
+                    error,
+                )
 
     def _empty(self, pending: PendingDelete) -> None:
         uid, qid = self._in_use(pending)

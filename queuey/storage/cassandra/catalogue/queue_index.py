@@ -71,7 +71,7 @@ class QueueIndex:
         try:
             self._driver.run(_REMOVE, values, consistency=self._options.catalogue_write)
         except StoreUnavailable as error:
-            log.info("Queue %s of %s stays in the index: %s", name, application, error)
+            log.info("Queue %s of %s could not be removed from the index of names: %s", name, application, error)
 
     def scan(self, application: str, start: str) -> Scan:
         """Begins to list at a name, inclusive."""

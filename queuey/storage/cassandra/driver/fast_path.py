@@ -384,7 +384,7 @@ class FastPath:
                 try:
                     self._see_to_late()
                 except Exception:
-                    log.exception("Somebody could not be told that a request took too long.")
+                    log.exception("The timeout of a request could not be delivered.")
             self._some.clear()
             if self._sent:
                 self._some.set()

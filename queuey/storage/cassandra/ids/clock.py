@@ -327,7 +327,7 @@ class ClockWatch:
             try:
                 self.check()
             except Exception:
-                log.exception("The clocks could not be compared.")
+                log.exception("The clock could not be compared with the Cassandra nodes'.")
             # A quick second look at the start, so that nobody waits for the first round.
             self._ended.wait(self._interval if self._driver.problem() is None else 0.2)
 

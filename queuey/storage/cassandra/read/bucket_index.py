@@ -264,7 +264,7 @@ def all_of(began: float, rows: Rows, *, low_watermarks: bool) -> Known | None:
 
 def _noted(_rows: Rows | None, error: StoreUnavailable | None) -> None:
     if error is not None:
-        log.info("A floor was not raised: %s", error)
+        log.info("A low watermark was not raised: %s", error)
 
 
 def _places(rows: Rows) -> tuple[Bucket, ...]:

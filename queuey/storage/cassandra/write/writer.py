@@ -438,7 +438,7 @@ class MessageWriter:
         try:
             operation.done(positions, error)
         except Exception:
-            log.exception("Nobody could be told of the end of a write.")
+            log.exception("The result of a write could not be delivered.")
 
     def close(self, timeout: float) -> None:
         """Finishes what was accepted, up to ``timeout`` seconds, then refuses the rest. Idempotent."""

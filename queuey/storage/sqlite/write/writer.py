@@ -238,7 +238,7 @@ class SqliteWriter:
             try:
                 operation.done(operation.result, operation.error)
             except Exception:
-                log.exception("Nobody could be told of the end of a write.")
+                log.exception("The result of a write could not be delivered.")
 
     def _refuse(self, group: list[_Operation], error: QueueyError) -> None:
         """Fails a whole group by an error of the store."""
@@ -286,7 +286,7 @@ class SqliteWriter:
         try:
             self._committed(transaction)
         except Exception:
-            log.exception("Nobody could be told of new messages.")
+            log.exception("Waiting readers could not be notified of new messages.")
 
     def _open(self) -> Connection:
         if self._connection is None:

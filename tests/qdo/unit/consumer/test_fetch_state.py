@@ -77,7 +77,7 @@ def test_only_what_was_handed_out_is_committed() -> None:
     assert check_commit(track(position=5), message_id(5))
     assert check_commit(track(position=5), message_id(3))
     for refused in (track(position=5), track()):
-        with pytest.raises(InvalidArgument, match="not handed out"):
+        with pytest.raises(InvalidArgument, match="not returned"):
             check_commit(refused, message_id(6))
 
 

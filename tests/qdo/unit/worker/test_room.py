@@ -147,7 +147,7 @@ async def test_a_handler_that_does_not_come_to_an_end_is_told(caplog: pytest.Log
     control.since -= 50
     middle.glance()
     middle.glance()
-    assert caplog.text.count(f"message {0:032x} of {work.partition} in hand for 100 s") == 1
+    assert caplog.text.count(f"message {0:032x} of {work.partition} for 100 s") == 1
     control.handled = 1
     middle.glance()
     assert middle._metrics.oldest < 50
