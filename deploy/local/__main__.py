@@ -19,8 +19,6 @@ from deploy.local.server import Server
 from deploy.local.zookeeper import ZooKeeperEnsemble
 
 LOOK_SECONDS = 1.0
-PATIENCE = 300.0
-"""How many seconds a start may take; longer than in tests, as somebody watches it."""
 FEW = range(4)
 
 
@@ -79,14 +77,12 @@ def start(wanted: argparse.Namespace, block: Block) -> Iterator[CassandraCluster
     keep: Path | None = wanted.keep
     if wanted.zookeeper:
         print(f"Starting ZooKeeper {jars.ZOOKEEPER_VERSION}", flush=True)
-        yield zookeeper.start_zookeeper(
-            wanted.zookeeper, keep=keep and keep / "zookeeper", block=block, seconds=PATIENCE
-        )
+        yield zookeeper.start_zookeeper(wanted.zookeeper, keep=keep and keep / "zookeeper", block=block)
     if wanted.cassandra:
         print(f"Starting Cassandra {jars.CASSANDRA_VERSION}", flush=True)
         setup = CassandraOptions(heap=wanted.heap, commitlog_sync=wanted.commitlog_sync, quick_start=False)
         directory = keep and keep / "cassandra"
-        yield cassandra.start_cassandra(wanted.cassandra, setup, keep=directory, block=block, seconds=PATIENCE)
+        yield cassandra.start_cassandra(wanted.cassandra, setup, keep=directory, block=block)
 
 
 def account(cluster: CassandraCluster | ZooKeeperEnsemble) -> str:

@@ -16,10 +16,11 @@ from pathlib import Path
 from deploy.local.errors import StartFailed
 
 KEEPER = Path(__file__).with_name("keeper.py")
-START_SECONDS = 100.0
-STOP_SECONDS = 30.0
+START_SECONDS = 400.0
+"""For what hangs: a process that ends is noticed at once, and a busy machine takes minutes for a Java server."""
+STOP_SECONDS = 60.0
 LOOK_SECONDS = 0.05
-PID_SECONDS = 20.0
+PID_SECONDS = 120.0
 
 
 class Server(ABC):
