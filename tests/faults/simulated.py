@@ -9,6 +9,7 @@ from queuey.ids import Position
 from tests.faults.checking.history import Fault, History, Outcome, Post, Read, Sent, Shown, history_of
 
 QUEUE = "orders"
+WEBS = ("web-1", "web-2")
 PARTITIONS = (1, 2)
 DELAY = 1.5
 """Seconds that reads stay behind."""
@@ -35,10 +36,10 @@ class Service:
         return ids.EPOCH_TICKS + round(time * ids.TICKS_PER_SECOND)
 
     def _web(self) -> str:
-        return self.rng.choice(("web-1", "web-2"))
+        return self.rng.choice(WEBS)
 
-    def post(self, outcome: Outcome, size: int = 1) -> None:
-        """Posts a batch, and stores it if it should."""
+    def post(self, outcome: Outcome, size: int = 1, web: str | None = None) -> None:
+        """Posts a batch, to any of the web processes unless one is named, and stores it if it should."""
         sent, names = [], []
         stored = outcome == "acknowledged" or (outcome == "unknown" and self.rng.random() < 0.5)
         start, self.time = self.time, self.time + 0.01
@@ -56,7 +57,7 @@ class Service:
         post = Post(
             start=start,
             end=self.time,
-            web=self._web(),
+            web=web or self._web(),
             writer="w",
             queue=QUEUE,
             sent=tuple(sent),
@@ -70,8 +71,8 @@ class Service:
         prompt = [name for one, name in zip(sent, names, strict=True) if not one.delay]
         self._last = max(prompt, key=ids.parse_position) if good and prompt else self._last
 
-    def read(self, reader: str, *, final: int = 0) -> bool:
-        """Reads a page and tells whether there was anything on it."""
+    def read(self, reader: str, *, final: int = 0, web: str | None = None) -> bool:
+        """Reads a page, from any of the web processes unless one is named; tells whether there was anything on it."""
         since = self._cursors.get(reader, {})
         horizon = self._ticks(self.time - DELAY), ids.LOW_MIN
         shown, following = [], {}
@@ -85,7 +86,7 @@ class Service:
             Read(
                 start=self.time,
                 end=self.time + 0.01,
-                web=self._web(),
+                web=web or self._web(),
                 reader=reader,
                 queue=QUEUE,
                 partitions=PARTITIONS,
@@ -101,10 +102,17 @@ class Service:
         self._cursors[reader] = following
         return bool(shown)
 
+    def serve(self) -> None:
+        """Posts to and reads from each web process, as all must serve while there is no fault."""
+        for web in WEBS:
+            self.post("acknowledged", web=web)
+            self.read("r1", web=web)
+
 
 def good_history(seed: int, steps: int = 60) -> History:
     """Makes up a history that breaks no rule and has every kind of record."""
     service = Service(seed)
+    service.serve()
     for _ in range(steps):
         service.time += service.rng.random() * 0.2
         if service.rng.random() < 0.4:
@@ -114,6 +122,7 @@ def good_history(seed: int, steps: int = 60) -> History:
             service.post(outcome, service.rng.choice((1, 1, 3)))
     service.events.append(Fault(start=service.time, end=service.time + 1, target="web-1", kind="pause"))
     service.time += 20
+    service.serve()
     for _ in range(20):
         service.post("acknowledged")
         service.read("r1")

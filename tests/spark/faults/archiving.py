@@ -10,6 +10,7 @@ from pathlib import Path
 
 from queuey.spark.session import session
 from tests.spark.faults.failing import FailingSource
+from tests.spark.faults.queries import until_done
 
 
 def main(place: Path, options: dict[str, str]) -> None:
@@ -18,7 +19,7 @@ def main(place: Path, options: dict[str, str]) -> None:
     spark.dataSource.register(FailingSource)
     frame = spark.readStream.format("failing").options(**options, faults=str(place / "faults")).load()
     writing = frame.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
-    writing.trigger(availableNow=True).start(str(place / "rows")).awaitTermination()
+    until_done(writing.trigger(availableNow=True).option("path", str(place / "rows")))
 
 
 if __name__ == "__main__":

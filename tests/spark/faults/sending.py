@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from queuey.spark.session import session
+from tests.spark.faults.queries import until_done
 from tests.spark.mortal import Deaths, source
 
 
@@ -20,7 +21,7 @@ def main(place: Path, point: str, batch: str, options: dict[str, str]) -> None:
     rows = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(str(place / "given"))
     writing = rows.writeStream.format("mortal").options(**options)
     writing = writing.option("checkpointLocation", str(place / "checkpoint"))
-    writing.trigger(availableNow=True).start().awaitTermination()
+    until_done(writing.trigger(availableNow=True))
 
 
 if __name__ == "__main__":
