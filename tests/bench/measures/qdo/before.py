@@ -36,7 +36,7 @@ def before(bench: Bench) -> Report:
                 for which, tree in trees.items():
                     side = f"{name(handler, partitions)}, {which}"
                     calls[side] = partial(_handled, bench, server, count, handler, tree)
-        samples = bench.interleave(calls, bench.size(3, 2))
+        samples = bench.interleave(calls, bench.size(7, 2))
     for partitions in NUMBERS:
         for handler in workers.HANDLERS:
             side = name(handler, partitions)
