@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
+from msgspec import structs
 
 from qdo.cli import output
 from qdo.cli.opening import open_client, open_group
@@ -15,7 +18,8 @@ from qdo.cli.options import GROUP, QUEUES, with_settings
 from qdo.cli.output import Json
 from qdo.cli.selection import chosen
 from qdo.cli.settings import SERVICE, WorkSettings
-from qdo.partitions import Partition, Queue
+from qdo.coordination import TargetAssignment
+from qdo.partitions import Partition
 from queuey.client import ClientError, GroupOffset
 from queuey.terminal import time_parsing
 
@@ -30,42 +34,60 @@ AT_A_TIME = 8
 """Queues that the service is asked about at the same time."""
 
 
-class Line(NamedTuple):
-    """What there is to say about a partition.
+class PartitionStatus(msgspec.Struct, frozen=True):
+    """What there is to say about a partition, as ``--json`` prints it.
 
     Attributes:
-        owner: Who has it now; empty: nobody.
-        target: Who is to have it; empty: nobody.
-        offset: As it is recorded; None: not at all.
-        behind: How many messages lie behind; None: not known.
+        owner: Who has it now; None: nobody.
+        target: Who is to have it; None: nobody.
+        offset, recorded, by: The offset as it was recorded, when, and by whom (empty: from outside); None: not at all.
+        lag, lag_exact, lag_seconds: How many messages lie behind, and the age of the oldest; None: not known.
     """
 
-    owner: str
-    target: str
-    offset: CommittedOffset | None
-    behind: GroupOffset | None = None
+    service: str
+    app: str
+    queue: str
+    partition: int
+    owner: str | None
+    target: str | None
+    offset: str | None = None
+    recorded: float | None = None
+    by: str | None = None
+    lag: int | None = None
+    lag_exact: bool | None = None
+    lag_seconds: float | None = None
 
 
-class Picture(NamedTuple):
-    """A group at one moment.
+class MemberStatus(msgspec.Struct, frozen=True):
+    """A member, as ``--json`` prints it; ``owns`` is how many of the partitions."""
+
+    id: str
+    static: bool
+    since: float
+    service: str
+    app: str
+    queues: list[str]
+    patterns: list[str]
+    owns: int
+
+
+class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A group at one moment, as ``--json`` prints it.
 
     Attributes:
-        unknown: Why the lag is not known, if it is not.
         known: The group is: it has, or had, a member or an offset.
-        service: The id of the store of the service that was asked for the lag; empty: none was.
+        service: The id of the store of the service that was asked for the lag; None: none was.
+        lag: How many messages lie behind the offsets; None: that is not known of all.
+        lag_unknown: Why.
     """
 
     group: str
-    members: Mapping[str, Member]
-    lines: Mapping[Partition, Line]
-    unknown: str = ""
-    known: bool = True
-    service: str = ""
-
-    @property
-    def lag(self) -> int:
-        """How many messages lie behind the offsets, as far as that is known."""
-        return sum(line.behind.lag for line in self.lines.values() if line.behind is not None)
+    known: bool
+    service: str | None = None
+    members: list[MemberStatus]
+    partitions: list[PartitionStatus]
+    lag: int | None = None
+    lag_unknown: str | None = None
 
 
 @app.command()
@@ -86,12 +108,12 @@ def status(
     async def show() -> None:
         async with open_group(settings) as coordinator:
             while True:
-                picture = await look(coordinator, settings, lag=lag)
+                found = await look(coordinator, settings, lag=lag)
                 if watch is not None and not json and sys.stdout.isatty():
                     print(_CLEAR, end="")
-                output.emit(as_json(picture)) if json else _print(picture)
+                output.emit(found) if json else _print(found)
                 if watch is None:
-                    if not picture.known:
+                    if not found.known:
                         raise typer.Exit(1)
                     return
                 await asyncio.sleep(watch)
@@ -99,7 +121,7 @@ def status(
     asyncio.run(show())
 
 
-async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> Picture:
+async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -> GroupStatus:
     """Looks at a group.
 
     Raises:
@@ -108,29 +130,47 @@ async def look(coordinator: Coordinator, settings: WorkSettings, *, lag: bool) -
     from qdo.consumer.rebalance.queue_discovery import identify
 
     members = await coordinator.members()
-    target = await coordinator.target()
+    target = await coordinator.target() or TargetAssignment()
     # Whoever has left for good is to have nothing any more; the next member to come will say so.
-    there = {*members, *(target.absent if target is not None else ())}
-    wanted = {each: name for each, name in (target.owners if target is not None else {}).items() if name in there}
+    wanted = {each: name for each, name in target.owners.items() if name in members or name in target.absent}
     owners = await coordinator.owners()
     offsets = await coordinator.offsets()
-    lines = {
-        partition: Line(owners.get(partition, ""), wanted.get(partition, ""), offsets.get(partition))
-        for partition in chosen({*owners, *wanted, *offsets}, settings)
-    }
-    known = bool(members or lines) or coordinator.group in await coordinator.groups()
-    picture = Picture(coordinator.group, members, lines, known=known)
+    partitions = [
+        _partition(each, owners.get(each), wanted.get(each), offsets.get(each))
+        for each in chosen({*owners, *wanted, *offsets}, settings)
+    ]
+    found = GroupStatus(
+        group=coordinator.group,
+        known=bool(members or partitions) or coordinator.group in await coordinator.groups(),
+        members=[_member(each, partitions) for _, each in sorted(members.items())],
+        partitions=partitions,
+    )
     if not lag:
-        return picture
+        return found
     try:
         async with open_client(settings) as client:
-            picture = picture._replace(service=await identify(client))
-            return picture._replace(lines=await _measured(lines, client, picture.service))
+            found = structs.replace(found, service=await identify(client))
+            partitions = await _measured(found, client)
     except ClientError as error:
-        return picture._replace(unknown=str(error))
+        return structs.replace(found, lag_unknown=str(error))
+    lags = [each.lag for each in partitions if each.lag is not None]
+    return structs.replace(found, partitions=partitions, lag=sum(lags) if len(lags) == len(partitions) else None)
 
 
-async def _measured(lines: Mapping[Partition, Line], client: AsyncClient, service: str) -> Mapping[Partition, Line]:
+def _partition(
+    each: Partition, owner: str | None, target: str | None, offset: CommittedOffset | None
+) -> PartitionStatus:
+    recorded = () if offset is None else (offset.id, offset.at, offset.member)
+    return PartitionStatus(*each.queue, each.number, owner, target, *recorded)
+
+
+def _member(member: Member, partitions: Iterable[PartitionStatus]) -> MemberStatus:
+    wants, owns = member.wants, sum(each.owner == member.id for each in partitions)
+    whose = wants.service, wants.application
+    return MemberStatus(member.id, member.static, member.since, *whose, sorted(wants.names), list(wants.patterns), owns)
+
+
+async def _measured(found: GroupStatus, client: AsyncClient) -> list[PartitionStatus]:
     """Adds the lag to the partitions of a service and the client's application.
 
     Raises:
@@ -139,120 +179,70 @@ async def _measured(lines: Mapping[Partition, Line], client: AsyncClient, servic
     from queuey.client import QueueNotFound
 
     slots = asyncio.Semaphore(AT_A_TIME)
+    behind: dict[tuple[str, int], GroupOffset] = {}
 
-    async def measured(queue: Queue, mine: Mapping[Partition, Line]) -> dict[Partition, Line]:
-        offsets = {place.number: None if line.offset is None else line.offset.id for place, line in mine.items()}
-        try:
+    async def measure(queue: str, mine: Mapping[int, str | None]) -> None:
+        with suppress(QueueNotFound):
             async with slots:
-                behind = await client.lag(queue.name, offsets)
-        except QueueNotFound:
-            return {}
-        return {place: line._replace(behind=behind.get(place.number)) for place, line in mine.items()}
+                behind.update({(queue, number): lag for number, lag in (await client.lag(queue, mine)).items()})
 
-    by_queue: dict[Queue, dict[Partition, Line]] = {}
-    for partition, line in lines.items():
-        if partition.queue[:2] == (service, client.application):
-            by_queue.setdefault(partition.queue, {})[partition] = line
-    parts = await asyncio.gather(*(measured(queue, mine) for queue, mine in by_queue.items()))
-    return {**lines, **{place: line for part in parts for place, line in part.items()}}
-
-
-def as_json(picture: Picture) -> dict[str, Any]:
-    """Returns what ``--json`` prints."""
-    return {
-        "group": picture.group,
-        "known": picture.known,
-        "service": picture.service or None,
-        "members": [
-            {
-                "id": member.id,
-                "static": member.static,
-                "since": member.since,
-                "service": member.wants.service,
-                "app": member.wants.application,
-                "queues": sorted(member.wants.names),
-                "patterns": list(member.wants.patterns),
-                "owns": sum(line.owner == member.id for line in picture.lines.values()),
-            }
-            for _, member in sorted(picture.members.items())
-        ],
-        "partitions": [_line_json(partition, line) for partition, line in picture.lines.items()],
-        "lag": picture.lag if all(line.behind is not None for line in picture.lines.values()) else None,
-        "lag_unknown": picture.unknown or None,
-    }
+    queues: dict[str, dict[int, str | None]] = {}
+    for each in found.partitions:
+        if (each.service, each.app) == (found.service, client.application):
+            queues.setdefault(each.queue, {})[each.partition] = each.offset
+    await asyncio.gather(*(measure(queue, mine) for queue, mine in queues.items()))
+    return [
+        structs.replace(each, lag=lag.lag, lag_exact=lag.lag_exact, lag_seconds=lag.lag_seconds)
+        if each.app == client.application
+        and each.service == found.service
+        and (lag := behind.get((each.queue, each.partition))) is not None
+        else each
+        for each in found.partitions
+    ]
 
 
-def _line_json(partition: Partition, line: Line) -> dict[str, Any]:
-    queue = partition.queue
-    offset, behind = line.offset, line.behind
-    return {
-        "service": queue.service,
-        "app": queue.application,
-        "queue": queue.name,
-        "partition": partition.number,
-        "owner": line.owner or None,
-        "target": line.target or None,
-        "offset": None if offset is None else offset.id,
-        "recorded": None if offset is None else offset.at,
-        "by": None if offset is None else offset.member,
-        "lag": None if behind is None else behind.lag,
-        "lag_exact": None if behind is None else behind.lag_exact,
-        "lag_seconds": None if behind is None else behind.lag_seconds,
-    }
-
-
-def _print(picture: Picture) -> None:
-    if not picture.known:
-        output.note(f"Group {picture.group} is not known: it never had a member or an offset. See them all: qdo groups")
+def _print(found: GroupStatus) -> None:
+    if not found.known:
+        output.note(f"Group {found.group} is not known: it never had a member or an offset. See them all: qdo groups")
         return
-    owned = sum(bool(line.owner) for line in picture.lines.values())
-    counted = any(line.behind is not None for line in picture.lines.values())
-    behind = f", {picture.lag} messages behind" if counted else ""
-    output.say(
-        f"{picture.group}: {len(picture.members)} members own {owned} of {len(picture.lines)} partitions{behind}"
-    )
-    if picture.unknown:
-        output.note(f"The lag is not known: {picture.unknown}")
-    services = {each.queue.service for each in picture.lines}
-    if picture.service:
-        output.say(f"The service asked has the store {picture.service}.")
-        if others := (services | {each.wants.service for each in picture.members.values()}) - {picture.service}:
+    owned = sum(each.owner is not None for each in found.partitions)
+    counted = [each.lag for each in found.partitions if each.lag is not None]
+    behind = f", {sum(counted)} messages behind" if counted else ""
+    output.say(f"{found.group}: {len(found.members)} members own {owned} of {len(found.partitions)} partitions{behind}")
+    if found.lag_unknown:
+        output.note(f"The lag is not known: {found.lag_unknown}")
+    services = {each.service for each in found.partitions}
+    if found.service:
+        output.say(f"The service asked has the store {found.service}.")
+        if others := (services | {each.service for each in found.members}) - {found.service}:
             output.note(
                 f"The group has to do with other stores, or names of services, too: {', '.join(sorted(others))}"
             )
-    if picture.members:
+    if found.members:
         print()
-        output.table(["member", "owns", "since", "static", "service"], _member_rows(picture))
-    if picture.lines:
+        members = (
+            (one.id, one.owns, output.instant(one.since), "yes" if one.static else "", f"{one.service}/{one.app}")
+            for one in found.members
+        )
+        output.table(["member", "owns", "since", "static", "service"], members)
+    if found.partitions:
         print()
-        rows = ((*_service(each, services), *_row(each, line)) for each, line in picture.lines.items())
-        output.table([*(["service"] if len(services) > 1 else []), *_COLUMNS], rows)
-
-
-def _service(partition: Partition, services: Collection[str]) -> tuple[str, ...]:
-    """Returns what is said of a partition's service: nothing if there is only one."""
-    return (partition.queue.service,) if len(services) > 1 else ()
+        several = len(services) > 1
+        rows = ((*([one.service] if several else ()), *_row(one)) for one in found.partitions)
+        output.table([*(["service"] if several else ()), *_COLUMNS], rows)
 
 
 _COLUMNS = ["queue", "partition", "owner", "moves to", "offset", "recorded", "behind", "oldest of them"]
 
 
-def _member_rows(picture: Picture) -> Iterable[tuple[object, ...]]:
-    for name, member in sorted(picture.members.items()):
-        owns = sum(line.owner == name for line in picture.lines.values())
-        static, service = "yes" if member.static else "", f"{member.wants.service}/{member.wants.application}"
-        yield name, owns, output.instant(member.since), static, service
-
-
-def _row(partition: Partition, line: Line) -> tuple[object, ...]:
-    offset, behind = line.offset, line.behind
+def _row(one: PartitionStatus) -> tuple[object, ...]:
     return (
-        partition.queue.name,
-        partition.number,
-        line.owner or "nobody",
-        line.target if line.target != line.owner else "",
-        output.point(None if offset is None else offset.id),
-        "" if offset is None else output.instant(offset.at),
-        "" if behind is None else behind.lag if behind.lag_exact else f"about {behind.lag}",
-        "" if behind is None or not behind.lag else time_parsing.length(behind.lag_seconds),
+        one.queue,
+        one.partition,
+        one.owner or "nobody",
+        one.target if one.target != one.owner else "",
+        output.point(one.offset),
+        output.instant(one.recorded or 0.0),
+        "" if one.lag is None else one.lag if one.lag_exact else f"about {one.lag}",
+        time_parsing.length(one.lag_seconds) if one.lag and one.lag_seconds is not None else "",
     )

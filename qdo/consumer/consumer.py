@@ -105,12 +105,20 @@ class AsyncConsumer:
         self._end: asyncio.Task[None] | None = None
         self._mirror = OffsetMirror(client, "" if coordinator is None else coordinator.group)
         self._buffer = FetchBuffer()
+        self._finder = QueueFinder(
+            client,
+            wants,
+            every=self.settings.discover,
+            prepare=self._take_over,
+            changed=self._recheck,
+            failed=self._fail,
+        )
         self._fetcher = Fetcher(
             client,
             self._buffer,
             self.settings,
             arrived=self._signal.ring,
-            missing=self._rediscover_soon,
+            missing=self._finder.soon,
             failed=self._fail,
         )
         self._ownership = PartitionListener(
@@ -120,14 +128,6 @@ class AsyncConsumer:
             begin=self._begin if self.settings.start == "latest" else None,
             leaving=self._commit_settled,
             changed=self._changed,
-            failed=self._fail,
-        )
-        self._finder = QueueFinder(
-            client,
-            wants,
-            every=self.settings.discover,
-            prepare=self._take_over,
-            changed=self._recheck,
             failed=self._fail,
         )
         self._assigned = None if wants else ManualAssignment(coordinator, self._ownership, self.settings.revoke_timeout)
@@ -547,10 +547,6 @@ class AsyncConsumer:
     def _recheck(self) -> None:
         """Has the group look again, because other queues were found."""
         self._group.recheck()
-
-    def _rediscover_soon(self) -> None:
-        """Looks which queues there are, because one was found to be gone."""
-        self._finder.soon()
 
     def _fail(self, error: Exception) -> None:
         self._failure = error
