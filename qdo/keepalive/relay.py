@@ -16,7 +16,9 @@ import socket
 import ssl
 import struct
 import sys
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from qdo.keepalive.vitals import BEGINNING, READY, Vitals, now, stay
 
@@ -32,14 +34,23 @@ IMPATIENT = 1.0
 AGAIN = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
-class Encryption(NamedTuple):
-    """How a connection is encrypted; the names are those of the settings of ZooKeeper's access."""
+@dataclass(frozen=True)
+class Encryption:
+    """How a connection is encrypted.
 
-    ca: str | None
-    cert: str | None
-    key: str | None
-    password: str | None
-    check_hostname: bool
+    Attributes:
+        ca: Certificates of who may vouch for the servers; None: those that the machine trusts. Only these count.
+        cert: The program's own certificate, if the servers ask for one.
+        key: Its key; None: it lies in the same file.
+        password: Of the key.
+        check_hostname: The servers' certificates must name the host that was asked for.
+    """
+
+    ca: Path | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    password: str | None = field(default=None, repr=False)
+    check_hostname: bool = True
 
     def context(self) -> ssl.SSLContext:
         """Returns what connections are made with.
@@ -75,7 +86,7 @@ def begin(
         with server, theirs:
             ours.settimeout(BEGINNING)
             vitals.start(__name__, theirs, host, give=(server.fileno(),))
-        ours.sendall(json.dumps([encryption, patience]).encode() + b"\n")
+        ours.sendall(json.dumps([encryption and vars(encryption), patience], default=_absolute).encode() + b"\n")
         said = ours.recv(PIECE)
     except BaseException:
         ours.close()
@@ -84,6 +95,10 @@ def begin(
         ours.close()
         raise ConnectionRefusedError(said.decode() or "the process that talks to the server ended")
     return ours
+
+
+def _absolute(path: Path) -> str:
+    return str(path.absolute())
 
 
 class Relay:
@@ -215,13 +230,13 @@ def main(program: str, vitals: str, line: str, server: str, host: str) -> None:
             said = lines.readline()
         if not said:
             return
-        encryption: list[Any] | None
+        encryption: dict[str, Any] | None
         encryption, patience = json.loads(said)
         connection.settimeout(patience)
         end: socket.socket = connection
         try:
             if encryption is not None:
-                end = Encryption(*encryption).context().wrap_socket(connection, server_hostname=host)
+                end = Encryption(**encryption).context().wrap_socket(connection, server_hostname=host)
         except (OSError, ValueError) as error:
             talk.sendall(str(error).encode())
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from qdo.errors import InvalidArgument
@@ -44,23 +43,8 @@ class SaslLogin(DigestLogin):
             raise InvalidArgument(message) from error
 
 
-@dataclass(frozen=True)
-class TlsOptions:
-    """Encryption.
-
-    Attributes:
-        ca: Certificates of who may vouch for the servers; None: those that the machine trusts. Only these count.
-        cert: The member's own certificate, if the servers ask for one.
-        key: Its key; None: it lies in the same file.
-        password: Of the key.
-        check_hostname: The servers' certificates must name the host that was asked for.
-    """
-
-    ca: Path | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    password: str | None = field(default=None, repr=False)
-    check_hostname: bool = True
+class TlsOptions(Encryption):
+    """Encryption; the attributes are those of :class:`qdo.keepalive.relay.Encryption`."""
 
     def context(self) -> ssl.SSLContext:
         """Returns what connections are made with.
@@ -69,16 +53,10 @@ class TlsOptions:
             InvalidArgument: A file is not there or not what it should be.
         """
         try:
-            return self.encryption.context()
+            return super().context()
         except (OSError, ValueError) as error:
             names = ", ".join(str(name) for name in (self.ca, self.cert, self.key) if name)
             raise InvalidArgument(f"TLS cannot be set up with {names}: {error}") from error
-
-    @property
-    def encryption(self) -> Encryption:
-        """The same, as another process is told."""
-        ca, cert, key = (None if path is None else str(path.absolute()) for path in (self.ca, self.cert, self.key))
-        return Encryption(ca, cert, key, self.password, self.check_hostname)
 
 
 @dataclass(frozen=True)

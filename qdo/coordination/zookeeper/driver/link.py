@@ -127,8 +127,7 @@ class Link:
 
     def _keep(self, server: socket.socket, host: str) -> socket.socket:
         assert self._vitals is not None  # noqa: S101 - it is only called then
-        tls = self._access.tls
-        return relay.begin(self._vitals, server, host, None if tls is None else tls.encryption, self._handler.patience)
+        return relay.begin(self._vitals, server, host, self._access.tls, self._handler.patience)
 
     def _hangs(self) -> bool:
         """Tells whether the event loop has stood still for longer than was agreed on."""
