@@ -18,6 +18,7 @@ from queuey.service.queue_access import Check, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues
 from queuey.service.ranges import Bound, Mark, Range, Reading, parse_bound, parse_mark
 from queuey.service.reading import Reader, Source
+from queuey.service.watching import Waiter, Watchers
 from queuey.storage import Store
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
     "Service",
     "Size",
     "Source",
+    "Waiter",
+    "Watchers",
     "parse_bound",
     "parse_mark",
 ]

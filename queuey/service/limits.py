@@ -17,7 +17,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_body: Bytes of one message's body.
         max_batch_bytes: Bytes of a whole request that carries several messages.
         max_wait: Seconds of one long poll.
-        wait_slots: Long polls waiting at the same moment in this process.
         page_bytes: Bytes of bodies in one answer, beyond which it ends.
         default_ttl: Seconds a message lives when neither it nor its queue says.
         max_batch: Messages in one batch.
@@ -38,7 +37,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int = 256 * KIB
     max_batch_bytes: int = 8 * MIB
     max_wait: float = 20.0
-    wait_slots: int = 16
     page_bytes: int = 8 * MIB
     default_ttl: int = DEFAULT_TTL
 

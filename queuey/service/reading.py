@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import closing
 
 import msgspec
 
-from queuey.errors import NotAllowed, NotFound, QueueyError, TooManyWaiters
+from queuey.errors import NotAllowed, NotFound, QueueyError, StoreBusy
 from queuey.messages import Page, Queue, Slice
 from queuey.metrics import Metrics
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import ranges
 from queuey.service.limits import Limits
-from queuey.service.queue_access import QueueAccess
+from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Range, Reading
+from queuey.service.watching import Waiter, Watchers
 from queuey.storage import Store
 
 TICK = 0.5
-"""Seconds between looks at messages that come due without a write, and at the end of service, while waiting."""
-TICK_OF_MANY = 0.25
-"""The same when waiting on several queues, of which only the first wakes the reader."""
+"""Seconds between looks at the end of service, and at whether the caller may still read, while waiting."""
 
 SHORT = 256
 """Messages of a short read, at most."""
 SHORT_BYTES = 256 * 1024
 """Bytes of bodies of a short read, but for its last message."""
-
-Waiter = Callable[[float], bool]
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -37,6 +34,18 @@ class Source(msgspec.Struct, frozen=True):
 
     access: QueueAccess
     range: Range
+
+
+class _WaitingThread(Waiter):
+    """A thread that waits."""
+
+    def __init__(self, watchers: Watchers) -> None:
+        super().__init__(watchers)
+        self.woken = threading.Event()
+
+    def wake(self) -> None:
+        """Has the thread try again."""
+        self.woken.set()
 
 
 class Reader:
@@ -47,31 +56,19 @@ class Reader:
         self._limits = limits
         self._metrics = metrics
         self._stopping = stopping
-        self._slots = threading.BoundedSemaphore(limits.wait_slots)
+        self.watchers = Watchers(store)
 
-    def read(
-        self,
-        access: QueueAccess,
-        wanted: Range,
-        wait: float = 0.0,
-        *,
-        wait_slot: bool | None = None,
-        gone: Callable[[], bool] | None = None,
-    ) -> Reading:
+    def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue; waits up to ``wait`` seconds if there is nothing to answer.
 
         Args:
             access: The way to the queue.
             wanted: What to read.
             wait: Seconds to wait at most.
-            wait_slot: Whether the caller has a wait_slot to wait at; None: one of ``wait_slots`` is taken.
-            gone: Tells whether nobody waits for the response any more.
-
-        Raises:
-            TooManyWaiters: It would have to wait and all places for that are taken.
+            waiter: Who waits instead of this call: it is told for what, and whether it should. None: this call waits.
         """
         if wait > 0:
-            [response] = self.read_many([Source(access, wanted)], wait, wait_slot=wait_slot, gone=gone)
+            [response] = self.read_many([Source(access, wanted)], wait, waiter=waiter)
             if isinstance(response, QueueyError):
                 raise response
             return response
@@ -79,7 +76,14 @@ class Reader:
         self._metrics.delivered(len(reading.messages))
         return reading
 
-    def begin_read(self, queue: Queue, wanted: Range, done: Callable[[Reading | None, Exception | None], None]) -> bool:
+    def begin_read(
+        self,
+        queue: Queue,
+        wanted: Range,
+        done: Callable[[Reading | None, Exception | None], None],
+        wait: float = 0.0,
+        waiter: Waiter | None = None,
+    ) -> bool:
         """Starts a short read of one partition that blocks nobody, for a caller who was let in to just this row.
 
         Args:
@@ -87,17 +91,21 @@ class Reader:
             wanted: What to read.
             done: Told of the end (see ``Messages.begin_read``), with no reading and no error if it is not short: the
                 caller reads in the ordinary way then, as after ``QueueChanged``.
+            wait: As for :meth:`read`.
+            waiter: As for :meth:`read`.
 
         Returns:
             False: it cannot be done so; nothing was begun.
         """
         numbers = _numbers(queue, wanted)
-        if len(numbers) != 1 or wanted.limit > SHORT:
+        if len(numbers) != 1 or wanted.limit > SHORT or (wait and waiter is None):
             return False
         max_bytes = min(SHORT_BYTES, self._limits.page_bytes)
         asked = ranges.slices(wanted, numbers, limit=wanted.limit, max_bytes=max_bytes)
         if not asked:
             return False
+        if wait and waiter is not None:
+            waiter.expect([(queue, numbers, wanted.delayed)])
 
         def ended(page: Page | None, error: Exception | None) -> None:
             if page is None or (page.more and len(page.messages) < wanted.limit and max_bytes == SHORT_BYTES):
@@ -105,75 +113,69 @@ class Reader:
                 return
             reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
             ranges.one_after_another(asked, [page], reading)
+            if waiter is not None and _fruitless([reading]):
+                waiter.wait = wait
             self._metrics.delivered(len(reading.messages))
             done(reading, None)
 
         return self._store.begin_read(queue, asked[0], ended)
 
     def read_many(
-        self,
-        sources: Sequence[Source],
-        wait: float = 0.0,
-        *,
-        wait_slot: bool | None = None,
-        gone: Callable[[], bool] | None = None,
+        self, sources: Sequence[Source], wait: float = 0.0, *, waiter: Waiter | None = None
     ) -> list[Reading | QueueyError]:
         """Reads ranges of several queues, each under its own horizon, sharing the bytes of one answer.
 
         Args:
             sources: At least one.
             wait: Seconds to wait at most while no queue has anything.
-            wait_slot: As for :meth:`read`.
-            gone: As for :meth:`read`.
+            waiter: As for :meth:`read`.
 
         Returns:
             Per source its reading, or why it could not be read (the queue is gone, or no longer the caller's).
         """
-        deadline = time.monotonic() + wait
-        waiters = self._watch(sources) if wait > 0 else []
-        responses = self._read_each(sources)
-        if wait > 0 and _fruitless(responses):
-            with self._slot(wait_slot):
-                tick = TICK if len(sources) == 1 else TICK_OF_MANY
-                while _fruitless(responses) and not self._stopping.is_set():
-                    left = deadline - time.monotonic()
-                    if left <= 0 or (gone is not None and gone()):
-                        break
-                    if waiters:
-                        waiters[0](min(left, tick))
-                    for source in sources:
-                        source.access.check_again()
-                    waiters = self._watch(sources)
-                    responses = self._read_each(sources)
+        if wait <= 0:
+            responses = self._read_each(sources)
+        elif waiter is None:
+            responses = self._read_patiently(sources, wait)
+        else:
+            responses = self._read_expecting(sources, waiter)
+            if _fruitless(responses):
+                waiter.wait = wait
         for response in responses:
             if isinstance(response, Reading):
                 self._metrics.delivered(len(response.messages))
         return responses
 
-    @contextmanager
-    def _slot(self, wait_slot: bool | None) -> Iterator[None]:  # noqa: FBT001 - one of three values
-        if wait_slot is False or (wait_slot is None and not self._slots.acquire(blocking=False)):
-            raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
-        try:
-            yield
-        finally:
-            if wait_slot is None:
-                self._slots.release()
+    def _read_patiently(self, sources: Sequence[Source], wait: float) -> list[Reading | QueueyError]:
+        """Reads again and again while no queue has anything, for as long as the callers may read."""
+        deadline = time.monotonic() + wait
+        with closing(_WaitingThread(self.watchers)) as waiter:
+            woken = waiter.woken
+            while True:
+                woken.clear()
+                responses = self._read_expecting(sources, waiter)
+                if not _fruitless(responses):
+                    return responses
+                while not woken.is_set():
+                    left = deadline - time.monotonic()
+                    if left <= 0 or self._stopping.is_set():
+                        return responses
+                    woken.wait(min(left, TICK))
+                    for source in sources:
+                        source.access.check_again()
 
-    def _watch(self, sources: Sequence[Source]) -> list[Waiter]:
-        """Watches the queues that can still be read. Watching comes before reading, so that nothing is missed."""
-        waiters = []
-        for source in sources:
-            wanted = source.range
-
-            def watch(queue: Queue, wanted: Range = wanted) -> Waiter:
-                return self._store.watch(queue, _numbers(queue, wanted))
-
-            try:
-                waiters.append(source.access.use(watch))
-            except (NotFound, NotAllowed):
-                continue
-        return waiters
+    def _read_expecting(self, sources: Sequence[Source], waiter: Waiter) -> list[Reading | QueueyError]:
+        """Reads, after having the waiter woken by whatever comes then: so nothing is missed."""
+        for _ in range(ATTEMPTS):
+            queues = [source.access.queue for source in sources]
+            waiter.expect(
+                (queue, _numbers(queue, source.range), source.range.delayed)
+                for queue, source in zip(queues, sources, strict=True)
+            )
+            responses = self._read_each(sources)
+            if not _fruitless(responses) or queues == [source.access.queue for source in sources]:
+                return responses
+        raise StoreBusy("A queue is being changed all the time.")
 
     def _read_each(self, sources: Sequence[Source]) -> list[Reading | QueueyError]:
         left = self._limits.page_bytes

@@ -157,7 +157,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             ge=1,
             le=65536,
         ),
-    ] = 1024
+    ] = 4096
     memory: Annotated[
         int,
         Meta(
@@ -170,12 +170,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wait_slots: Annotated[
         int,
         Meta(
-            description="Long polls that one application has at the same time in a worker; further ones get 503. All "
-            "applications together have half as many again.",
+            description="Long polls that one application has at the same time in a worker, at most half as many as "
+            "`connections`; further ones get 503. All applications together have half as many again.",
             ge=0,
-            le=1_024,
+            le=32_768,
         ),
-    ] = 16
+    ] = 2048
     rates: Annotated[
         Rates,
         Meta(

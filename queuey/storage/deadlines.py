@@ -20,7 +20,9 @@ from queuey.errors import StoreUnavailable
 from queuey.storage import Bulk, Store
 
 _SECOND = 1.0
-_PROMPT = frozenset({"begin_append", "begin_append_entry", "cached_queue", "claims_refusal", "guarantee", "read_delay"})
+_PROMPT = frozenset(
+    {"begin_append", "begin_append_entry", "cached_queue", "claims_refusal", "guarantee", "read_delay", "watch"}
+)
 """Calls that wait for nothing."""
 
 S = TypeVar("S", bound=type[Store])

@@ -29,10 +29,10 @@ Begun = tuple[Begin, Callable[[Any], Response]]
 EarlyHandler = Callable[[Environ, Match], Begun | Response]
 """Never blocks: returns the response, or how to begin the work and how to answer with its result."""
 
-WAIT_SLOT = "queuey.wait_slot"
-"""Set in the environ of a long poll by a server that limits them: whether this one may wait."""
-GONE = "queuey.gone"
-"""Set in the environ of a long poll by a server that notices it: a function that tells whether the client has gone."""
+WAITER = "queuey.waiter"
+"""Set in the environ by a server that waits for messages by itself: a :class:`~queuey.service.Waiter`, whose ``wait``
+then says whether the response should wait. It has an attribute ``endpoint``, and its requests are counted by the
+server."""
 
 
 class WouldBlock(Exception):
@@ -117,7 +117,7 @@ class Endpoint:
             response = error_response(error, environ)
         if UNKNOWN in environ:
             response.headers += (warning_about(environ[UNKNOWN]),)
-        self._metrics.observe(self._name, response.status, perf_counter() - start)
+        self._observe(environ, response, start)
         return response
 
     def begin(self, environ: Environ, match: Match) -> Response | Deferred:
@@ -137,7 +137,7 @@ class Endpoint:
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             begun = error_response(error, environ)
         if isinstance(begun, Response):
-            self._metrics.observe(self._name, begun.status, perf_counter() - start)
+            self._observe(environ, begun, start)
             return begun
         begin, respond_with = begun
 
@@ -145,10 +145,17 @@ class Endpoint:
             if isinstance(error, QueueChanged) or (value is None and error is None):
                 raise WouldBlock
             response = respond_with(value) if error is None else error_response(error, environ)
-            self._metrics.observe(self._name, response.status, perf_counter() - start)
+            self._observe(environ, response, start)
             return response
 
         return Deferred(begin, finish)
+
+    def _observe(self, environ: Environ, response: Response, start: float) -> None:
+        """Counts a request, unless this was a try of one that may wait."""
+        if (waiter := environ.get(WAITER)) is None:
+            self._metrics.observe(self._name, response.status, perf_counter() - start)
+        else:
+            waiter.endpoint = self._name
 
     def _options(self, environ: Environ, match: Match) -> Response:
         """Says which methods there are."""

@@ -29,7 +29,7 @@ def backend() -> Backend:
 @pytest.fixture
 def limits() -> Limits:
     """Some limits low enough to reach."""
-    return Limits(max_batch=50, max_batch_bytes=1024 * 1024, wait_slots=2)
+    return Limits(max_batch=50, max_batch_bytes=1024 * 1024)
 
 
 @pytest.fixture

@@ -110,11 +110,11 @@ def running(app: Any, **options: Any) -> Run:  # noqa: ANN401 - a WSGI applicati
 
     Unless a test says otherwise the gateway refuses nothing for having waited: a busy machine is slow.
     """
-    options = {"deadline": ALWAYS, "max_wait": ALWAYS} | options
+    options = {"threads": 2, "waiters": 2, "max_body": MOST, "deadline": ALWAYS, "max_wait": ALWAYS} | options
 
     def run(work: Callable[[Gateway], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
         async def main() -> Any:  # noqa: ANN401
-            gateway = Gateway(app, threads=2, waiters=2, max_body=MOST, **options)
+            gateway = Gateway(app, **options)
             loop = asyncio.get_running_loop()
             gateway.start(loop)
             try:
@@ -136,6 +136,10 @@ class Stub:
         self.authorization = self
         self.service = self
         self.store = self
+        self.reader = self
+        self.watchers: Any = self
+        self.authenticate = self
+        self.stopping = threading.Event()
         self.waits_for_network = False
         self.metrics = Metrics()
         self.operations: dict[str, Any] = {}

@@ -48,6 +48,7 @@ from queuey.storage.cassandra.read import bucket_index
 from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
+from queuey.storage.cassandra.read.news import News
 from queuey.storage.cassandra.write.writer import MessageWriter
 from queuey.storage.deadlines import Deadline, bounded
 
@@ -126,6 +127,7 @@ class CassandraStore(
             deadline=self._deadline,
         )
         self._appends = AppendsInFlight()
+        self._news = News(self)
         self._acknowledgement: tuple[float, Acknowledgement] | None = None
         self._garbage_collector = GarbageCollector(
             self._driver,
@@ -170,6 +172,7 @@ class CassandraStore(
         self._writer.close(timeout)
         self._appends.close(max(0.0, until - self._clock.boottime()))
         self._closing.set()
+        self._news.watches.close()
         self._rows.close()
         self._watch.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from queuey import ids
-from queuey.errors import Outcome, StoreClosed, StoreUnavailable
+from queuey.errors import Outcome, StoreUnavailable
 from queuey.ids import LOW_MIN, TICKS_PER_SECOND, Position
 from queuey.messages import Lag, Message, NewMessage, Page, PartitionInfo, Queue, Slice
 from queuey.storage import items as items_of
@@ -23,17 +23,15 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read import counting, reading
 from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Known
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
+from queuey.storage.cassandra.read.news import News
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
-from queuey.storage.cassandra.write.write_batches import TTL_MARGIN
+from queuey.storage.cassandra.write.write_batches import TTL_MARGIN, AppendOperation
 from queuey.storage.cassandra.write.writer import MessageWriter
 from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
 
 PUT_BYTES = 4 << 20
 """Bytes of bodies that one ``put`` has on the way at a time, or one body."""
-
-POLL = 0.25
-"""Seconds between looks of a reader that waits: nobody tells a process of what others write."""
 
 LOOKED_AT = 64
 """Narrow buckets that a page may lie in at most; one that is not full after them says that there is more."""
@@ -54,7 +52,7 @@ class CassandraMessages(Scanning):
     _empty_ranges: EmptyRanges
     _watch: ClockWatch
     _writer: MessageWriter
-    _closing: threading.Event
+    _news: News
     _levels: ConsistencyLevels
     _deadline: Deadline
 
@@ -72,7 +70,7 @@ class CassandraMessages(Scanning):
             end[:] = positions, error
             answered.set()
 
-        operation = self._writer.begin(queue, items_of.checked(queue, items), done, after)
+        operation = self._begin_append(queue, items, done, after)
         try:
             self._deadline.wait(answered.wait)
         except StoreUnavailable as late:
@@ -93,7 +91,22 @@ class CassandraMessages(Scanning):
         after: Position | None = None,
     ) -> Callable[[], Outcome]:
         """See the contract."""
-        return self._writer.begin(queue, items_of.checked(queue, items), done, after).withdraw
+        return self._begin_append(queue, items, done, after).withdraw
+
+    def _begin_append(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        done: Callable[[list[Position] | None, Exception | None], None],
+        after: Position | None,
+    ) -> AppendOperation:
+        def ended(positions: list[Position] | None, error: Exception | None) -> None:
+            if error is None and self._news.watches:
+                keys = {queue.qid << 8 | item.partition for item in items if not item.delay}
+                self._news.watches.wrote(keys, shown=False)
+            done(positions, error)
+
+        return self._writer.begin(queue, items_of.checked(queue, items), ended, after)
 
     def put(self, queue: Queue, locations: _Locations, item: NewMessage) -> None:
         """See the contract. Each id by itself: after an error some may be written, and outcome is then ``unknown``."""
@@ -140,6 +153,7 @@ class CassandraMessages(Scanning):
                 if other != time_bucket
             ]
         self._driver.run_all(inserts, consistency=level.writes, most=max(1, PUT_BYTES // max(1, len(body))))
+        self._news.watches.wrote({qid << 8 | partition for partition, _ in locations}, shown=True)
         try:
             # Only now: somebody may read meanwhile, and what cannot be written over must stay as it was.
             self._driver.run_all(deletes, consistency=level.writes)
@@ -235,10 +249,20 @@ class CassandraMessages(Scanning):
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """See the contract. Begins what :meth:`read` would do if row and buckets are in memory."""
+        now, boot = self._clock.both()
+        return self._begin_read(queue, part, done, now, self._since(queue, [part], boot))
+
+    def begin_look(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """Is :meth:`begin_read` for whoever need not see all at once: without delay what is in memory may be old."""
+        now, boot = self._clock.both()
+        since = self._since(queue, [part], boot) if part.delayed else boot - self._options.row_age
+        return self._begin_read(queue, part, done, now, since)
+
+    def _begin_read(
+        self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None], now: int, since: float
+    ) -> bool:
         if not self._watch.sound():
             return False
-        now, boot = self._clock.both()
-        since = self._since(queue, [part], boot)
         row = self._rows.held(queue, since=since)
         if row is None or not 0 < part.partition <= row.queue.partitions or part.limit <= 0:
             return False
@@ -283,6 +307,11 @@ class CassandraMessages(Scanning):
     def _upper(self, part: Slice, horizon: int) -> Position:
         """Returns up to where a slice is read."""
         return min(part.upper, (max(horizon, self._generator.next_time()) if part.ahead else horizon, LOW_MIN))
+
+    def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
+        """Returns the horizon (ticks) of a read that begins now; never blocks."""
+        [horizon] = self._horizons(queue, [Slice(1, delayed=delayed)], self._clock.now())
+        return horizon
 
     def _noting(self, queue: Queue, now: int) -> Callable[[tuple[int, int], reading.Probe], None] | None:
         """Returns what remembers ranges without messages, where that is safe."""
@@ -453,22 +482,11 @@ class CassandraMessages(Scanning):
             found.append(counting.tally(self._driver, key, extents, reads, now=now))
         return found
 
-    def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:  # noqa: ARG002 - the contract's
-        """See the contract. Nobody tells this process what others write: it looks again every quarter second."""
-        self._rows.current(queue)
-        look = self._clock.boottime() + POLL
-
-        def wait(seconds: float) -> bool:
-            nonlocal look
-            left = look - self._clock.boottime()
-            if self._closing.wait(max(0.0, min(seconds, left))):
-                raise StoreClosed("the store is closed")
-            if left > seconds:
-                return False
-            look = self._clock.boottime() + POLL
-            return True
-
-        return wait
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+    ) -> Callable[[], None]:
+        """See the contract."""
+        return self._news.watch(queue, partition, wake, delayed=delayed)
 
 
 def _bucket_to_put(row: Row, position: Position, ttl: int, now: int) -> Bucket:

@@ -116,10 +116,23 @@ class Messages(ABC):
         """Estimates what lies above each offset and below the horizon; None means from the beginning."""
 
     @abstractmethod
-    def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:
-        """Starts watching for new messages and returns a function that waits for them.
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+    ) -> Callable[[], None]:
+        """Has ``wake`` called whenever a read of a partition may show what it did not show before. Never blocks.
 
-        The function takes seconds to wait at most and returns whether a read is worthwhile; it may return True for
-        nothing, and it may be late by up to 0.25 s for messages stored by other processes. Messages committed after
-        ``watch`` was called are noticed, so a caller watches, reads, and waits if the read gave nothing.
+        It is called for what is acknowledged after this call, and for what comes due: at once if this process stores
+        it, else within 0.25 s; later where more partitions are watched than the store can look at so often. So a
+        caller watches, reads, and waits if the read gave nothing. It is called, too, when the queue's row is out of
+        date, and when the store is closed: the next read says so. It may be called for nothing, and it need not be
+        for a message that another process puts at an id below the horizon.
+
+        Args:
+            queue: The queue.
+            partition: One that it has; of others there is never any news.
+            wake: Called from any thread, any number of times; it must be quick and must not raise.
+            delayed: The reads keep the queue's read delay.
+
+        Returns:
+            A function that ends the watch. ``wake`` may be called once more while that runs.
         """

@@ -23,6 +23,7 @@ from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
 from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.options import SqliteOptions
 from queuey.storage.sqlite.read.bulk import SqliteBulk
+from queuey.storage.sqlite.read.news import News
 from queuey.storage.sqlite.write.sweep import Sweep
 from queuey.storage.sqlite.write.transaction import Transaction
 
@@ -40,6 +41,7 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteApplications, SqliteOffsets
         self._db = Database(directory, options, self._deadline)
         self._known = {}
         self._long = {}
+        self._news = News(self._db)
         self._sweep = Sweep(self._db)
 
     def ping(self) -> None:
@@ -52,6 +54,7 @@ class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteApplications, SqliteOffsets
     def close(self, timeout: float = 10.0) -> None:
         """See the contract."""
         until = time.monotonic() + timeout
+        self._news.watches.close()
         self._sweep.stop(timeout)
         self._db.close(max(0.0, until - time.monotonic()))
         self._known.clear()

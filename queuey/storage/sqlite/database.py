@@ -1,11 +1,11 @@
-"""What the parts of the embedded store share: the connections, the writer, the cached catalogue, the watchers."""
+"""What the parts of the embedded store share: the connections, the writer, the cached catalogue."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import threading
-import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +76,8 @@ class Database:
         self.options = options
         self.clock = options.clock
         self.queues = SqliteQueueCache(options.cached_queues)
-        self._watches: weakref.WeakSet[CatalogueWatch] = weakref.WeakSet()
-        self._watches_lock = threading.Lock()
+        self.told: Callable[[Transaction], None] = _nobody
+        """Told of each commit, in the writer's thread."""
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Never opens a file that is there: closing it again would give up the locks of this process's other stores.
@@ -173,17 +173,7 @@ class Database:
         if self.writer.written - self._announced >= LOG_BYTES:
             self._announced = self.writer.written
             self.log_grows.set()
-        if self._watches and transaction.touched:
-            with self._watches_lock:
-                watches = list(self._watches)
-            for watch in watches:
-                if not watch.partitions.isdisjoint(transaction.touched):
-                    watch.event.set()
-
-    def add_watch(self, watch: CatalogueWatch) -> None:
-        """Has a watch told of every commit that touches its partitions, for as long as somebody holds it."""
-        with self._watches_lock:
-            self._watches.add(watch)
+        self.told(transaction)
 
     def close(self, timeout: float) -> None:
         """Finishes accepted writes and closes everything."""
@@ -192,35 +182,5 @@ class Database:
         self.readers.close(min(timeout, 2.0))
 
 
-class CatalogueWatch:
-    """Waits for messages in some partitions; see ``Messages.watch``."""
-
-    POLL = 0.2
-    """Seconds between looks at what other processes have written."""
-
-    def __init__(self, database: Database, queue: Queue, partitions: frozenset[int]) -> None:
-        self.partitions = partitions
-        self.event = threading.Event()
-        self._database = database
-        self._delay = queue.read_delay
-        self._seen = self._last()
-        database.add_watch(self)
-
-    def _last(self) -> tuple[int, int]:
-        with self._database.readers.reading() as connection:
-            return self._database.read_clock(connection)
-
-    def __call__(self, timeout: float) -> bool:
-        """Waits up to ``timeout`` seconds; returns whether a read is worthwhile."""
-        remaining = timeout
-        while remaining > 0:
-            step = min(self.POLL, remaining)
-            if self.event.wait(step):
-                self.event.clear()
-                return True
-            remaining -= step
-            seen = self._last()
-            if self._delay or seen != self._seen:
-                self._seen = seen
-                return True
-        return False
+def _nobody(_transaction: Transaction) -> None:
+    """Takes no notice."""

@@ -14,8 +14,9 @@ from queuey.storage import items as items_of
 from queuey.storage.scanning import Scanning
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection, TooLong, hastily
-from queuey.storage.sqlite.database import CatalogueWatch, Database
+from queuey.storage.sqlite.database import Database
 from queuey.storage.sqlite.read.expiry_windows import estimate, live_windows, lowest_live
+from queuey.storage.sqlite.read.news import News
 from queuey.storage.sqlite.read.slices import read_slice, to_messages
 from queuey.storage.sqlite.write.transaction import Append, Transaction
 
@@ -52,6 +53,7 @@ class SqliteMessages(Scanning):
     """The messages and bulk contracts on SQLite."""
 
     _db: Database
+    _news: News
 
     def append(self, queue: Queue, items: Sequence[NewMessage], *, after: Position | None = None) -> list[Position]:
         """See the contract."""
@@ -79,7 +81,7 @@ class SqliteMessages(Scanning):
 
         def work(transaction: Transaction) -> None:
             transaction.verify(queue)
-            # So that watchers in other processes notice ids that lie below those minted before.
+            # So that ids up to now are not ahead of the clock.
             transaction.advance()
             for partition, position in locations:
                 transaction.put(base | partition, position, lifetime, item.body, meta)
@@ -215,9 +217,11 @@ class SqliteMessages(Scanning):
                 found.append(Lag(count, exact=exact, seconds=seconds))
         return found
 
-    def watch(self, queue: Queue, partitions: Sequence[int]) -> Callable[[float], bool]:
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+    ) -> Callable[[], None]:
         """See the contract."""
-        return CatalogueWatch(self._db, queue, frozenset(queue.qid << 8 | partition for partition in partitions))
+        return self._news.watch(queue, partition, wake, delayed=delayed)
 
 
 def _count(connection: Connection, qp: int, above: Position, horizon: int, now: int) -> tuple[int, bool]:

@@ -6,8 +6,10 @@ handing the interpreter lock around. So there are two ways through:
 * **at once**, in the loop's thread and without Pyramid's routing: small posts whose credential and queue are in memory,
   short reads that the store can begin or do without waiting, and heartbeats. The endpoint starts the work and gives
   back a :class:`~queuey.web.endpoint.Deferred`; the store tells of a whole group of them with one wake.
-* **in a thread**: everything else goes through the WSGI application in a small pool; long polls in a pool of their own,
-  so that they hold nobody up.
+* **in a thread**: everything else goes through the WSGI application in a small pool.
+
+A long poll goes the way of any other read. If there is nothing to answer it waits on the loop, without a thread, and
+goes there again when another try is worthwhile (:mod:`queuey.web.gateway.long_polls`).
 
 Either way a request counts for a tenant, and each tenant has its share of memory, threads and places for long polls
 (:mod:`queuey.web.gateway.scheduling`). A body is read only when the caller is known or has been authorized.
@@ -26,7 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from threading import Event, Lock, get_ident
+from threading import Lock, get_ident
 from typing import Any
 from urllib.parse import unquote
 
@@ -34,8 +36,9 @@ from queuey.errors import Outcome, QueueyError, StoreUnavailable
 from queuey.metrics import Metrics
 from queuey.service.reading import SHORT_BYTES
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import GONE, WAIT_SLOT, Deferred, Endpoint, Match, WouldBlock
+from queuey.web.endpoint import WAITER, Deferred, Endpoint, Match, WouldBlock
 from queuey.web.errors import error_response
+from queuey.web.gateway.long_polls import LongPoll, LongPolls
 from queuey.web.gateway.rates import RateLimits
 from queuey.web.gateway.scheduling import ANONYMOUS, Contention, FairPool, LoopScheduler, SharedQuota
 from queuey.web.requests import (
@@ -138,9 +141,7 @@ class Gateway:
         self._memory = room = SharedQuota(max(memory, 3 * max(max_body, page_bytes)), alpha=2)
         self._bodies = BodyReader(max_body, room, arrival=arrival)
         self._threads = FairPool("queuey-request", threads, room, self._computing)
-        # One application alone gets two thirds of the places, so that there are some for whoever comes then.
-        self._wait_slots = SharedQuota(waiters + (waiters + 1) // 2, alpha=2)
-        self._poll_threads = FairPool("queuey-wait", self._wait_slots.total, room)
+        self._polls = LongPolls(waiters, service.reader.watchers, application.registry.authenticate, service.stopping)
         self._sender = ResponseSender(self._change_memory, self._pause, stall=stall)
         self._turn = Lock()
         self._loop: asyncio.AbstractEventLoop
@@ -159,14 +160,13 @@ class Gateway:
         self._contention = Contention(loop, self._threads.dispatch)
         # Where a store waits for a network, what is under way is what makes it fast.
         self._scheduler = LoopScheduler(loop, 1024 if self._reads_wait else 32)
-        for pool in (self._threads, self._poll_threads):
-            pool.start(loop, self._tell)
+        self._threads.start(loop, self._tell)
+        self._polls.start(loop, self._tell, partial(self._threads.run, ANONYMOUS))
         loop.call_later(1.0, self._look_for_late)
 
     def stop(self) -> None:
         """Is called after the last request."""
-        for pool in (self._threads, self._poll_threads):
-            pool.stop()
+        self._threads.stop()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Is called by granian with each request."""
@@ -176,21 +176,39 @@ class Gateway:
             if foreign:
                 refuse_unreadable(foreign)
             response = await self._respond(environ, match, receive)
+            poll: LongPoll | None = environ.get(WAITER)
+            while poll is not None and poll.wait:
+                self._change_memory(poll.tenant, -environ.pop(RESERVED, 0))
+                if await self._polls.turn(poll):
+                    response = await self._work(environ, match, poll.tenant)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, environ)
-            self._metrics.observe(NAME, response.status, 0.0)
+            if WAITER not in environ:
+                self._metrics.observe(NAME, response.status, 0.0)
         finally:
-            if HELD in environ:
-                environ.pop(BODY, None)
-                self._change_memory(environ[TENANT], -environ.pop(HELD))
-        if self._rates is not None and COUNTED in environ:
-            response.headers += environ[COUNTED]
+            self._release(environ)
+        self._complete(environ, response)
         head = environ["REQUEST_METHOD"] == "HEAD"
         if head or response.size <= PIECE:
             for message in short_messages(response, head=head):
                 await send(message)
         else:
             await self._sender.send(response, send, environ.get(TENANT, ANONYMOUS), environ.get(RESERVED, 0))
+
+    def _release(self, environ: Environ) -> None:
+        """Gives back what a request has held until its response was made."""
+        if WAITER in environ:
+            self._polls.leave(environ[WAITER])
+        if HELD in environ:
+            environ.pop(BODY, None)
+            self._change_memory(environ[TENANT], -environ.pop(HELD))
+
+    def _complete(self, environ: Environ, response: Response) -> None:
+        """Counts what no endpoint has counted, and says what the caller may still do."""
+        if (poll := environ.pop(WAITER, None)) is not None:
+            self._metrics.observe(poll.endpoint or NAME, response.status, self._loop.time() - poll.began)
+        if self._rates is not None and COUNTED in environ:
+            response.headers += environ[COUNTED]
 
     async def _respond(self, environ: Environ, match: Match | None, receive: Receive) -> Response:
         method = environ["REQUEST_METHOD"]
@@ -200,7 +218,7 @@ class Gateway:
         if tenant in STRANGERS and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
             if method not in {"POST", "PUT"}:
-                return await self._wait_or_work(environ, match, receive, tenant)
+                return await self._try(environ, match, receive, tenant)
             response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
             if response is not None:
                 return response
@@ -216,7 +234,7 @@ class Gateway:
             response = await self._at_once(endpoint, environ, {}, 0)
             if response is not None:
                 return response
-        return await self._wait_or_work(environ, match, receive, tenant)
+        return await self._try(environ, match, receive, tenant)
 
     async def _find_tenant(self, environ: Environ) -> str:
         """Returns whom a request counts for; looks at its credential if that was not done yet."""
@@ -251,22 +269,16 @@ class Gateway:
         """Tells whether threads that make long responses would keep others waiting."""
         return self._contention.several and not self._reads_wait
 
-    async def _wait_or_work(self, environ: Environ, match: Match | None, receive: Receive, tenant: str) -> Response:
-        """Answers in a thread, for reads if it has to be one."""
+    async def _try(self, environ: Environ, match: Match | None, receive: Receive, tenant: str) -> Response:
+        """Answers what is not answered at once; what may be a long poll can then wait, and be tried again."""
         if _may_be_long_poll(environ):
-            if self._wait_slots.take(tenant, 1):
-                environ[WAIT_SLOT] = True
-                # What is left unread of a body would come before the end of the connection.
-                gone = Event()
-                environ[GONE] = gone.is_set
-                watching = self._loop.create_task(_watch(receive, gone)) if BODY in environ else None
-                try:
-                    return await self._poll_threads.run(tenant, partial(self._run, environ))
-                finally:
-                    self._wait_slots.change(tenant, -1)
-                    if watching is not None:
-                        watching.cancel()
-            environ[WAIT_SLOT] = False
+            # What is left unread of a body would come before the end of the connection.
+            environ[WAITER] = self._polls.begin(
+                tenant, environ.get("HTTP_AUTHORIZATION"), receive if BODY in environ else None
+            )
+        return await self._work(environ, match, tenant)
+
+    async def _work(self, environ: Environ, match: Match | None, tenant: str) -> Response:
         if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"]):
             return await self._read(environ, match, tenant)
         return await self._threads.run(tenant, partial(self._run, environ))
@@ -278,7 +290,7 @@ class Gateway:
             if response is not None:
                 return response
         # Threads that wait for a network do not disturb each other.
-        run = self._run if self._reads_wait or WAIT_SLOT in environ else self._run_in_turn
+        run = self._run if self._reads_wait else self._run_in_turn
         response = await self._threads.run(tenant, partial(run, environ), self._page_bytes, computes=True)
         self._release_rest(environ, tenant, response, self._page_bytes)
         return response
@@ -375,7 +387,7 @@ class Gateway:
         """Is called every second."""
         self._give_up_late()
         self._bodies.give_up_late()
-        for line in (self._scheduler, self._threads, self._poll_threads):
+        for line in (self._scheduler, self._threads):
             line.give_up_late(self._max_wait)
         self._loop.call_later(1.0, self._look_for_late)
 
@@ -466,14 +478,6 @@ def hot_match(path: str) -> Match | None:
         except UnicodeDecodeError:
             return None
     return {"app": application, "queue": queue}
-
-
-async def _watch(receive: Receive, gone: Event) -> None:
-    """Notes that the client has closed its connection, after a body that was taken in but perhaps for its end."""
-    for _ in range(2):
-        if (await receive())["type"] == "http.disconnect":
-            gone.set()
-            return
 
 
 @lru_cache(PATHS)

@@ -25,6 +25,7 @@ import math
 import multiprocessing
 import multiprocessing.connection
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -62,6 +63,8 @@ TCP_NOTSENT_LOWAT = 25
 """Linux's number of the option; Python knows it from 3.12 on."""
 UNSENT_BYTES = 128 * 1024
 """Bytes that the system keeps of a connection beyond those that the other end has room for."""
+OTHER_FILES = 1024
+"""Files that a worker may have open beside its connections: those of the store, and connections to Cassandra."""
 CLOSE_SHARE = 0.25
 """Part of the shutdown timeout that is kept back for closing the store."""
 HARD_STOP_AFTER = 5.0
@@ -210,6 +213,7 @@ def run_worker(
         rest: What granian hands to its own worker function.
     """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _allow_open_files(loader.args[0].connections)
     # Blocked in all threads, so that one thread can take them one by one: see _stop_on_signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     settings: Settings = loader.args[0]
@@ -236,7 +240,8 @@ def run_worker(
     gateway = Gateway(
         opened.app,
         threads=settings.threads,
-        waiters=settings.wait_slots,
+        # With half as many for others there is still a quarter of the connections for everything else.
+        waiters=min(settings.wait_slots, settings.connections // 2),
         max_body=max(settings.max_body, settings.max_batch_bytes),
         deadline=settings.deadline,
         memory=settings.memory,
@@ -259,6 +264,15 @@ def run_worker(
     finally:
         done.set()
         opened.store.close(settings.shutdown_timeout * CLOSE_SHARE)
+
+
+def _allow_open_files(connections: int) -> None:
+    """Raises this process's own limit, as far as the system lets it: a connection is a file."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _listen(sockets: Any, settings: Settings) -> Any:  # noqa: ANN401 - granian's, compiled

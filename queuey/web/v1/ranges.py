@@ -9,7 +9,7 @@ from queuey.errors import InvalidRequest, NotAllowed, NotFound, Outcome, QueueyE
 from queuey.service import Bound, Limits, Range, Reading, Service, Source, parse_bound
 from queuey.web import validators
 from queuey.web.authorization import Authorization
-from queuey.web.endpoint import GONE, WAIT_SLOT, Begun, Done, Match, WouldBlock
+from queuey.web.endpoint import WAITER, Begun, Done, Match, WouldBlock
 from queuey.web.errors import error_texts
 from queuey.web.requests import UNKNOWN, bad_json, read_body, read_object, read_query
 from queuey.web.responses import JSON, Environ, Response, body_of, encode
@@ -87,21 +87,22 @@ class RangeViews:
         """Reads a range of one queue."""
         access = self._authorization.enter(environ, self._authorization.find(environ, match), "read")
         wanted, wait = self._asked(environ)
-        return _shown(self._reader.read(access, wanted, wait, **_waiting(environ)))
+        return _shown(self._reader.read(access, wanted, wait, waiter=environ.get(WAITER)))
 
     def begin_read(self, environ: Environ, match: Match) -> Begun:
-        """Prepares a read of one partition that need not wait.
+        """Prepares a read of one partition, for a caller who need not wait or has a server that does it.
 
         Raises:
             WouldBlock: It has to be done in a thread.
         """
         queue = self._authorization.enter_at_once(environ, match, "read")
         wanted, wait = self._asked(environ)
-        if wait or UNKNOWN in environ:
+        waiter = environ.get(WAITER)
+        if UNKNOWN in environ:
             raise WouldBlock
 
         def begin(done: Done) -> Callable[[], Outcome]:
-            if not self._reader.begin_read(queue, wanted, done):
+            if not self._reader.begin_read(queue, wanted, done, wait, waiter):
                 raise WouldBlock
             return _nothing_left
 
@@ -142,7 +143,7 @@ class RangeViews:
         readable = [source for source in sources if isinstance(source, Source)]
         # A caller that would be told of an error at once does not wait.
         wait = wait if len(readable) == len(sources) else 0.0
-        found = iter(self._reader.read_many(readable, wait, **_waiting(environ)) if readable else [])
+        found = iter(self._reader.read_many(readable, wait, waiter=environ.get(WAITER)) if readable else [])
         pieces = [b'{"status":"ok","queues":[']
         for (name, _), source in zip(ranges, sources, strict=True):
             result = source if isinstance(source, QueueyError) else next(found)
@@ -164,11 +165,6 @@ class RangeViews:
         wanted = read_range(item, self._limits, own)
         errors.update({prefix + field: text for field, text in own.items()})
         return name or "", wanted
-
-
-def _waiting(environ: Environ) -> dict[str, Any]:
-    """Returns what a server says of a long poll, as :class:`~queuey.service.Reader` takes it."""
-    return {"wait_slot": environ.get(WAIT_SLOT), "gone": environ.get(GONE)}
 
 
 def _shown(reading: Reading) -> Response:

@@ -44,7 +44,6 @@ CALLS: dict[str, Callable[[Store, Queue], object]] = {
     "read": lambda store, queue: store.read(queue, [whole()]),
     "inspect": lambda store, queue: store.inspect(queue),
     "lag": lambda store, queue: store.lag(queue, [(1, None)]),
-    "watch": lambda store, queue: store.watch(queue, [1])(0.01),
     "create_application": lambda store, queue: store.create_application("globex"),
     "applications": lambda store, queue: store.applications(),
     "has_application": lambda store, queue: store.has_application(APP),

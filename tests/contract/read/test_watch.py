@@ -1,47 +1,42 @@
-"""Waiting for messages."""
+"""Watching for messages: who is told, when, and of what."""
 
 from __future__ import annotations
 
-import contextlib
+import random
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from queuey.errors import StoreClosed
-from queuey.messages import Queue
+from queuey.ids import FIRST, Position
+from queuey.messages import Queue, Slice
 from queuey.storage import Store
-from tests.contract.samples import make_queue, new, say, shown, shown_bodies
+from tests.contract.samples import make_queue, new, say, shown_bodies
 
 LONG = 60.0
 """Seconds that no test waits: whoever waits so long was not woken."""
 
 
-class Waiter(threading.Thread):
-    """Waits in the background, read by read, until it is shown a number of messages."""
+class Watcher:
+    """Is told of news in some partitions of a queue."""
 
-    def __init__(self, store: Store, queue: Queue, partition: int, messages: int) -> None:
-        super().__init__(daemon=True)
-        self.woken = 0
-        self.ready = threading.Event()
-        self._count: Callable[[], int] = lambda: len(shown(store, queue, partition))
-        self._watch: Callable[[], Callable[[float], bool]] = lambda: store.watch(queue, [partition])
-        self._messages = messages
-        self.start()
+    def __init__(self, store: Store, queue: Queue, *partitions: int, delayed: bool = True) -> None:
+        self.told = threading.Event()
+        self._stops = [store.watch(queue, number, self.told.set, delayed=delayed) for number in partitions or (1,)]
 
-    def run(self) -> None:
-        """Watches, reads, and waits if the read gave too little."""
-        wait = self._watch()
-        while self._count() < self._messages:
-            self.ready.set()
-            if not wait(LONG):
-                return
-            self.woken += 1
+    def waits(self, until: Callable[[], bool]) -> bool:
+        """Waits, looking whenever it is told, until something is so; returns whether it came to be so."""
+        while not until():
+            if not self.told.wait(LONG):
+                return False
+            self.told.clear()
+        return True
 
-    def done(self) -> bool:
-        """Whether it has seen what it waits for, without having waited in vain."""
-        self.join(LONG / 2)
-        return not self.is_alive()
+    def stop(self) -> None:
+        """Ends the watch."""
+        for stop in self._stops:
+            stop()
 
 
 @pytest.fixture(params=["same store", "other store"])
@@ -50,88 +45,148 @@ def writer(request: pytest.FixtureRequest, store: Store, other: Store) -> Store:
     return store if request.param == "same store" else other
 
 
-def test_wakes_for_an_append(store: Store, writer: Store) -> None:
-    """A waiter is woken by a message that is stored while it waits, here or elsewhere."""
+def test_told_of_an_append(store: Store, writer: Store) -> None:
+    """Whoever watches is told when a read shows what was stored since, here or elsewhere."""
     queue = make_queue(store, partitions=2)
-    waiter = Waiter(store, queue, 2, 1)
-    assert waiter.ready.wait(LONG)
+    watcher = Watcher(store, queue, 2)
     say(writer, queue, "x", partition=2)
-    assert waiter.done()
+    assert watcher.waits(lambda: shown_bodies(store, queue, 2) == ["x"])
 
 
-def test_message_between_watch_and_wait(store: Store, writer: Store) -> None:
-    """Whatever is committed after watching began is noticed, also before the waiting begins."""
+def test_told_again_and_again(store: Store, writer: Store) -> None:
+    """One watch serves a whole conversation: no message of twenty is slept through."""
     queue = make_queue(store)
-    wait = store.watch(queue, [1])
-    say(writer, queue, "x")
-    assert wait(LONG)
-    assert shown_bodies(store, queue) == ["x"]
-
-
-def test_wakes_again_and_again(store: Store, writer: Store) -> None:
-    """One watch serves a whole conversation: no message of a hundred is slept through."""
-    queue = make_queue(store)
-    waiter = Waiter(store, queue, 1, 20)
+    watcher = Watcher(store, queue)
     for number in range(20):
         say(writer, queue, str(number))
-    assert waiter.done()
+    assert watcher.waits(lambda: len(shown_bodies(store, queue)) == 20)
 
 
-def test_wakes_for_a_put(store: Store) -> None:
+def test_told_before_the_read_delay_is_over(store: Store, writer: Store) -> None:
+    """Whoever reads without the delay is told of what is stored, and need not wait for the delay."""
+    queue = make_queue(store, read_delay=LONG)
+    watcher = Watcher(store, queue, delayed=False)
+    say(writer, queue, "x")
+
+    def found() -> bool:
+        return bool(store.read(queue, [Slice(1, delayed=False)])[0].messages)
+
+    assert watcher.waits(found)
+
+
+def test_told_when_the_read_delay_is_over(store: Store, writer: Store) -> None:
+    """Whoever keeps the delay is told when the message shows, which nobody's writing announces."""
+    queue = make_queue(store, read_delay=1.5)
+    watcher = Watcher(store, queue)
+    say(writer, queue, "x")
+    assert watcher.waits(lambda: bool(store.read(queue, [Slice(1)])[0].messages))
+
+
+def test_told_of_a_put(store: Store) -> None:
     """A message put at an id below the horizon is worth a read."""
     queue = make_queue(store)
     say(store, queue, "a")
-    waiter = Waiter(store, queue, 1, 2)
-    assert waiter.ready.wait(LONG)
+    assert Watcher(store, queue).waits(lambda: "a" in shown_bodies(store, queue))
+    watcher = Watcher(store, queue)
     store.put(queue, [(1, (77, 0))], new("put"))
-    assert waiter.done()
+    assert watcher.waits(lambda: "put" in shown_bodies(store, queue))
 
 
-def test_wakes_when_a_delayed_message_is_due(store: Store) -> None:
-    """A message that falls due while somebody waits is not slept through."""
+def test_told_when_a_delayed_message_is_due(store: Store, writer: Store) -> None:
+    """A message that falls due without anybody writing is not slept through."""
     queue = make_queue(store)
-    store.append(queue, [new("late", delay=0.3)])
-    waiter = Waiter(store, queue, 1, 1)
-    assert waiter.done()
+    watcher = Watcher(store, queue)
+    writer.append(queue, [new("late", delay=0.5)])
+    assert watcher.waits(lambda: bool(shown_bodies(store, queue)))
 
 
-def test_wakes_everybody(store: Store) -> None:
-    """All who wait for a partition are woken by one message, whichever of several partitions it is in."""
+def test_everybody_is_told(store: Store) -> None:
+    """All who watch a partition are told of one message, whichever of several partitions it is in."""
     queue = make_queue(store, partitions=3)
-    waits = [store.watch(queue, [1, 3]) for _ in range(5)]
+    watchers = [Watcher(store, queue, 1, 3) for _ in range(5)]
     say(store, queue, "x", partition=3)
-    assert [wait(LONG) for wait in waits] == [True] * 5
+    assert all(watcher.waits(lambda: bool(shown_bodies(store, queue, 3))) for watcher in watchers)
 
 
-def test_gives_up(store: Store) -> None:
-    """Where nothing happens a waiter comes back and says so; it does not spin with false alarms."""
+def test_nobody_is_told_of_nothing(store: Store, other: Store) -> None:
+    """Where nothing happens, or only in other partitions, nobody is told all the time."""
+    queue, busy = make_queue(store, partitions=2), make_queue(store)
+    watcher = Watcher(store, queue, 1)
+    told = 0
+    for number in range(20):
+        say(other if number % 2 else store, busy, str(number))
+        say(store, queue, str(number), partition=2)
+        told += watcher.told.wait(0.05)
+        watcher.told.clear()
+    assert told < 5
+
+
+def test_told_no_more(store: Store) -> None:
+    """A watch that has ended tells nobody, while others on the same partition go on."""
     queue = make_queue(store)
-    wait = store.watch(queue, [1])
-    assert False in [wait(0.02) for _ in range(20)]
+    ended, other = Watcher(store, queue), Watcher(store, queue)
+    ended.stop()
+    say(store, queue, "x")
+    assert other.waits(lambda: bool(shown_bodies(store, queue)))
+    assert not ended.told.is_set()
 
 
-def test_no_time_to_wait(store: Store) -> None:
-    """A waiter without time left comes back at once."""
-    assert store.watch(make_queue(store), [1])(0.0) in (False, True)
+def test_told_that_the_row_is_out_of_date(store: Store, other: Store) -> None:
+    """When somebody purges or deletes the queue, its watchers are told."""
+    for change in (other.purge_queue, other.delete_queue):
+        queue = make_queue(store)
+        watcher = Watcher(store, queue)
+        change(other.queue(queue.application, queue.name, fresh=True))
+        assert watcher.told.wait(LONG)
+        watcher.stop()
 
 
-def test_closing_ends_the_waiting(store: Store) -> None:
-    """A waiter does not keep waiting on a store that is closed."""
+def test_told_that_the_store_is_closed(store: Store) -> None:
+    """Whoever waits on a store that is closed is told, and so is whoever begins to afterwards."""
     queue = make_queue(store)
-    waiting = threading.Event()
-
-    def run() -> None:
-        wait = store.watch(queue, [1])
-        waiting.set()
-        with contextlib.suppress(StoreClosed):
-            while not wait(LONG):
-                pass
-            while True:
-                wait(LONG)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    assert waiting.wait(LONG)
+    watcher = Watcher(store, queue)
     store.close()
-    thread.join(LONG / 2)
-    assert not thread.is_alive()
+    assert watcher.told.wait(LONG)
+    assert Watcher(store, queue).told.wait(LONG)
+    with pytest.raises(StoreClosed):
+        store.read(queue, [Slice(1)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_reader_that_waits_misses_nothing(store: Store, other: Store, seed: int) -> None:
+    """In a storm of writers in two processes, a reader that reads only when it is told loses nothing."""
+    rng = random.Random(seed)
+    queue = make_queue(store)
+    stored: list[Position] = []
+    lock = threading.Lock()
+
+    def write(through: Store, pauses: list[float]) -> None:
+        for pause in pauses:
+            positions = through.append(queue, [new(delay=rng.choice((0, 0, 0.1)))])
+            with lock:
+                stored.extend(positions)
+            threading.Event().wait(pause)
+
+    pauses = [[rng.choice((0.0, 0.01, 0.3)) for _ in range(15)] for _ in range(4)]
+    threads = [threading.Thread(target=write, args=((store, other)[n % 2], some)) for n, some in enumerate(pauses)]
+    for thread in threads:
+        thread.start()
+    watcher = Watcher(store, queue)
+    at = FIRST
+    seen: list[Position] = []
+
+    def read() -> bool:
+        nonlocal at
+        page = store.read(queue, [Slice(1, at, limit=rng.randint(1, 5))])[0]
+        while page.messages or page.more:
+            seen.extend(message.position for message in page.messages)
+            assert page.next is not None
+            at = page.next
+            page = store.read(queue, [Slice(1, at, limit=rng.randint(1, 5))])[0]
+        at = page.next or at
+        return len(seen) >= 60
+
+    assert watcher.waits(read)
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == sorted(stored)

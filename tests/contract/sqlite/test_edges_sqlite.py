@@ -124,16 +124,6 @@ class TestOldIds:
         assert ask(tmp_path / "data", "SELECT sum(message_count) FROM expiry_windows") == 0
 
 
-def test_noticed_where_ids_do_not_ascend(store: SqliteStore, open_one: Callable[[], SqliteStore], clock: Clock) -> None:
-    """Who waits learns of a message that another process puts below the ids that were minted before."""
-    queue = make_queue(store)
-    say(store, queue, "first")
-    wait = store.watch(queue, [1])
-    clock.advance(1)
-    open_one().put(queue, [(1, (clock.ticks - HOUR, 0))], new("old"))
-    assert wait(5.0)
-
-
 def test_newest_first_ends_at_the_first_id(store: SqliteStore) -> None:
     """A descending read that ends with the lowest id there is has reached the start."""
     queue = make_queue(store)

@@ -18,7 +18,9 @@ from hypothesis import strategies as st
 from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, QueueChanged, StoreClosed
 from queuey.storage import Store
+from queuey.web.endpoint import WAITER
 from queuey.web.gateway.asgi import Gateway, hot_match
+from queuey.web.responses import text_response
 from tests.interposed_store import InterposedStore
 from tests.replacing import replace
 from tests.web.caller import Caller, Reply
@@ -332,7 +334,7 @@ def test_nothing_stays_taken_for_clients_that_leave(
                 with contextlib.suppress(asyncio.CancelledError):
                     request = make().leave(calls, cancelled=cancelled)
                     await gateway(request.scope, request.receive, request.send)
-        quotas = [gateway._memory, gateway._wait_slots, gateway._threads._hand, gateway._poll_threads._hand]
+        quotas = [gateway._memory, gateway._polls.places, gateway._polls.trying, gateway._threads._hand]
         quotas.append(gateway._scheduler._under_way)
         async with asyncio.timeout(60):
             while gateway._begun or any(quota.free != quota.total for quota in quotas):  # noqa: ASYNC110 - nobody is told
@@ -439,21 +441,25 @@ def test_bad_keys_never_ask_the_store_in_the_loop(run: Run, owner: Caller, betwe
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "query", "body", "pool"),
+    ("method", "path", "query", "body", "waits"),
     [
-        ("GET", "/v1/a/q", "limit=1", b"", "request"),
-        ("GET", "/v1/a/q", "limit=1&wait=5", b"", "wait"),
-        ("GET", "/v1/a/q", "w%61it=5", b"", "wait"),
-        ("POST", "/v1/a/_read", "", b'{"queues":[]}', "request"),
-        ("POST", "/v1/a/_read/", "", b'{"queues":[],"wait":5}', "wait"),
-        ("POST", "/v1/a/_read", "", b'{"queues":[],"w\\u0061it":5}', "wait"),
-        ("POST", "/v1/a/q", "", b'"wait"', "request"),
+        ("GET", "/v1/a/q", "limit=1", b"", False),
+        ("GET", "/v1/a/q", "limit=1&wait=5", b"", True),
+        ("GET", "/v1/a/q", "w%61it=5", b"", True),
+        ("POST", "/v1/a/_read", "", b'{"queues":[]}', False),
+        ("POST", "/v1/a/_read/", "", b'{"queues":[],"wait":5}', True),
+        ("POST", "/v1/a/_read", "", b'{"queues":[],"w\\u0061it":5}', True),
+        ("POST", "/v1/a/q", "", b'"wait"', False),
     ],
 )
-def test_long_polls_have_threads_of_their_own(method: str, path: str, query: str, body: bytes, pool: str) -> None:
-    """However a wait is written, it takes no thread from other requests; and those take none from long polls."""
-    reply = running(Stub())(Request(method, path, body, query=query).to)
-    assert reply.text.startswith(f"queuey-{pool}-")
+def test_long_polls_hold_no_thread(method: str, path: str, query: str, body: bytes, waits: bool) -> None:  # noqa: FBT001
+    """However a wait is written, the application is told that it need not wait itself."""
+
+    class Telling(Stub):
+        def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> list[bytes]:
+            return list(text_response(str(WAITER in environ))(environ, start_response))
+
+    assert running(Telling())(Request(method, path, body, query=query).to).text == str(waits)
 
 
 def test_reads_take_turns_but_do_not_wait_for_a_slow_one() -> None:

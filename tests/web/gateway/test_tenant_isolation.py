@@ -428,7 +428,7 @@ def test_polls_with_something_to_read_need_no_place(run: Run, owner: Caller) -> 
 
     async def work(gateway: Gateway) -> list[Reply]:
         tasks = [asyncio.create_task(Request("GET", query="wait=20").to(gateway)) for _ in range(2)]
-        await until(lambda: gateway._wait_slots.held("app:queuey") == 2)
+        await until(lambda: gateway._polls.places.held("app:queuey") == 2)
         replies = [await Request("GET", "/v1/queuey/full", query="wait=20").to(gateway) for _ in range(5)]
         await Request(body=b"end").to(gateway)
         await asyncio.gather(*tasks)

@@ -160,7 +160,7 @@ def _check(queue: Queue, messages: Sequence[Message]) -> None:
 
 def _load(transaction: Transaction, queue: Queue, messages: Sequence[Message]) -> int:
     """Stores messages at their ids; returns how many were alive."""
-    # So that watchers in other processes notice ids that lie below those minted before.
+    # So that ids up to now are not ahead of the clock.
     transaction.advance()
     alive = [message for message in messages if message.expires > transaction.now]
     base = queue.qid << 8

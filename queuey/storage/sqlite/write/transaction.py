@@ -130,6 +130,7 @@ class Transaction:
         last: The highest id minted so far, by anybody (ticks).
         touched: The ``qp`` of all partitions that got messages.
         messages: How many messages were appended.
+        passed: At the end: ids that were ahead of ``last`` are so no more.
     """
 
     __slots__ = (
@@ -146,6 +147,7 @@ class Transaction:
         "last",
         "messages",
         "now",
+        "passed",
         "tally",
         "touched",
     )
@@ -172,6 +174,7 @@ class Transaction:
         self.tally = WindowCounts()
         self.touched: set[int] = set()
         self.messages = 0
+        self.passed = False
 
     # Messages
 
@@ -332,6 +335,11 @@ class Transaction:
             row_codec.verify(self.connection, queue)
 
     @property
+    def began_at(self) -> int:
+        """The highest id minted when it began, by anybody (ticks)."""
+        return self._begun[0]
+
+    @property
     def catalogue(self) -> int:
         """The version of the catalogue, as this transaction leaves it."""
         return self._catalogue
@@ -388,15 +396,15 @@ class Transaction:
         ahead = [due for due in self._delayed if due > self.last]
         if ahead:
             self.connection.executemany("INSERT OR IGNORE INTO delayed (ticks) VALUES (?)", [(due,) for due in ahead])
-        passed = self._due is not None and self._due <= self.last
-        if passed:
+        self.passed = self._due is not None and self._due <= self.last
+        if self.passed:
             self.connection.execute("DELETE FROM delayed WHERE ticks <= ?", (self.last,))
         if (self.last, self._catalogue, self._due, self._next_id) != self._begun:
             changed = (self.last, self._catalogue, self._next_id)
             self.connection.execute(
                 "UPDATE clock SET last_ticks = ?, catalogue_version = ?, next_queue_id = ?", changed
             )
-        if passed:
+        if self.passed:
             return None
         if self._due is not None:
             ahead.append(self._due)

@@ -1,0 +1,111 @@
+"""Looks for new messages in partitions that somebody waits on: nobody tells this process of what others write.
+
+A look at a partition is a read of one message from where the look before ended, so the looks form a chain of cursors
+and miss as little as a reader does (G1). Whoever wants to be told of what is stored before the read delay is over is
+told of what the delayed chain finds as well: it finds what arrived late.
+
+However many wait on a partition, it costs the same. The looks of a process are limited; applications take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import islice, zip_longest
+from typing import Protocol
+
+from queuey.errors import QueueChanged, QueueyError
+from queuey.ids import LOW_MIN
+from queuey.messages import Page, Queue, Slice
+from queuey.storage.watching import Watch, Watches
+
+MOST = 128
+"""Partitions that are looked at in one turn: with the pause after it about 500 a second."""
+
+Done = Callable[[Page | None, Exception | None], None]
+
+
+class Reading(Protocol):
+    """What the looks need of the store."""
+
+    def read_delay(self, queue: Queue) -> float:
+        """Returns the queue's read delay in seconds."""
+
+    def horizon_now(self, queue: Queue, *, delayed: bool) -> int:
+        """Returns the horizon (ticks) of a read that begins now. Never blocks."""
+
+    def begin_look(self, queue: Queue, part: Slice, done: Done) -> bool:
+        """Is ``begin_read`` by rows and buckets that may have been read as long ago as for a delayed read."""
+
+    def read(self, queue: Queue, slices: Sequence[Slice]) -> list[Page]:
+        """See the storage contract."""
+
+
+class News:
+    """The watches of one store.
+
+    Args:
+        store: Where to look.
+    """
+
+    def __init__(self, store: Reading) -> None:
+        self._store = store
+        self._looks = 0
+        self.watches = Watches(self._look)
+
+    def watch(self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool) -> Callable[[], None]:
+        """See the storage contract."""
+        promptly = [True] if not self._store.read_delay(queue) else [False] if delayed else [False, True]
+        return self.watches.add(
+            *(
+                Watch(queue, partition, wake, self._store.horizon_now(queue, delayed=not prompt), prompt=prompt)
+                for prompt in promptly
+            )
+        )
+
+    def _look(self, watches: Sequence[Watch]) -> None:
+        left: dict[Queue, list[Watch]] = {}
+        for watch in _next(watches):
+            self._looks += 1
+            watch.looked = self._looks
+            watch.asking = True
+            if not self._store.begin_look(watch.queue, _part(watch), partial(_ended, watch)):
+                left.setdefault(watch.queue, []).append(watch)
+        for queue, some in left.items():
+            try:
+                pages = self._store.read(queue, [_part(watch) for watch in some])
+            except QueueyError as error:
+                for watch in some:
+                    _ended(watch, None, error)
+            else:
+                for watch, page in zip(some, pages, strict=True):
+                    _ended(watch, page, None)
+
+
+def _next(watches: Sequence[Watch]) -> list[Watch]:
+    """Returns whom to look for now: applications by turns, of each the ones that were looked for longest ago."""
+    by_application: dict[str, list[Watch]] = {}
+    for watch in watches:
+        if not watch.asking:
+            by_application.setdefault(watch.queue.application, []).append(watch)
+    for some in by_application.values():
+        some.sort(key=lambda watch: watch.looked)
+    turns = (watch for turn in zip_longest(*by_application.values()) for watch in turn if watch is not None)
+    return list(islice(turns, MOST))
+
+
+def _part(watch: Watch) -> Slice:
+    return Slice(watch.partition, (watch.position, LOW_MIN), limit=1, delayed=not watch.prompt)
+
+
+def _ended(watch: Watch, page: Page | None, error: Exception | None) -> None:
+    """Takes the end of a look, in any thread."""
+    watch.asking = False
+    if page is not None:
+        if page.messages:
+            # Whoever is woken reads everything below.
+            watch.position = page.horizon
+        elif page.next is not None:
+            watch.position = page.next[0]
+    if isinstance(error, QueueChanged) or (page is not None and page.messages):
+        watch.wake()

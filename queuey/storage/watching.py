@@ -1,0 +1,134 @@
+"""Who is to be told of news in which partitions, and the one thread of a store that looks for what nobody tells it of.
+
+What this process writes, it tells at once (:meth:`Watches.wrote`). What others write, and what comes due, the thread
+finds: it calls the store's ``look`` with all watches, as long as there are any.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+from queuey.errors import QueueyError, StoreClosed
+from queuey.messages import Queue
+
+log = logging.getLogger(__name__)
+
+EVERY = 0.2
+"""Seconds from the end of a look to the next, which leaves time for the look itself."""
+
+
+class Watch:
+    """Somebody who is to be told of news in a partition.
+
+    Attributes:
+        queue: The row as the watcher knows it.
+        partition: Of the queue.
+        prompt: Told of what is stored, not only of what a read shows that keeps the read delay.
+        wake: Tells the watcher.
+        position: Ticks; what lies below was there before, or the watcher was told of it. It belongs to the looks.
+        asking, looked: Whether a look for it is under way, and when the last was. They belong to the looks.
+    """
+
+    __slots__ = ("asking", "looked", "partition", "position", "prompt", "queue", "wake")
+
+    def __init__(self, queue: Queue, partition: int, wake: Callable[[], None], position: int, *, prompt: bool) -> None:
+        self.queue = queue
+        self.partition = partition
+        self.prompt = prompt
+        self.wake = wake
+        self.position = position
+        self.asking = False
+        self.looked = 0
+
+    @property
+    def key(self) -> int:
+        """The partition in the whole store."""
+        return self.queue.qid << 8 | self.partition
+
+
+class Watches:
+    """All watches of a store. Safe for use by many threads.
+
+    Args:
+        look: Looks for news, and wakes those concerned. It is called in a thread of its own and may block.
+    """
+
+    def __init__(self, look: Callable[[Sequence[Watch]], None]) -> None:
+        self._look = look
+        self._by_key: dict[int, tuple[Watch, ...]] = {}
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __bool__(self) -> bool:
+        """Whether anybody watches."""
+        return bool(self._by_key)
+
+    def add(self, *watches: Watch) -> Callable[[], None]:
+        """Begins to tell some; returns what ends that."""
+        with self._changed:
+            for watch in watches:
+                self._by_key[watch.key] = (*self._by_key.get(watch.key, ()), watch)
+            if self._thread is None and not self._closed.is_set():
+                self._thread = threading.Thread(target=self._run, name="queuey-watch", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        if self._closed.is_set():
+            _wake(watches)
+        return lambda: self._remove(watches)
+
+    def _remove(self, watches: Iterable[Watch]) -> None:
+        with self._changed:
+            for watch in watches:
+                left = tuple(one for one in self._by_key.get(watch.key, ()) if one is not watch)
+                if left:
+                    self._by_key[watch.key] = left
+                else:
+                    self._by_key.pop(watch.key, None)
+
+    def wrote(self, keys: Iterable[int], *, shown: bool) -> None:
+        """Tells of what this process has stored.
+
+        Args:
+            keys: Of the partitions.
+            shown: Reads that keep the read delay show it already. Else only those are told who want to know of
+                whatever is stored; the looks find it for the others when it is time.
+        """
+        for key in keys:
+            for watch in self._by_key.get(key, ()):
+                if shown or watch.prompt:
+                    watch.wake()
+
+    def close(self) -> None:
+        """Ends the looks and wakes everybody, who then find that the store is closed."""
+        self._closed.set()
+        with self._changed:
+            self._changed.notify()
+            watches = self._all()
+        _wake(watches)
+
+    def _all(self) -> list[Watch]:
+        return [watch for some in self._by_key.values() for watch in some]
+
+    def _run(self) -> None:
+        while not self._closed.wait(EVERY):
+            with self._changed:
+                while not self._by_key and not self._closed.is_set():
+                    self._changed.wait()
+                watches = self._all()
+            try:
+                self._look(watches)
+            except StoreClosed:
+                return
+            except QueueyError as error:
+                # Whoever reads meets it too, and tells its caller.
+                log.debug("No look for new messages was possible: %s", error)
+            except Exception:
+                log.exception("A look for new messages failed.")
+
+
+def _wake(watches: Iterable[Watch]) -> None:
+    for watch in watches:
+        watch.wake()

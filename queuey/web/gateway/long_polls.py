@@ -1,0 +1,290 @@
+"""Long polls on the event loop: who waits holds a place, a connection and a few kilobytes, and no thread.
+
+A long poll is tried like any other read. If there is nothing to answer, it waits here until something comes that makes
+another try worthwhile, and is tried again; each try lets the caller in anew, so a queue that was purged or deleted and
+a right that was taken away show as in any other request. The answer of the last try is the one that the client gets.
+
+Where one message wakes thousands, they take turns: few tries are under way at a time, and of two applications the one
+that has used less goes first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from queuey.access import ANYBODY, Caller
+from queuey.errors import QueueyError, TooManyWaiters
+from queuey.service.watching import Waiter, Watchers
+from queuey.web.authorization import Authenticator
+from queuey.web.gateway.scheduling import FairQueue, SharedQuota
+from queuey.web.requests import Receive
+
+TICK = 0.25
+"""Seconds between looks at whether the service ends, and at credentials."""
+CREDENTIALS = 500
+"""Credentials that are looked at in one tick."""
+TRIES = 8
+"""Tries of one application that are under way at a time, of those who were woken."""
+
+
+class LongPoll(Waiter):
+    """One request that may wait. Used in the loop's thread, but for what a :class:`Waiter` does while it is tried.
+
+    Attributes:
+        tenant: Whom it counts for.
+        header: Its credential.
+        began: Loop time.
+        endpoint: Its name in the metrics, once it is known.
+    """
+
+    __slots__ = (
+        "_polls",
+        "_receive",
+        "began",
+        "endpoint",
+        "future",
+        "header",
+        "heard",
+        "news",
+        "place",
+        "queued",
+        "tenant",
+        "timer",
+        "trying",
+    )
+
+    def __init__(self, polls: LongPolls, tenant: str, header: str | None, receive: Receive | None) -> None:
+        super().__init__(polls.watchers)
+        self._polls = polls
+        self._receive = receive
+        self.tenant = tenant
+        self.header = header
+        self.began = polls.loop.time()
+        self.endpoint: str | None = None
+        self.future: asyncio.Future[bool] | None = None
+        self.heard: asyncio.Future[Any] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.place = False
+        self.news = False
+        self.queued = False
+        self.trying = False
+
+    def wake(self) -> None:
+        """Has it tried again as soon as it is its turn."""
+        self.news = True
+        self._polls.line_up(self)
+
+    def settle(self, *, again: bool) -> None:
+        """Ends its waiting: it is to be tried again, or answered as it is."""
+        if self.future is not None and not self.future.done():
+            self.news = self.news and not again
+            self.wait = 0.0
+            self.future.set_result(again)
+
+    def expire(self) -> None:
+        """Ends its waiting when its time is over, unless it is about to be tried again anyway."""
+        if not self.news:
+            self.settle(again=False)
+
+    def listen(self, events: int = 2) -> None:
+        """Takes notice of the client's leaving, after a body that was taken in but perhaps for its end."""
+        if self._receive is not None:
+            # The server's own future, without a task around it; an ordinary coroutine gets one.
+            self.heard = asyncio.ensure_future(self._receive())
+            self.heard.add_done_callback(partial(self._hear, events))
+
+    def _hear(self, events: int, heard: asyncio.Future[Any]) -> None:
+        if heard.cancelled():
+            return
+        if heard.exception() is not None or heard.result()["type"] == "http.disconnect":
+            self.settle(again=False)
+        elif events > 1:
+            self.listen(events - 1)
+
+
+class _SameCredential:
+    """The long polls that came with the same credential, and whom it stood for."""
+
+    __slots__ = ("caller", "polls")
+
+    def __init__(self, caller: Caller | None) -> None:
+        self.caller = caller
+        self.polls: set[LongPoll] = set()
+
+
+class LongPolls:
+    """All requests of this process that wait for messages.
+
+    Args:
+        places: For one tenant; others have half as many more.
+        watchers: Wake them.
+        authenticate: Knows callers.
+        stopping: Set when the service ends.
+    """
+
+    def __init__(self, places: int, watchers: Watchers, authenticate: Authenticator, stopping: threading.Event) -> None:
+        # One application alone gets two thirds of the places, so that there are some for whoever comes then.
+        self.places = SharedQuota(places + (places + 1) // 2, alpha=2)
+        self.trying = SharedQuota(2 * TRIES, alpha=1)
+        self.loop: asyncio.AbstractEventLoop
+        self.watchers = watchers
+        self._authenticate = authenticate
+        self._stopping = stopping
+        self._turns: FairQueue[LongPoll] = FairQueue()
+        self._dispatching = False
+        self._waiting: dict[str | None, _SameCredential] = {}
+        self._looking: asyncio.Future[None] | None = None
+        self._run: Callable[[Callable[[], None]], Awaitable[None]]
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tell: Callable[..., None],
+        run: Callable[[Callable[[], None]], Awaitable[None]],
+    ) -> None:
+        """Is called in the loop's thread, before the first request.
+
+        Args:
+            loop: The loop.
+            tell: Has it make a call; for threads of the store.
+            run: Has a thread do what may block.
+        """
+        self.loop = loop
+        self._run = run
+        self.watchers.tell = tell
+        loop.call_later(TICK, self._tick)
+
+    def begin(self, tenant: str, header: str | None, receive: Receive | None) -> LongPoll:
+        """Returns what a request that may wait is tried with; :meth:`leave` ends it.
+
+        Args:
+            tenant: Whom it counts for.
+            header: Its credential.
+            receive: Tells of the client's leaving; None: nothing does.
+        """
+        return LongPoll(self, tenant, header, receive)
+
+    def turn(self, poll: LongPoll) -> asyncio.Future[bool]:
+        """Lets a poll whose try found nothing wait; returns what says whether it is to be tried again.
+
+        Raises:
+            TooManyWaiters: It has no place, and there is none for it.
+        """
+        self._tried(poll)
+        until = poll.began + poll.wait
+        if not poll.place:
+            if not self.places.take(poll.tenant, 1):
+                raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
+            poll.place = True
+            same = self._waiting.get(poll.header)
+            if same is None:
+                same = self._waiting[poll.header] = _SameCredential(self._caller(poll.header))
+            same.polls.add(poll)
+            poll.timer = self.loop.call_at(until, poll.expire)
+            poll.listen()
+        poll.future = self.loop.create_future()
+        if self._stopping.is_set() or self.loop.time() >= until or (poll.heard is not None and _gone(poll.heard)):
+            poll.settle(again=False)
+        elif poll.news:
+            self.line_up(poll)
+        return poll.future
+
+    def leave(self, poll: LongPoll) -> None:
+        """Ends a poll, in whatever way."""
+        poll.close()
+        self._tried(poll)
+        if poll.place:
+            poll.place = False
+            self.places.change(poll.tenant, -1)
+            same = self._waiting[poll.header]
+            same.polls.discard(poll)
+            if not same.polls:
+                del self._waiting[poll.header]
+        if poll.timer is not None:
+            poll.timer.cancel()
+        if poll.heard is not None:
+            poll.heard.cancel()
+        poll.future = poll.timer = poll.heard = None
+
+    def line_up(self, poll: LongPoll) -> None:
+        """Lets a poll that waits have its turn."""
+        if poll.future is not None and not poll.future.done() and not poll.queued:
+            poll.queued = True
+            self._turns.put(poll.tenant, poll)
+            self._dispatch_soon()
+
+    def _dispatch_soon(self) -> None:
+        if not self._dispatching:
+            self._dispatching = True
+            self.loop.call_soon(self._dispatch)
+
+    def _dispatch(self) -> None:
+        """Has those tried again whose turn it is."""
+        self._dispatching = False
+        while self._turns and (poll := self._turns.take(self._fits)) is not None:
+            poll.queued = False
+            if poll.future is not None and not poll.future.done():
+                self.trying.change(poll.tenant, 1)
+                poll.trying = True
+                self._turns.charge(poll.tenant, 1)
+                poll.settle(again=True)
+
+    def _fits(self, tenant: str, _poll: LongPoll) -> bool:
+        return self.trying.fits(tenant, 1)
+
+    def _tried(self, poll: LongPoll) -> None:
+        """Notes that a try has ended."""
+        if poll.trying:
+            poll.trying = False
+            self.trying.change(poll.tenant, -1)
+            if self._turns:
+                self._dispatch_soon()
+
+    def _tick(self) -> None:
+        if self._stopping.is_set():
+            for same in self._waiting.values():
+                for poll in same.polls:
+                    poll.settle(again=False)
+        elif self._looking is None or self._looking.done():
+            some = list(islice(self._waiting, CREDENTIALS))
+            for header in some:  # The others are next.
+                self._waiting[header] = self._waiting.pop(header)
+            self._compare(some)
+            old = [header for header in some if header is not None and self._authenticate.remembered(header) is None]
+            if old:
+                self._looking = asyncio.ensure_future(self._look(old))
+        self._turns.forget()
+        self.loop.call_later(TICK, self._tick)
+
+    def _caller(self, header: str | None) -> Caller | None:
+        return ANYBODY if header is None else self._authenticate.seen_caller(header)
+
+    def _compare(self, headers: Iterable[str | None]) -> None:
+        """Has those tried again whose rights are not any more what they were."""
+        for header in headers:
+            same = self._waiting.get(header)
+            if same is not None and (caller := self._caller(header)) != same.caller:
+                same.caller = caller
+                for poll in same.polls:
+                    poll.wake()
+
+    async def _look(self, headers: Sequence[str]) -> None:
+        """Looks at credentials anew."""
+        with suppress(QueueyError):
+            await self._run(partial(self._know, headers))
+        self._compare(headers)
+
+    def _know(self, headers: Iterable[str]) -> None:
+        for header in headers:
+            with suppress(QueueyError):
+                self._authenticate(header)
+
+
+def _gone(heard: asyncio.Future[Any]) -> bool:
+    return heard.done() and (heard.exception() is not None or heard.result()["type"] == "http.disconnect")

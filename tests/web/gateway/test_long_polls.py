@@ -1,0 +1,283 @@
+"""Long polls on the event loop: who is woken, when, in which order, and what waiting takes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from queuey.service import Limits, Service
+from queuey.storage import Store
+from queuey.web import make_app
+from queuey.web.credentials.application_keys import digest_of
+from queuey.web.gateway.asgi import Gateway
+from tests.contract.samples import new
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller, Reply
+from tests.web.conftest import GUEST_KEY, KEY
+from tests.web.gateway_calls import ALWAYS, Request, Run, running, until
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Long polls that no busy machine ends."""
+    return Limits(max_wait=ALWAYS)
+
+
+@pytest.fixture
+def run(app: Any) -> Run:  # noqa: ANN401 - Pyramid's router
+    """Runs something with a gateway before the application, which has places for many."""
+    return running(app, waiters=5000)
+
+
+def poll(path: str = "/v1/queuey/q", query: str = f"wait={ALWAYS}", *, key: str = KEY) -> Request:
+    """A long poll."""
+    request = Request("GET", path, query=query)
+    request.headers = [("authorization", f"Application {key}")]
+    return request
+
+
+def begin(gateway: Gateway, request: Request) -> asyncio.Task[Reply]:
+    """Sends a request off."""
+    return asyncio.create_task(request.to(gateway))
+
+
+async def waiting(gateway: Gateway, count: int) -> None:
+    """Returns when so many wait."""
+    places = gateway._polls.places
+    await until(lambda: places.total - places.free == count)
+
+
+class Leaving(Request):
+    """A long poll whose client can leave."""
+
+    left: asyncio.Event
+
+    async def receive(self) -> dict[str, Any]:
+        """Gives the end of the body, and then nothing until the client leaves."""
+        if self.pieces:
+            return await super().receive()
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+
+def test_thousands_wait_without_threads(app: Any, run: Run, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401
+    """2,000 wait on one partition: no thread, no memory of pages, one watch, no reads; one message answers them all."""
+    owner.create("q")
+    service: Service = app.registry.service
+    calls: list[str] = []
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        await Request("GET").to(gateway)  # the credential and the queue are known
+        threads = threading.active_count()
+        tasks = [begin(gateway, poll(query=f"wait={ALWAYS}&limit={1 + number % 7}")) for number in range(2000)]
+        await waiting(gateway, 2000)
+        assert len(service.reader.watchers._shared) == 1
+        assert threading.active_count() <= threads + 1
+        assert gateway._memory.free == gateway._memory.total
+        for method in (Store.read, Store.begin_read):
+            between.before(method, lambda: calls.append("read"))
+        await asyncio.sleep(0.5)
+        assert not calls
+        await Request(body=b"news").to(gateway)
+        return await asyncio.gather(*tasks)
+
+    assert [reply.bodies for reply in run(work)] == [["news"]] * 2000
+    assert not len(service.reader.watchers)
+
+
+def test_a_herd_of_one_application_does_not_keep_another_waiting(run: Run, owner: Caller) -> None:
+    """Of 500 polls of one application and one of another, woken by the same message, the one is answered early."""
+    owner.create("q", type="public")
+
+    async def work(gateway: Gateway) -> int:
+        for key in (KEY, GUEST_KEY):
+            await poll(query="", key=key).to(gateway)
+        herd = [begin(gateway, poll()) for _ in range(500)]
+        await waiting(gateway, 500)
+        other = begin(gateway, poll(key=GUEST_KEY))
+        await waiting(gateway, 501)
+        await Request(body=b"news").to(gateway)
+        assert (await other).bodies == ["news"]
+        done = sum(task.done() for task in herd)
+        await asyncio.gather(*herd)
+        return done
+
+    assert run(work) < 100
+
+
+def test_other_requests_come_between_those_who_were_woken(run: Run, owner: Caller) -> None:
+    """While 500 polls are answered, a request of the same application that comes then does not wait for all of them."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> int:
+        await Request("GET").to(gateway)
+        herd = [begin(gateway, poll()) for _ in range(500)]
+        await waiting(gateway, 500)
+        await Request(body=b"news").to(gateway)
+        assert (await Request("GET").to(gateway)).bodies == ["news"]
+        done = sum(task.done() for task in herd)
+        await asyncio.gather(*herd)
+        return done
+
+    assert run(work) < 250
+
+
+@pytest.mark.parametrize("path", ["/v1/queuey/q", "/v1/queuey/_read"])
+def test_the_place_of_a_client_that_leaves_is_free(run: Run, owner: Caller, path: str) -> None:
+    """When a client closes its connection, its poll ends, whatever it has sent and however long it would wait."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> None:
+        if path.endswith("_read"):
+            request = Leaving("POST", path, b'{"queues":[{"queue_name":"q"}],"wait":300}')
+        else:
+            request = Leaving("GET", path, query=f"wait={ALWAYS}")
+        request.left = asyncio.Event()
+        task = begin(gateway, request)
+        await waiting(gateway, 1)
+        request.left.set()
+        async with asyncio.timeout(ALWAYS / 2):
+            await task
+        assert gateway._polls.places.free == gateway._polls.places.total
+
+    run(work)
+
+
+def test_the_end_of_the_service_answers_all(run: Run, owner: Caller, stopping: threading.Event) -> None:
+    """When the service stops, whoever waits is answered, and whoever comes then need not wait."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        tasks = [begin(gateway, poll()) for _ in range(20)]
+        await waiting(gateway, 20)
+        stopping.set()
+        return [*await asyncio.gather(*tasks), await poll().to(gateway)]
+
+    replies = run(work)
+    assert [(reply.status, reply.messages) for reply in replies] == [(200, [])] * 21
+
+
+def test_without_messages_the_wait_ends_in_time(run: Run, owner: Caller) -> None:
+    """Nothing for so long is an ordinary empty answer, and the poll is counted as the request that it was."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> Reply:
+        return await poll(query="wait=0.05").to(gateway)
+
+    reply = run(work)
+    assert (reply.status, reply.messages) == (200, [])
+    assert 'queuey_requests_total{route="v1.queue",status="200"} 1.0' in owner("GET", "/metrics").text
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_several_partitions_and_queues(run: Run, owner: Caller, wide: bool) -> None:  # noqa: FBT001
+    """A message in any partition, of few or many, or in any queue of several, ends the wait."""
+    owner.create("q", partitions=100 if wide else 3)
+    owner.create("other")
+    body = b'{"queues":[{"queue_name":"other"},{"queue_name":"q","partitions":"*"}],"wait":300}'
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        tasks = [
+            begin(gateway, poll(query=f"wait={ALWAYS}&partitions=*")),
+            begin(gateway, poll(query=f"wait={ALWAYS}&partitions=2,3")),
+        ]
+        tasks.append(begin(gateway, Request("POST", "/v1/queuey/_read", body)))
+        await waiting(gateway, 3)
+        news = Request(body=b"news")
+        news.headers.append(("x-partition", "3"))
+        assert (await news.to(gateway)).status == 201
+        return await asyncio.gather(*tasks)
+
+    one, two, many = run(work)
+    assert (one.bodies, two.bodies) == (["news"], ["news"])
+    assert [[m["body"] for m in queue["messages"]] for queue in many.json["queues"]] == [[], ["news"]]
+
+
+def test_a_purge_and_a_deletion(run: Run, owner: Caller, other: Store) -> None:
+    """After a purge by another process the poll sees what comes then; a deletion ends it with 404."""
+    owner.create("q")
+
+    async def work(gateway: Gateway) -> tuple[Reply, Reply]:
+        first = begin(gateway, poll())
+        await waiting(gateway, 1)
+        await asyncio.to_thread(lambda: other.purge_queue(other.queue("queuey", "q", fresh=True)))
+        await Request(body=b"new").to(gateway)
+        found = await first
+        second = begin(gateway, poll(query=f"wait={ALWAYS}&after=" + found.messages[0]["message_id"]))
+        await waiting(gateway, 1)
+        await Request("DELETE").to(gateway)
+        return found, await second
+
+    found, gone = run(work)
+    assert found.bodies == ["new"]
+    assert gone.status == 404
+
+
+def test_a_key_that_is_revoked(store: Store, owner: Caller) -> None:
+    """Who waits with a key that is revoked gets 401 once the key is looked at again, and no message that comes then."""
+    now = [0.0]
+    app = make_app(store, limits=Limits(max_wait=ALWAYS), clock=lambda: now[0])
+    owner.create("q")
+    key = store.add_key("queuey", digest_of("ending"))
+
+    async def work(gateway: Gateway) -> Reply:
+        task = begin(gateway, poll(key="ending"))
+        await waiting(gateway, 1)
+        store.revoke_key("queuey", key.id)
+        now[0] = 5.1
+        return await task
+
+    assert running(app)(work).status == 401
+
+
+def test_a_queue_that_is_no_longer_the_callers(run: Run, owner: Caller) -> None:
+    """Who waits on a queue and may not read it any more is told so, and of no message that comes then."""
+    owner.create("q", principals="app:guest")
+
+    async def work(gateway: Gateway) -> Reply:
+        task = begin(gateway, poll(key=GUEST_KEY))
+        await waiting(gateway, 1)
+        change = Request("PUT", body=b'{"principals":"app:somebody"}')
+        change.headers.append(("content-type", "application/json"))
+        assert (await change.to(gateway)).status == 200
+        return await task
+
+    assert run(work).status == 403
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_readers_that_wait_miss_nothing(run: Run, owner: Caller, other: Store, seed: int) -> None:
+    """In a storm of posts here and elsewhere, readers that go from cursor to cursor by long polls see every message."""
+    rng = random.Random(seed)
+    owner.create("q")
+    queue = other.queue("queuey", "q")
+    total = 60
+
+    async def post(gateway: Gateway) -> None:
+        for number in range(total):
+            if rng.random() < 0.3:
+                await asyncio.to_thread(other.append, queue, [new(str(number))])
+            else:
+                assert (await Request(body=str(number).encode()).to(gateway)).status == 201
+            await asyncio.sleep(rng.choice((0, 0, 0.001, 0.02)))
+
+    async def read(gateway: Gateway, limit: int) -> list[str]:
+        found: list[str] = []
+        cursor = ""
+        while len(found) < total:
+            reply = await poll(query=f"wait={ALWAYS}&limit={limit}&since={cursor}").to(gateway)
+            found += reply.bodies
+            cursor = reply.json["cursor"]
+        return found
+
+    async def work(gateway: Gateway) -> list[list[str]]:
+        readers = [asyncio.create_task(read(gateway, limit)) for limit in (1, 3, 100)]
+        await post(gateway)
+        return await asyncio.gather(*readers)
+
+    for found in run(work):
+        assert sorted(found, key=int) == [str(number) for number in range(total)]
