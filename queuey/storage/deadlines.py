@@ -21,7 +21,18 @@ from queuey.storage import Bulk, Store
 
 _SECOND = 1.0
 _PROMPT = frozenset(
-    {"begin_append", "begin_append_entry", "cached_queue", "claims_refusal", "guarantee", "read_delay", "watch"}
+_PROMPT = frozenset(
+    {
+        "begin_append",
+        "begin_append_entry",
+        "cached_queue",
+        "claim_time",
+        "claims_refusal",
+        "guarantee",
+        "read_delay",
+        "watch",
+    }
+)
 )
 """Calls that wait for nothing."""
 

@@ -18,7 +18,7 @@ from queuey.storage import items as items_of
 from queuey.storage.cassandra.catalogue.queue_cache import QueueCache
 from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Rows, Statement
-from queuey.storage.cassandra.ids.clock import ClockWatch
+from queuey.storage.cassandra.ids.clock import Clock, ClockWatch
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.contracts.claim_logs import LONGEST_ENTRY, LONGEST_SNAPSHOT, PAGE, Appended, ClaimLogs, Read
@@ -101,6 +101,7 @@ class CassandraClaimLogs(ClaimLogs):
 
     _driver: Driver
     _options: CassandraOptions
+    _clock: Clock
     _rows: QueueCache
     _levels: ConsistencyLevels
     _watch: ClockWatch
@@ -190,6 +191,12 @@ class CassandraClaimLogs(ClaimLogs):
         items_of.check_length("snapshot", body, LONGEST_SNAPSHOT)
         self._rows.current(queue)
         self._driver.run(_WRITE, (queue.qid, partition, number, body), consistency=self._options.catalogue_write)
+
+    def claim_time(self) -> int:
+        """See the contract."""
+        if not self._watch.sound():
+            raise self._watch.refusal()
+        return self._clock.now()
 
     def claims_refusal(self, queue: Queue) -> str | None:
         """See the contract."""

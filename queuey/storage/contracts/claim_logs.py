@@ -113,6 +113,16 @@ class ClaimLogs(ABC):
         """
 
     @abstractmethod
+    def claim_time(self) -> int:
+        """Returns the clock (ticks) that the ends of claims are compared with. Never blocks.
+
+        The clocks of two processes differ by no more than the store allows (S).
+
+        Raises:
+            StoreUnavailable: The clock was not compared with others lately, or is off.
+        """
+
+    @abstractmethod
     def claims_refusal(self, queue: Queue) -> str | None:
         """Says why messages of a queue must not be claimed on this store as it is configured; None: they may be.
 

@@ -74,6 +74,10 @@ class SqliteClaimLogs(ClaimLogs):
 
         self._db.writer.perform(work, weight=len(body))
 
+    def claim_time(self) -> int:
+        """See the contract. All processes of a machine have one clock."""
+        return self._db.clock()
+
     def claims_refusal(self, queue: Queue) -> str | None:  # noqa: ARG002 - the contract's signature
         """See the contract. Never: all levels are alike on one machine."""
         return None
