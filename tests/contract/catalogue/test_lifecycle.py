@@ -84,6 +84,7 @@ def test_every_call_of_the_contract_is_tried() -> None:
         "close",
         "cached_queue",
         "acknowledgement",
+        "claim_time",
         "claims_refusal",
         "guarantee",
         "read_delay",
