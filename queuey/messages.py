@@ -16,6 +16,9 @@ MAX_TTL = 33_554_432
 
 TYPES = ("user", "public")
 CONSISTENCIES = ("weak", "strong", "very_strong")
+ON_ACK = ("keep", "delete")
+MAX_DELIVERIES = 1000
+"""Deliveries that a queue may limit claims to at most."""
 
 
 class Principal(msgspec.Struct, frozen=True):
@@ -35,6 +38,9 @@ class QueueSpec(msgspec.Struct, frozen=True, kw_only=True):
     principals: tuple[Principal, ...] | None = None
     ttl: int | None = None
     read_delay: float | None = None
+    max_deliveries: int | None = None
+    dead_letter: str | None = None
+    on_ack: str | None = None
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +51,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         qid: Names the queue's present messages; a purge changes it.
         ttl: Default TTL of messages in seconds; None: the deployment's.
         read_delay: Seconds; None: what the consistency level means on this store.
+        max_deliveries: How often claims deliver a message before it becomes a dead letter; 0: endlessly.
+        dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
+        on_ack: ``keep``: an acknowledged message stays until its TTL, for those who read by time; or ``delete``.
         created: Seconds since 1970.
         version: The state of the catalogue that this row was read at; stores use it to notice stale rows.
     """
@@ -59,6 +68,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     principals: tuple[Principal, ...] = ()
     ttl: int | None = None
     read_delay: float | None = None
+    max_deliveries: int = 0
+    dead_letter: str = ""
+    on_ack: str = "keep"
     created: float = 0.0
     version: int = 0
 

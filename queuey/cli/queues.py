@@ -27,8 +27,15 @@ Principals = Annotated[
 ]
 Ttl = Annotated[str | None, typer.Option(help="How long messages live, such as 12h.")]
 ReadDelay = Annotated[str | None, typer.Option(help="How far range reads stay behind the clock, such as 5s.")]
+MaxDeliveries = Annotated[
+    int | None, typer.Option(min=0, max=1000, help="Deliveries by claims before a dead letter; 0: endlessly.")
+]
+DeadLetter = Annotated[str | None, typer.Option(help="Queue of dead letters, else the queue's name and .dead.")]
+OnAck = Annotated[str | None, typer.Option(help="keep acknowledged messages for reads by time, or delete them.")]
 
+_RESETTABLE = ("ttl", "read_delay", "principals", "max_deliveries", "dead_letter", "on_ack")
 _DETAILS = ["queue", "partitions", "type", "consistency", "ttl", "read delay", "principals", "created"]
+_CLAIMS = ["max deliveries", "dead letters to", "on ack"]
 
 
 @app.command("create")
@@ -42,6 +49,9 @@ def create(
     principal: Principals = None,
     ttl: Ttl = None,
     read_delay: ReadDelay = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letter: DeadLetter = None,
+    on_ack: OnAck = None,
     json: Json = False,
 ) -> None:
     """Create a queue. One that is there with the same fields is fine; with others it is an error."""
@@ -53,6 +63,9 @@ def create(
         principals=principal or None,
         ttl=_whole(ttl),
         read_delay=_seconds(read_delay),
+        max_deliveries=max_deliveries,
+        dead_letter=dead_letter,
+        on_ack=on_ack,
     )
     if not created.new:
         output.note(f"{created.name} was there already.")
@@ -114,7 +127,10 @@ def update(
     principal: Principals = None,
     ttl: Ttl = None,
     read_delay: ReadDelay = None,
-    reset: Annotated[list[str] | None, typer.Option(help="Back to the default: ttl, read_delay or principals.")] = None,
+    max_deliveries: MaxDeliveries = None,
+    dead_letter: DeadLetter = None,
+    on_ack: OnAck = None,
+    reset: Annotated[list[str] | None, typer.Option(help=f"Back to the default: {', '.join(_RESETTABLE)}.")] = None,
     json: Json = False,
 ) -> None:
     """Change what is given; the rest stays."""
@@ -125,11 +141,14 @@ def update(
         "principals": principal or None,
         "ttl": _whole(ttl),
         "read_delay": _seconds(read_delay),
+        "max_deliveries": max_deliveries,
+        "dead_letter": dead_letter,
+        "on_ack": on_ack,
     }
     given = {field: value for field, value in changes.items() if value is not None}
     for field in reset or []:
-        if field not in {"ttl", "read_delay", "principals"} or field in given:
-            text = f"{field!r} cannot be reset: ttl, read_delay and principals can, where no value is given"
+        if field not in _RESETTABLE or field in given:
+            text = f"{field!r} cannot be reset: {', '.join(_RESETTABLE)} can, where no value is given"
             raise typer.BadParameter(text, param_hint="--reset")
         given[field] = None
     if not given:
@@ -159,7 +178,11 @@ def _show_queue(queue: Queue, *, json: bool) -> None:
     if json:
         output.emit(queue)
     else:
-        output.pairs(zip(_DETAILS, _row(queue), strict=True))
+        output.pairs(zip((*_DETAILS, *_CLAIMS), (*_row(queue), *_claims(queue)), strict=True))
+
+
+def _claims(queue: Queue | QueueInfo) -> list[Any]:
+    return [queue.max_deliveries or "no limit", queue.dead_letter or f"{queue.name}.dead", queue.on_ack]
 
 
 def _row(queue: Queue) -> list[Any]:
@@ -181,6 +204,7 @@ def _facts(found: QueueInfo) -> list[tuple[str, Any]]:
         ("messages", _about(found.count, exact=found.exact)),
         ("messages live", None if found.ttl is None else time_parsing.length(found.ttl)),
         ("read delay", time_parsing.length(found.read_delay)),
+        *zip(_CLAIMS, _claims(found), strict=True),
         ("created", time_parsing.iso(found.created)),
         ("readable until", _when(found.horizon)),
         ("store", found.store),

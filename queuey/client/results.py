@@ -121,6 +121,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
         principals: Who else may read and delete.
         ttl: Seconds; None: the deployment's default.
         read_delay: Seconds; None: what the consistency level means on that server.
+        max_deliveries: How often claims deliver a message before it becomes a dead letter; 0: endlessly.
+        dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
+        on_ack: ``keep`` or ``delete``: what becomes of acknowledged messages.
         created: Seconds since 1970; None in the answer to a create.
         application: Only in listings.
         count: Messages, in listings that asked for them.
@@ -133,6 +136,9 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     principals: tuple[str, ...] = ()
     ttl: int | None = None
     read_delay: float | None = None
+    max_deliveries: int = 0
+    dead_letter: str = ""
+    on_ack: str = "keep"
     created: float | None = None
     application: str | None = None
     count: int | None = None
@@ -172,6 +178,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         ttl, read_delay: Seconds, those in force.
+        max_deliveries, dead_letter, on_ack: As in :class:`Queue`; ``dead_letter`` is the one in force.
         store: ``sqlite`` or ``cassandra``.
         guarantee: Which guarantees hold for the queue on that store, a sentence.
         acknowledgement: What a stored message has survived: a stable word and a sentence.
@@ -188,6 +195,9 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     principals: tuple[str, ...] = msgspec.field(name="principles", default=())
     ttl: int | None
     read_delay: float
+    max_deliveries: int = 0
+    dead_letter: str = ""
+    on_ack: str = "keep"
     created: float
     store: str
     guarantee: str

@@ -201,7 +201,7 @@ class Client:
         return self._run(queue_calls.names(start, limit))
 
     def update_queue(self, name: str, **fields: Unpack[QueueFields]) -> Queue:
-        """Changes the fields that are given; None resets ``principals``, ``ttl`` or ``read_delay``.
+        """Changes the fields that are given; None resets one, but not ``partitions``, ``type`` and ``consistency``.
 
         Raises:
             InvalidRequest: A field is not acceptable, or the number of partitions would shrink.

@@ -104,6 +104,7 @@ class Queues:
             name = uuid4().hex
         elif (error := queue_name_error(name, self._limits.max_queue_name)) is not None:
             raise InvalidRequest({"queue_name": error})
+        self._check(name, spec)
         try:
             return self._store.create_queue(application, name, spec)
         except QueueExists as error:
@@ -113,6 +114,16 @@ class Queues:
             # The same principals in another order are the same principals.
             spec = msgspec.structs.replace(spec, principals=error.queue.principals)
         return self._store.create_queue(application, name, spec)
+
+    def _check(self, name: str, spec: QueueSpec) -> None:
+        """Raises InvalidRequest if dead letters cannot go where they are to go."""
+        if not spec.dead_letter:
+            return
+        error = queue_name_error(spec.dead_letter, self._limits.max_queue_name)
+        if spec.dead_letter == name:
+            error = "Names the queue itself; dead letters need another queue"
+        if error is not None:
+            raise InvalidRequest({"dead_letter": error})
 
     def list(
         self, application: str, *, start: str, limit: int, patterns: Sequence[str] = ("*",)
@@ -175,6 +186,7 @@ class Queues:
         Raises:
             InvalidRequest: It would have fewer partitions (code ``InvalidUpdate``).
         """
+        self._check(access.queue.name, changes)
         return access.use(lambda queue: self._store.update_queue(queue, changes, clear=clear))
 
     def delete(self, access: QueueAccess) -> None:

@@ -10,7 +10,17 @@ import msgspec
 from queuey.errors import InvalidRequest
 from queuey.messages import Queue, QueueSpec
 
-FIELDS = ("partitions", "type", "consistency", "principals", "ttl", "read_delay")
+FIELDS = (
+    "partitions",
+    "type",
+    "consistency",
+    "principals",
+    "ttl",
+    "read_delay",
+    "max_deliveries",
+    "dead_letter",
+    "on_ack",
+)
 """What a caller may choose about a queue."""
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Queue)}

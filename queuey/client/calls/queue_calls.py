@@ -25,6 +25,9 @@ class QueueFields(TypedDict, total=False):
         principals: Who else may read and delete, such as ``app:reports`` or ``bid:ann@example.org=read``.
         ttl: Default TTL of the queue's messages in seconds.
         read_delay: Seconds that range reads stay behind the clock.
+        max_deliveries: How often claims deliver a message before it becomes a dead letter, up to 1000; 0: endlessly.
+        dead_letter: The queue of dead letters; not given: the queue's name and ``.dead``.
+        on_ack: ``keep`` acknowledged messages for those who read by time, or ``delete`` them.
     """
 
     partitions: int | None
@@ -33,6 +36,9 @@ class QueueFields(TypedDict, total=False):
     principals: Iterable[str] | str | None
     ttl: int | None
     read_delay: float | None
+    max_deliveries: int | None
+    dead_letter: str | None
+    on_ack: str | None
 
 
 class _WireQueue(Queue, frozen=True, kw_only=True):

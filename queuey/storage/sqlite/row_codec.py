@@ -15,7 +15,10 @@ from queuey.storage.sqlite.connection import Connection
 CLOCK = "SELECT last_ticks, catalogue_version, (SELECT min(ticks) FROM delayed), next_queue_id FROM clock"
 CATALOGUE = "SELECT catalogue_version FROM clock"
 
-QUEUE_COLUMNS = "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, created"
+QUEUE_COLUMNS = (
+    "application, name, uid, qid, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
+    "dead_letter, on_ack, created"
+)
 _FIND = f"SELECT {QUEUE_COLUMNS} FROM queues WHERE application = ? AND name = ?"  # noqa: S608 - constants only
 
 _decode_principals = msgspec.json.Decoder(tuple[Principal, ...]).decode
@@ -25,7 +28,8 @@ _decode_meta = msgspec.msgpack.Decoder(Meta).decode
 
 def queue_from_row(row: Sequence[Any], version: int) -> Queue:
     """Returns the queue of a row with ``QUEUE_COLUMNS``, read at a version of the catalogue."""
-    application, name, uid, qid, partitions, kind, consistency, principals, ttl, read_delay, created = row
+    application, name, uid, qid, partitions, kind, consistency, principals, ttl, read_delay, *claims, created = row
+    max_deliveries, dead_letter, on_ack = claims
     return Queue(
         application=application,
         name=name,
@@ -37,6 +41,9 @@ def queue_from_row(row: Sequence[Any], version: int) -> Queue:
         principals=_decode_principals(principals) if principals else (),
         ttl=ttl,
         read_delay=read_delay,
+        max_deliveries=max_deliveries,
+        dead_letter=dead_letter,
+        on_ack=on_ack,
         created=created,
         version=version,
     )
@@ -56,6 +63,9 @@ def queue_to_row(queue: Queue) -> tuple[Any, ...]:
         principals,
         queue.ttl,
         queue.read_delay,
+        queue.max_deliveries,
+        queue.dead_letter,
+        queue.on_ack,
         queue.created,
     )
 

@@ -124,7 +124,12 @@ CREATE TABLE IF NOT EXISTS claim_snapshots (
 """Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
 older versions of this program know nothing of them and can go on using the file."""
 
-LATER_COLUMNS = (("keys", "scope", "TEXT"),)
+LATER_COLUMNS = (
+    ("keys", "scope", "TEXT"),
+    ("queues", "max_deliveries", "INTEGER NOT NULL DEFAULT 0"),
+    ("queues", "dead_letter", "TEXT NOT NULL DEFAULT ''"),
+    ("queues", "on_ack", "TEXT NOT NULL DEFAULT 'keep'"),
+)
 """Columns that older files do not have: table, name and type. They are made in the same way."""
 
 

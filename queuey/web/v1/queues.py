@@ -9,7 +9,7 @@ from msgspec import UNSET
 from queuey import ids
 from queuey.access import format_principal, matches, parse_principals
 from queuey.errors import NotAllowed
-from queuey.messages import CONSISTENCIES, MAX_TTL, TYPES, Principal, Queue, QueueSpec
+from queuey.messages import CONSISTENCIES, MAX_DELIVERIES, MAX_TTL, ON_ACK, TYPES, Principal, Queue, QueueSpec
 from queuey.partitions import MAX_PARTITIONS
 from queuey.service import Service
 from queuey.web import validators
@@ -24,7 +24,7 @@ from queuey.web.validators import Errors
 MAX_READ_DELAY = 3600
 PAGE_FIELDS = frozenset({"limit", "offset"})
 LIST_FIELDS = PAGE_FIELDS | {"details", "include_count"}
-RESETTABLE = ("principals", "ttl", "read_delay")
+RESETTABLE = ("principals", "ttl", "read_delay", "max_deliveries", "dead_letter", "on_ack")
 
 
 def _principals(value: object, most: int) -> tuple[Principal, ...]:
@@ -50,6 +50,11 @@ def _spec(given: dict[str, Any], errors: Errors, most_principals: int) -> QueueS
         principals=old if new is None else new,
         ttl=errors.take("ttl", validators.integer, given.get("ttl"), 1, MAX_TTL),
         read_delay=errors.take("read_delay", validators.decimal, given.get("read_delay"), 0, MAX_READ_DELAY),
+        max_deliveries=errors.take(
+            "max_deliveries", validators.integer, given.get("max_deliveries"), 0, MAX_DELIVERIES
+        ),
+        dead_letter=errors.take("dead_letter", validators.text, given.get("dead_letter")),
+        on_ack=errors.take("on_ack", validators.one_of, given.get("on_ack"), ON_ACK),
     )
 
 
@@ -77,6 +82,9 @@ def _listed(queue: Queue, count: int | None) -> schemas.ListedQueue:
         principles=_principal_text(queue) or UNSET,
         ttl=UNSET if queue.ttl is None else queue.ttl,
         read_delay=UNSET if queue.read_delay is None else queue.read_delay,
+        max_deliveries=queue.max_deliveries or UNSET,
+        dead_letter=queue.dead_letter or UNSET,
+        on_ack=UNSET if queue.on_ack == ON_ACK[0] else queue.on_ack,  # type: ignore[arg-type]
         count=UNSET if count is None else count,
     )
 
@@ -109,6 +117,9 @@ class QueueViews:
             principles=_principal_text(queue),
             ttl=queue.ttl,
             read_delay=queue.read_delay,
+            max_deliveries=queue.max_deliveries,
+            dead_letter=queue.dead_letter,
+            on_ack=queue.on_ack,  # type: ignore[arg-type]
         )
         return json_response(response, 201 if created else 200)
 
@@ -160,6 +171,9 @@ class QueueViews:
                 consistency=queue.consistency,  # type: ignore[arg-type]
                 ttl=queue.ttl,
                 read_delay=queue.read_delay,
+                max_deliveries=queue.max_deliveries,
+                dead_letter=queue.dead_letter,
+                on_ack=queue.on_ack,  # type: ignore[arg-type]
             )
         )
 
@@ -198,6 +212,9 @@ class QueueViews:
                 principles=[format_principal(principal) for principal in queue.principals],
                 ttl=about.ttl,
                 read_delay=about.read_delay,
+                max_deliveries=queue.max_deliveries,
+                dead_letter=queue.dead_letter or f"{queue.name}.dead",
+                on_ack=queue.on_ack,  # type: ignore[arg-type]
                 created=queue.created,
                 store=about.store,
                 guarantee=about.guarantee,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from queuey.messages import MAX_TTL
+from queuey.messages import MAX_DELIVERIES, MAX_TTL
 
 Id = Annotated[str, Meta(pattern="^[0-9a-f]{32}$", description="32 lower-case hex digits of a version 1 UUID")]
 Timestamp = Annotated[str, Meta(pattern=r"^-?[0-9]+\.[0-9]{7}$", description="seconds since 1970 with seven decimals")]
@@ -19,6 +19,8 @@ Ttl = Annotated[int, Meta(ge=1, le=33554432, description="seconds")]
 Delay = Annotated[float, Meta(ge=0, le=MAX_TTL, description="seconds")]
 QueueType = Literal["user", "public"]
 Consistency = Literal["weak", "strong", "very_strong"]
+MaxDeliveries = Annotated[int, Meta(ge=0, le=MAX_DELIVERIES, description="0: endlessly")]
+OnAck = Literal["keep", "delete"]
 Ok = Literal["ok"]
 
 
@@ -32,6 +34,9 @@ class QueueFields(Struct, kw_only=True):
     principals: str | list[str] | None = None
     ttl: Ttl | None = None
     read_delay: Annotated[float, Meta(ge=0, le=3600)] | None = None
+    max_deliveries: MaxDeliveries | None = None
+    dead_letter: Annotated[str, Meta(max_length=50)] | None = None
+    on_ack: OnAck | None = None
 
 
 class NewQueue(QueueFields, kw_only=True):
@@ -66,6 +71,9 @@ class CreatedQueue(Done, kw_only=True):
     principles: str | None
     ttl: int | None
     read_delay: float | None
+    max_deliveries: MaxDeliveries
+    dead_letter: str
+    on_ack: OnAck
 
 
 class UpdatedQueue(Done, kw_only=True):
@@ -79,6 +87,9 @@ class UpdatedQueue(Done, kw_only=True):
     consistency: Consistency
     ttl: int | None
     read_delay: float | None
+    max_deliveries: MaxDeliveries
+    dead_letter: str
+    on_ack: OnAck
 
 
 class ListedQueue(Struct, kw_only=True, omit_defaults=True):
@@ -93,6 +104,9 @@ class ListedQueue(Struct, kw_only=True, omit_defaults=True):
     principles: str | UnsetType = UNSET
     ttl: int | UnsetType = UNSET
     read_delay: float | UnsetType = UNSET
+    max_deliveries: MaxDeliveries | UnsetType = UNSET
+    dead_letter: str | UnsetType = UNSET
+    on_ack: OnAck | UnsetType = UNSET
     count: Count | UnsetType = UNSET
 
 
@@ -137,6 +151,9 @@ class QueueInfo(Done, kw_only=True):
     principles: list[str]
     ttl: int
     read_delay: float
+    max_deliveries: MaxDeliveries
+    dead_letter: str
+    on_ack: OnAck
     created: float
     store: str
     guarantee: str

@@ -22,7 +22,8 @@ from queuey.storage.cassandra.options import CassandraOptions
 from queuey.storage.cassandra.read.recent import Recent
 
 COLUMNS = (
-    "uid, qid, home_class, longest_ttl, partitions, type, consistency, principals, ttl, read_delay, created, version"
+    "uid, qid, home_class, longest_ttl, partitions, type, consistency, principals, ttl, read_delay, max_deliveries, "
+    "dead_letter, on_ack, created, version"
 )
 FIND = Statement(f"SELECT {COLUMNS} FROM queues WHERE application = ? AND name = ?")
 LONGEST_NAME = 10_000
@@ -60,9 +61,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -> Row:
     """Returns the row with these values of ``COLUMNS``."""
-    uid, qid, home_class, longest_ttl, partitions, kind, consistency, principals, ttl, read_delay, created, version = (
-        values
-    )
+    uid, qid, home_class, longest_ttl, partitions, kind, consistency, principals, ttl, read_delay, *later = values
+    max_deliveries, dead_letter, on_ack, created, version = later
     queue = Queue(
         application=application,
         name=name,
@@ -74,6 +74,9 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
         principals=_decode_principals(principals) if principals else (),
         ttl=ttl,
         read_delay=read_delay,
+        max_deliveries=max_deliveries or 0,
+        dead_letter=dead_letter or "",
+        on_ack=on_ack or "keep",
         created=created,
         version=version,
     )
@@ -81,9 +84,10 @@ def row_of(application: str, name: str, values: Sequence[Any], read_at: float) -
 
 
 def fields_of(queue: Queue) -> tuple[Any, ...]:
-    """Returns the values of the columns that callers choose: partitions to read_delay in ``COLUMNS``."""
+    """Returns the values of the columns that callers choose: partitions to on_ack in ``COLUMNS``."""
     principals = _encode_principals(queue.principals).decode() if queue.principals else None
-    return queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay
+    claims = queue.max_deliveries, queue.dead_letter, queue.on_ack
+    return queue.partitions, queue.type, queue.consistency, principals, queue.ttl, queue.read_delay, *claims
 
 
 def next_longest_ttl(seconds: int, home_class: int) -> int:
