@@ -22,6 +22,9 @@ def test_create_answers_with_all_fields(owner: Caller) -> None:
         "principles": None,
         "ttl": None,
         "read_delay": None,
+        "max_deliveries": 0,
+        "dead_letter": "",
+        "on_ack": "keep",
     }
 
 
@@ -44,6 +47,9 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
         type="public",
         ttl="60",
         read_delay="1.5",
+        max_deliveries="5",
+        dead_letter="failed",
+        on_ack="delete",
         **{spelling: "app:x, bid:a.b@c-d.example.org=read"},
     )
     made = owner.send_json(
@@ -55,6 +61,9 @@ def test_json_and_form_create_alike(owner: Caller, spelling: str) -> None:
             "type": "public",
             "ttl": 60,
             "read_delay": 1.5,
+            "max_deliveries": 5,
+            "dead_letter": "failed",
+            "on_ack": "delete",
             spelling: ["app:x", "bid:a.b@c-d.example.org=read"],
         },
     )
@@ -115,6 +124,8 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         principles="app:a,nobody",
         ttl="0",
         read_delay="-1",
+        max_deliveries="1001",
+        on_ack="forget",
     )
     assert reply.status == 400
     assert reply.errors == {
@@ -124,7 +135,20 @@ def test_every_bad_field_is_named(owner: Caller) -> None:
         "principles": '"nobody" is not app:<name>, bid:<mail address> or user:<name>, with =read or =delete or nothing',
         "ttl": "0 is less than minimum value 1",
         "read_delay": '"-1" is not a number',
+        "max_deliveries": "1001 is greater than maximum value 1000",
+        "on_ack": '"forget" is not one of keep, delete',
     }
+
+
+@pytest.mark.parametrize("name", ["q", "a/b", "_dead", "x" * 51])
+def test_dead_letters_go_to_another_queue(owner: Caller, name: str) -> None:
+    """The queue of dead letters has a name that a queue can have, and is not the queue itself."""
+    assert list(owner.send_form("POST", "", queue_name="q", dead_letter=name).errors) == ["dead_letter"]
+    owner.create("q", dead_letter="failed")
+    assert list(owner.send_form("PUT", "q", dead_letter=name).errors) == ["dead_letter"]
+    assert owner.get("q/info").json["dead_letter"] == "failed"
+    assert owner.send_json("PUT", "q", {"dead_letter": None}).json["dead_letter"] == ""
+    assert owner.get("q/info").json["dead_letter"] == "q.dead"
 
 
 @pytest.mark.parametrize(
@@ -206,6 +230,7 @@ def test_list_limit_is_bounded(owner: Caller, limit: str) -> None:
 def test_update_changes_only_what_is_given(owner: Caller) -> None:
     """PUT leaves every field alone that it does not name."""
     owner.create("q", partitions=2, type="public", consistency="weak", principles="app:x", ttl=5, read_delay=1)
+    owner.send_form("PUT", "q", max_deliveries="3", on_ack="delete")
     reply = owner.send_form("PUT", "q", partitions=4)
     assert {key: value for key, value in reply.json.items() if key != "created"} == {
         "status": "ok",
@@ -216,6 +241,9 @@ def test_update_changes_only_what_is_given(owner: Caller) -> None:
         "consistency": "weak",
         "ttl": 5,
         "read_delay": 1.0,
+        "max_deliveries": 3,
+        "dead_letter": "",
+        "on_ack": "delete",
     }
     assert reply.json["created"] == owner.get("q/info").json["created"]
 
