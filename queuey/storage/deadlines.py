@@ -21,7 +21,6 @@ from queuey.storage import Bulk, Store
 
 _SECOND = 1.0
 _PROMPT = frozenset(
-_PROMPT = frozenset(
     {
         "begin_append",
         "begin_append_entry",
@@ -32,7 +31,6 @@ _PROMPT = frozenset(
         "read_delay",
         "watch",
     }
-)
 )
 """Calls that wait for nothing."""
 
