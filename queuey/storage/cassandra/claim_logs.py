@@ -167,7 +167,7 @@ class CassandraClaimLogs(ClaimLogs):
         """See the contract."""
         items_of.check_partition(queue, partition)
         self._rows.current(queue)
-        consistency = self._options.catalogue_serial if newest else self._options.catalogue_read
+        consistency = self._options.catalogue_serial if newest else self._levels.log_reads()
         steps = _reading((queue.qid, partition), first)
         calls = next(steps)
         while True:
@@ -182,7 +182,11 @@ class CassandraClaimLogs(ClaimLogs):
         """See the contract. Begins it if the queue's row is in memory."""
         if not 0 < partition <= queue.partitions or self._rows.held(queue) is None:
             return False
-        _LogRead(self._driver, self._options.catalogue_read, _reading((queue.qid, partition), first), done).start()
+        try:
+            consistency = self._levels.log_reads()
+        except StoreUnavailable:
+            return False
+        _LogRead(self._driver, consistency, _reading((queue.qid, partition), first), done).start()
         return True
 
     def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:

@@ -126,6 +126,19 @@ class ConsistencyLevels:
         best = "strong" if "strong" in choices else choices[0]
         return f"{why} Choose consistency {best!r}: queuey queue update {quote(queue.name)} --consistency {best}"
 
+    def log_reads(self) -> str:
+        """Returns the consistency level of reads of a claim log that must show what an append was refused for.
+
+        An entry that was accepted may be committed at a majority of all copies only, whatever level was asked for. Where
+        reads of the catalogue need not meet that, because they ask one data centre, logs are read serially.
+
+        Raises:
+            StoreUnavailable: The copies are not known, because Cassandra was not reached yet.
+        """
+        reads = self._options.catalogue_read
+        meets = meeting("QUORUM", reads, self._replication()) == "everywhere"
+        return reads if meets else self._options.catalogue_serial
+
     def _claimable(self, name: str, copies: Copies) -> bool:
         level, auto = self._options.levels[name], usual(copies)
         return level.safe and meeting(level.write or auto, level.read or auto, copies) == "everywhere"

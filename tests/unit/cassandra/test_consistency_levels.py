@@ -231,3 +231,17 @@ def test_claims_before_the_data_centres_are_known() -> None:
 
     with pytest.raises(StoreUnavailable):
         ConsistencyLevels(CassandraOptions(), unknown).claims_refusal(queue_with("strong"))
+
+
+@pytest.mark.parametrize(
+    ("copies", "catalogue_read", "reads"),
+    [
+        (ONE_CENTRE, "QUORUM", "QUORUM"),
+        ({"": 1}, "QUORUM", "QUORUM"),
+        (TWO_CENTRES, "QUORUM", "QUORUM"),
+        (TWO_CENTRES, "LOCAL_QUORUM", "SERIAL"),
+    ],
+)
+def test_reads_of_claim_logs(copies: Mapping[str, int], catalogue_read: str, reads: str) -> None:
+    """A log is read serially where a read of one data centre could miss an entry that all of them accepted."""
+    assert levels_on(copies, catalogue_read=catalogue_read).log_reads() == reads
