@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from shlex import quote
 from typing import NamedTuple
 
@@ -48,7 +49,17 @@ def concludes(reads: str, options: CassandraOptions, copies: Copies) -> bool:
         copies: By data centre.
     """
     writes = {level.write or usual(copies) for level in options.levels.values() if level.safe}
-    return all(meeting(write, reads, copies) == "everywhere" for write in writes)
+    return all(_everywhere(write, reads, copies) for write in writes)
+
+
+def _everywhere(write: str, read: str, copies: Copies) -> bool:
+    """Tells whether all reads at one level meet all writes at another; requests ask, so it is worked out once."""
+    return _known_meeting(write, read, tuple(copies.items()))
+
+
+@lru_cache(1024)
+def _known_meeting(write: str, read: str, copies: tuple[tuple[str, int], ...]) -> bool:
+    return meeting(write, read, dict(copies)) == "everywhere"
 
 
 class ConsistencyLevels:
@@ -129,19 +140,18 @@ class ConsistencyLevels:
     def log_reads(self) -> str:
         """Returns the consistency level of reads of a claim log that must show what an append was refused for.
 
-        An entry that was accepted may be committed at a majority of all copies only, whatever level was asked for. Where
-        reads of the catalogue need not meet that, because they ask one data centre, logs are read serially.
+        An entry that was accepted may be committed at a majority of all copies only, whatever level was asked for.
+        Where reads of the catalogue need not meet that, because they ask one data centre, logs are read serially.
 
         Raises:
             StoreUnavailable: The copies are not known, because Cassandra was not reached yet.
         """
         reads = self._options.catalogue_read
-        meets = meeting("QUORUM", reads, self._replication()) == "everywhere"
-        return reads if meets else self._options.catalogue_serial
+        return reads if _everywhere("QUORUM", reads, self._replication()) else self._options.catalogue_serial
 
     def _claimable(self, name: str, copies: Copies) -> bool:
         level, auto = self._options.levels[name], usual(copies)
-        return level.safe and meeting(level.write or auto, level.read or auto, copies) == "everywhere"
+        return level.safe and _everywhere(level.write or auto, level.read or auto, copies)
 
     def empty_below(self, queue: Queue, now: int) -> Position | None:
         """Returns the position below which what a read finds empty stays empty; None: nowhere.
