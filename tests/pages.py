@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +32,12 @@ def blocks(page: str, *, below: str = "") -> list[Block]:
     end = text.find("\n## ", start + 1) if below else len(text)
     found = re.finditer(r"^```(\w+)\n(.*?)^```$", text[start : end if end > 0 else len(text)], re.DOTALL | re.MULTILINE)
     return [Block(match[1], match[2], text[: start + match.start()].count("\n") + 2) for match in found]
+
+
+def examples(thing: object) -> list[Block]:
+    """The examples in the docstring of a class or function: the indented texts after ``::``."""
+    found = re.finditer(r"^::\n\n((?:    .*\n|\n)+)", (inspect.getdoc(thing) or "") + "\n", re.MULTILINE)
+    return [Block("python", textwrap.dedent(match[1]), 1) for match in found]
 
 
 class Reader:

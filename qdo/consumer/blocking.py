@@ -28,12 +28,26 @@ PlainCallback = Callable[[frozenset[Partition]], None]
 class Consumer:
     """:class:`AsyncConsumer` for ordinary code: the same arguments, names and errors; use it as ``with consumer:``.
 
-    It takes the client and the coordinator over, uses them in its own thread and closes them: nobody else may use
-    them. Callbacks are plain functions. Each runs in a thread of its own, may call :meth:`commit` and the others, and
+    ::
+
+        from qdo import Consumer, open_coordinator
+        from queuey.client import AsyncClient
+
+        consumer = Consumer(AsyncClient(), open_coordinator("local:", "readers"), queues=["orders"])
+        with consumer:
+            while not (batches := consumer.poll(timeout=1.0)):
+                pass
+            for batch in batches:
+                for message in batch.messages:
+                    print(batch.partition.number, message.body)
+            consumer.commit()
+
+    It owns the client and the coordinator: it uses them in its own thread and closes them. Do not use them elsewhere.
+    Callbacks are plain functions. Each runs in a thread of its own, may call :meth:`commit` and the others, and
     those for different partitions may run at the same time.
 
-    Call :meth:`poll` from one thread; everything may be called from any. When poll is interrupted, as by Ctrl-C, what
-    it was about to hand out counts as not handed out. After a fork it belongs to the parent alone.
+    Call :meth:`poll` from one thread; everything may be called from any. If poll is interrupted, as by Ctrl-C, the
+    messages that it was about to return count as not returned. After a fork only the parent may use it.
     """
 
     def __init__(  # noqa: PLR0913 - all but two are options

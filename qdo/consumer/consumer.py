@@ -46,15 +46,33 @@ FLUSH = 5.0
 
 
 class AsyncConsumer:
-    """A member of a group: owns a share of the partitions of some queues, and hands out their messages in order.
+    """A member of a group: owns a share of the partitions of some queues, and returns their messages in order.
 
-    Every message is handed out at least once to a member of the group, those of one partition in order. Use it in one
+    ::
+
+        import asyncio
+
+        from qdo import AsyncConsumer, open_coordinator
+        from queuey.client import AsyncClient
+
+        async def main():
+            coordinator = open_coordinator("local:", "async-readers")
+            async with AsyncClient() as client, AsyncConsumer(client, coordinator, queues=["orders"]) as consumer:
+                while not (batches := await consumer.poll()):
+                    pass
+                await consumer.commit()
+            await coordinator.close()
+            return sum(len(batch.messages) for batch in batches)
+
+        assert asyncio.run(main()) > 0
+
+    Every message is returned at least once to a member of the group, those of one partition in order. Use it in one
     event loop, as ``async with consumer:``. It closes neither the client nor the coordinator.
 
     Without queues and patterns it is no member of any group: :meth:`assign` says which partitions it reads.
 
     Args:
-        client: Speaks for the application whose queues they are.
+        client: A client of the application that owns the queues.
         coordinator: Of the group; None: there is none, and nothing can be committed.
         queues: Names of queues, which need not exist yet.
         patterns: For names, in the manner of shells. A pattern takes queues for dead letters (``*.dead``) only if it
@@ -62,11 +80,11 @@ class AsyncConsumer:
         host: A name under which the group recorded offsets before services had an id, beside host and port of the
             client's servers; what is recorded under these is copied when the group begins.
         member: A name that this member keeps over restarts, unique in the group; None: one is made up.
-        settings: What can be chosen.
-        on_assign: Told which partitions this member owns from now on, before anything of them is handed out.
-        on_revoke: Told which partitions are about to be given up; nothing more of them is handed out, and what was
-            can still be committed until it returns.
-        on_lost: Told which partitions are somebody else's by now; nothing can be committed for them.
+        settings: See :class:`ConsumerSettings`.
+        on_assign: Called with the partitions that this member owns from now on, before poll returns their messages.
+        on_revoke: Called with the partitions that will be released; poll returns no more of their messages. Commits for
+            them are possible until it returns.
+        on_lost: Called with the partitions that another member owns now; commits for them are refused.
 
     Attributes:
         closing: It has begun to close; poll returns nothing from then on.

@@ -18,10 +18,15 @@ logger = logging.getLogger("qdo.worker")
 
 
 class Middleware:
-    """Hooks around messages; any object with some of these methods will do.
+    """Hooks around messages. Any object with some of these methods is a middleware.
 
-    They are plain functions. One that raises is logged and counted, and the worker goes on as if it were not there:
-    no hook can lose a message or keep one from being handled.
+    Example:
+        >>> class Log(Middleware):
+        ...     def failed(self, message, delivery, failure):
+        ...         print(f"{delivery.partition}: attempt {delivery.attempt} failed with {failure}")
+
+    Hooks are plain functions. If one raises, that is logged and counted, and the worker continues without it:
+    no hook can lose a message or prevent its handling.
 
     ``before`` and ``after`` are called where the handler is: in its thread, or in the loop. With processes they are
     called in the worker's own process. The others are called in the loop and must not block it.

@@ -18,7 +18,14 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
     """Exponential backoff with full jitter.
 
     The pause after the first attempt is drawn evenly from 0 to ``base``, after the second from 0 to twice that, and so
-    on up to ``cap``: workers that failed together, because something that they all need was away, come back apart.
+    on up to ``cap``. So workers that failed together, because a service was down, do not retry all at the same moment.
+
+    Example:
+        >>> retry = Retry(attempts=3, base=1.0, never=("ValueError",))
+        >>> [retry.longest(attempt) for attempt in (1, 2, 3)]
+        [1.0, 2.0, 4.0]
+        >>> retry.after(3, {"TimeoutError"}, draw=0.5) is None
+        True
 
     Attributes:
         attempts: How often a message is tried; 0: without end.

@@ -65,12 +65,24 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Worker:
-    """Handles the messages of a consumer's partitions.
+    """Calls a handler with each message of a consumer's partitions.
 
-    Everything before the first unfinished message of a partition is recorded as processed, nothing behind it. So each
-    message is handled at least once: again after a crash, and after a failure as the settings say. How often a message
-    was tried is counted in this worker only, but for attempts that took their worker with them: those count on, so that
-    such a message becomes a dead letter, too.
+    ::
+
+        from qdo import AsyncConsumer, StopWorker, Worker, open_coordinator
+        from queuey.client import AsyncClient
+
+        def handle(message, context):
+            print(message.partition, message.body)
+            raise StopWorker  # without this line the worker runs until SIGTERM or Ctrl-C
+
+        consumer = AsyncConsumer(AsyncClient(), open_coordinator("local:", "printers"), queues=["orders"])
+        assert Worker(handle, consumer).run() == 0
+
+    The worker commits everything before the first unfinished message of a partition. So each message is handled at
+    least once: again after a crash, and again after a failure as the settings say. Attempts are counted in this worker
+    only. But if an attempt makes its worker crash, the next worker continues the count, so such a message becomes a
+    dead letter, too.
 
     Args:
         handler: ``handle(message, context)``, plain or async, or its name, ``module:function``. Returning means done.

@@ -53,7 +53,21 @@ Messages = Iterable[str | bytes | Outgoing] | AsyncIterable[str | bytes | Outgoi
 
 
 class AsyncClient:
-    """Speaks to Queuey from async code; arguments, results and errors are those of :class:`queuey.client.Client`.
+    """A client of the service for async code, with the arguments, results and errors of :class:`queuey.client.Client`.
+
+    ::
+
+        import asyncio
+
+        from queuey.client import AsyncClient
+
+        async def main():
+            async with AsyncClient() as client:
+                await client.create_queue("orders", partitions=2)
+                await client.send("orders", "a text")
+                return [message.body async for message in client.read_all("orders", since=0)]
+
+        assert "a text" in asyncio.run(main())
 
     ``token`` may be an async function, ``transport`` is an async one and ``timing`` an :class:`AsyncTiming`. Use it in
     one event loop.

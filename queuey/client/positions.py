@@ -1,4 +1,4 @@
-"""The order of messages, for programs that keep ids: ids compare neither as text nor as numbers."""
+"""The order of messages, for programs that keep ids: do not compare ids as text or as numbers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def order_of(identifier: str) -> tuple[int, int]:
     """Returns a key that sorts ids as queues do.
 
+    Example:
+        >>> first, second = "1d19e1fce14b11f0bfffe2e3d0c45a1f", "0a19e1fce14c11f0bfffe2e3d0c45a1f"
+        >>> sorted([second, first], key=order_of) == [first, second]
+        True
+
     Raises:
-        ValueError: It is no id.
+        ValueError: It is not an id.
     """
     return ids.parse_position(identifier)
 
@@ -23,29 +28,42 @@ def order_of(identifier: str) -> tuple[int, int]:
 def time_of(identifier: str) -> datetime:
     """Returns an id's time in UTC, cut to microseconds.
 
+    Example:
+        >>> time_of(id_before(1_700_000_000)).isoformat()
+        '2023-11-14T22:13:19.999999+00:00'
+
     Raises:
-        ValueError: It is no id.
+        ValueError: It is not an id.
     """
     return _EPOCH + timedelta(microseconds=(ids.parse_position(identifier)[0] - ids.EPOCH_TICKS) // 10)
 
 
 def id_after(identifier: str) -> str:
-    """Returns the lowest id above one: where to go on (``since``) after a message.
+    """Returns the next higher id: the position (``since``) at which to continue after a message.
+
+    Example:
+        >>> last = "1d19e1fce14b11f0bfffe2e3d0c45a1f"
+        >>> order_of(id_after(last)) > order_of(last)
+        True
 
     Raises:
-        ValueError: It is no id.
+        ValueError: It is not an id.
     """
     return ids.to_hex(ids.following(ids.parse_position(identifier)))
 
 
 def id_before(instant: float | datetime) -> str:
-    """Returns the highest id below an instant: whoever goes on after it reads everything from then on.
+    """Returns the highest id below a time: a reader that continues after it reads everything from that time on.
+
+    Example:
+        >>> id_before(1_700_000_000) == id_before(datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC))
+        True
 
     Args:
         instant: Seconds since 1970, or an aware datetime.
 
     Raises:
-        ValueError: A datetime without a time zone, or an instant that no id can have.
+        ValueError: A datetime without a time zone, or a time that no id can have.
     """
     if isinstance(instant, datetime):
         if instant.tzinfo is None:

@@ -51,11 +51,21 @@ T = TypeVar("T")
 
 
 class Client:
-    """Speaks to Queuey. Safe to use from several threads; close it, or use it as a context manager.
+    """A client of the service, safe to use from several threads. Close it, or use it as a context manager.
+
+    ::
+
+        from queuey.client import Client
+
+        with Client() as client:  # address and key come from the profile that ``queuey serve`` wrote
+            client.create_queue("orders", partitions=2)
+            receipt = client.send("orders", "a text", key="customer 7")
+            for message in client.read_all("orders", since=0):
+                print(message.time, message.partition, message.body)
 
     Args:
-        url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: what
-            ``QUEUEY_URL`` says, else the profile that ``queuey serve`` wrote.
+        url: ``http://host:port`` or ``http://host:port/v1/application/``; several as a list or with commas. None: the
+            one in ``QUEUEY_URL``, else in the profile that ``queuey serve`` wrote.
         key: The API key. Empty: none. Without any of ``key`` and the next three: what ``QUEUEY_KEY`` or
             ``QUEUEY_TOKEN_FILE`` says, else what the profile has, if the servers are the profile's.
         token: A user's token in place of a key; or a function that returns one (a text or a :class:`Token`), which is

@@ -62,7 +62,13 @@ __all__ = ["register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format ``queuey`` known to a session. Doing it again does no harm."""
+    """Registers the format ``queuey`` in a session. You may call it again.
+
+    ::
+
+        register(spark)
+        spark.read.format("queuey").option("subscribe", "orders").load().select("id", "value").show()
+    """
     from queuey.spark.data_source import QueueySource
 
     spark.dataSource.register(QueueySource)

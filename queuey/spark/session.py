@@ -35,6 +35,13 @@ _LOCAL_CONF = {"spark.driver.host": _LOOPBACK, "spark.driver.bindAddress": _LOOP
 def session(*, master: str = MASTER, conf: Mapping[str, str] | None = None, name: str = "queuey") -> SparkSession:
     """Starts Spark, with the format ``queuey`` registered.
 
+    ::
+
+        from queuey.spark.session import session
+
+        spark = session()
+        spark.read.format("queuey").option("subscribe", "orders").load().select("id", "value").show()
+
     Sets ``JAVA_HOME`` of this process, which the launcher of Spark reads, and where Spark runs on this machine also
     which Python its workers run, unless that is set.
 

@@ -12,9 +12,11 @@ from typing import get_type_hints
 import pytest
 
 import queuey.client
-from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors, sync
+from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors, positions, sync
+from queuey.client.calls import read_calls, send_calls
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.credentials import tokens
+from queuey.client.http import retry
 
 METHODS = [
     "close",
@@ -138,7 +140,7 @@ print([name for name in opened if isinstance(name, str) and "site-packages" not 
     assert out.splitlines() == ["[]", "[]"]
 
 
-@pytest.mark.parametrize("module", [sync, tokens])
+@pytest.mark.parametrize("module", [positions, read_calls, retry, send_calls, sync, tokens])
 def test_examples_in_docstrings_run(module: ModuleType) -> None:
     """What a docstring shows is what happens."""
     ended = doctest.testmod(module)

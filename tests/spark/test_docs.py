@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import queuey.spark
 from queuey.spark import options as table
+from queuey.spark import register
 from queuey.spark.session import session
+from tests.pages import examples as docstring_examples
 from tests.replacing import replace
 from tests.spark.kept import Kept
 
@@ -31,6 +33,7 @@ def test_the_examples_run(spark: SparkSession, embedded: Kept) -> None:
     text = sections["Start"] + sections["Read"] + sections["Write"]
     examples = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(examples) >= 6
+    examples += [example.text for thing in (session, register) for example in docstring_examples(thing)]
     names: dict[str, object] = {"place": embedded.options}
     with replace(session, lambda: spark):
         for example in examples:

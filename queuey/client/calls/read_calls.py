@@ -41,7 +41,12 @@ class ReadOptions(TypedDict, total=False):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which messages of one queue to read.
+    """Which messages of one queue to read, for ``read_queues``.
+
+    Example:
+        >>> from queuey.client import Query
+        >>> Query(queue="orders", partitions=[1, 2], limit=10, merge=True).order
+        'ascending'
 
     Attributes:
         queue: Its name.

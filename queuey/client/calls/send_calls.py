@@ -53,12 +53,17 @@ class SendOptions(TypedDict, total=False):
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message to be sent: a ``body``, or ``json``, and what is said about it.
+    """A message to send: a ``body``, or ``json``, and its properties.
+
+    Example:
+        >>> from queuey.client import Outgoing
+        >>> Outgoing(json={"order": 5}, key="customer 7", ttl=3600).key
+        'customer 7'
 
     Attributes:
         body: Text or bytes, never empty.
         json: Any JSON value in place of a body; readers get the value back, of the type ``application/json`` unless
-            another is given. A string is kept as its text. A ``msgspec.Raw`` is taken as it is.
+            another is given. A string is kept as its text. A ``msgspec.Raw`` is sent unchanged.
         ttl: Seconds; None: the queue's default.
         partition: 1 to the queue's count; None: by ``key``, else any.
         key: Messages of one key go to one partition, in order.

@@ -18,11 +18,11 @@ _GATEWAY = frozenset({429, 502, 503, 504})
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """How persistent a client is.
+    """How often and how long a client retries.
 
-    A call is sent again only if that is safe: it changes nothing, is the same done twice (PUT and DELETE of messages by
-    id), or certainly was not processed (no connection; 429 or 503 with outcome ``none``; no room for another long
-    poll). Anything else that broke off may have been carried out, and the caller decides.
+    A call is repeated only if that is safe: it changes nothing, has the same effect twice (PUT and DELETE of messages
+    by id), or certainly was not processed (no connection; 429, or 503 with outcome ``none``; too many long polls).
+    Any other call that broke off may have been carried out, and the caller decides.
 
     Attributes:
         rounds: Attempts, not counting those that move on at once to a server that is not known to be down. 1: never
@@ -32,6 +32,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         retry_after_cap: The most seconds by which Retry-After prolongs a pause.
         deadline: Seconds for a whole call with all its attempts, the time that it asked the server to wait aside.
         cool_down: Seconds for which a server that failed is avoided while there are others.
+
+    Example:
+        >>> hasty, patient = RetryPolicy(rounds=1), RetryPolicy(rounds=20, cap=30, deadline=600)
+        >>> patient.rounds, patient.base
+        (20, 0.2)
     """
 
     rounds: int = 5
