@@ -9,9 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
+from msgspec import structs
 
 from qdo.cli import logs, output
 from qdo.cli import settings as table
@@ -23,6 +24,7 @@ from qdo.errors import HandlerError, InvalidArgument, QdoError
 if TYPE_CHECKING:
     from prometheus_client.registry import CollectorRegistry
 
+    from qdo.checked_settings import CheckedSettings
     from qdo.consumer.settings import ConsumerSettings
     from qdo.coordination import Coordinator
     from qdo.worker.settings import WorkerSettings
@@ -32,20 +34,6 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False)
 
 log = logging.getLogger("qdo.cli")
-
-_SHARED = (
-    "by",
-    "parallel",
-    "on_failure",
-    "time_limit",
-    "stalled_after",
-    "dead_queue",
-    "commit_messages",
-    "commit_seconds",
-    "drain",
-)
-_COUNTS = ("threads", "tasks", "processes")
-_CONSUMER = ("start", "grace", "discover", "mirror", "prefetch_messages", "prefetch_bytes", "revoke_timeout")
 
 
 @app.command()
@@ -118,7 +106,7 @@ def consumer_settings(settings: WorkSettings) -> ConsumerSettings:
     """
     from qdo.consumer.settings import ConsumerSettings
 
-    return ConsumerSettings(**{name: getattr(settings, name) for name in _CONSUMER})
+    return ConsumerSettings(**_given(settings, ConsumerSettings))
 
 
 def worker_settings(settings: WorkSettings) -> WorkerSettings:
@@ -133,9 +121,13 @@ def worker_settings(settings: WorkSettings) -> WorkerSettings:
     retry = Retry(
         attempts=settings.attempts, base=settings.retry_base, cap=settings.retry_cap, never=settings.never_retry
     )
-    given = {name: value for name in _COUNTS if (value := getattr(settings, name)) is not None}
-    shared = {name: getattr(settings, name) for name in _SHARED}
-    return WorkerSettings(retry=retry, dead_ttl=round(settings.dead_ttl), **shared, **given)
+    return WorkerSettings(retry=retry, **_given(settings, WorkerSettings) | {"dead_ttl": round(settings.dead_ttl)})
+
+
+def _given(settings: WorkSettings, kind: type[CheckedSettings]) -> dict[str, Any]:
+    """Returns the settings that another kind has by the same names, without those that nobody has chosen."""
+    values = {field.name: getattr(settings, field.name, None) for field in structs.fields(kind)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @contextmanager

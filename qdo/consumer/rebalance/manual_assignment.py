@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 
-from qdo.consumer.rebalance.member_states import State
 from qdo.consumer.rebalance.partition_table import OwnedPartition, Owner
 from qdo.coordination import CommittedOffset, Coordinator, HandlingNote, OwnedOffset
 from qdo.partitions import Partition
@@ -25,7 +24,6 @@ class ManualAssignment:
 
     Attributes:
         rows: The partitions.
-        state: Of a member that nothing happens to.
         connected: As nothing is ever lost, it always is.
     """
 
@@ -33,7 +31,6 @@ class ManualAssignment:
 
     def __init__(self, coordinator: Coordinator | None, owner: Owner, revoke_timeout: float) -> None:
         self.rows: Mapping[Partition, OwnedPartition] = {}
-        self.state: State = "active"
         self._coordinator = coordinator
         self._owner = owner
         self._revoke_timeout = revoke_timeout

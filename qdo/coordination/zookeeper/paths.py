@@ -17,7 +17,6 @@ node of its own.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from qdo.errors import CoordinationIncompatible
@@ -63,56 +62,34 @@ def _queue(queue: Queue) -> str:
     return "/".join(map(encode, queue))
 
 
-class GroupPaths(NamedTuple):
+class GroupPaths:
     """The paths of one group.
 
-    Attributes:
+    Args:
         root: Above everything: empty, or a path that begins with a slash and ends without one.
-        group: Its name.
+        group: The group's name.
+
+    Attributes:
+        groups: Holds all groups.
+        top: Holds the group.
+        members: Holds the members.
+        leader: The leader.
+        target: Which generation of the target counts.
+        assignments: Holds what each member is to own.
+        owners: Holds the owners.
+        offsets: Holds the offsets.
     """
 
-    root: str
-    group: str
-
-    @property
-    def groups(self) -> str:
-        """Holds all groups."""
-        return f"{self.root}/groups"
-
-    @property
-    def top(self) -> str:
-        """Holds the group."""
-        return f"{self.groups}/{encode(self.group)}"
-
-    @property
-    def members(self) -> str:
-        """Holds the members."""
-        return f"{self.top}/members"
-
-    @property
-    def leader(self) -> str:
-        """The leader."""
-        return f"{self.top}/leader"
-
-    @property
-    def target(self) -> str:
-        """Which generation of the target counts."""
-        return f"{self.top}/target"
-
-    @property
-    def assignments(self) -> str:
-        """Holds what each member is to own."""
-        return f"{self.top}/assignments"
-
-    @property
-    def owners(self) -> str:
-        """Holds the owners."""
-        return f"{self.top}/owners"
-
-    @property
-    def offsets(self) -> str:
-        """Holds the offsets."""
-        return f"{self.top}/offsets"
+    def __init__(self, root: str, group: str) -> None:
+        self.group = group
+        self.groups = f"{root}/groups"
+        self.top = top = f"{self.groups}/{encode(group)}"
+        self.members = f"{top}/members"
+        self.leader = f"{top}/leader"
+        self.target = f"{top}/target"
+        self.assignments = f"{top}/assignments"
+        self.owners = f"{top}/owners"
+        self.offsets = f"{top}/offsets"
 
     def member(self, member: str) -> str:
         """Returns the node of a member."""
