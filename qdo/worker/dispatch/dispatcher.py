@@ -358,6 +358,9 @@ class Dispatcher:
                 self._lost_work[work] = None
                 self.busy.add(work.partition)
         if works:
+            # As long as anything is in the line no messages are fetched, and it is not served without a session.
+            self._line = deque(work for work in self._line if not work.void)
+            self._aside = [work for work in self._aside if not work.void]
             # Others may have waited for what was in hand of these.
             self.dispatch()
             self._changed()

@@ -108,6 +108,21 @@ async def test_partitions_that_leave_make_room() -> None:
     assert middle._held == 0
 
 
+async def test_partitions_that_are_lost_keep_no_place_in_the_line() -> None:
+    """Else a worker that is not connected yet would wait for those to have their turn, and for nothing else."""
+    gate, owned, loop = threading.Event(), Owned(), asyncio.get_running_loop()
+    middle = await handling(lambda *_: gate.wait(30), owned=owned)
+    partitions = [Partition(QUEUE, number) for number in range(1, 5)]
+    for partition in partitions:
+        middle.feed(partition, messages(5, partition.number))
+    middle.dispatch()
+    owned.connected = False
+    assert middle.void(partitions)
+    gate.set()
+    await middle.until_ended(loop.time() + 30)
+    assert middle.room > 0
+
+
 class Dying:
     """Handles everything, and dies then."""
 
