@@ -21,6 +21,10 @@ CORE := $(VENV)/.core
 SPARKED := $(VENV)/.spark
 DEV := $(VENV)/.dev
 
+# The tests are compiled once, also where the environment says that Python shall write no bytecode: each of the processes
+# that share the suite would compile all of it at every run.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:

@@ -54,11 +54,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def contract_keyspace(cassandra: Cassandra) -> str:
+def contract_keyspace(cassandra: Cassandra) -> Iterator[str]:
     """The URL of a keyspace for the contract suite; each test finds it emptied."""
     from tests.servers import keyspaces  # noqa: PLC0415 - only who uses it needs the driver
 
-    return keyspaces.make(cassandra)
+    yield keyspaces.make(cassandra)
+    keyspaces.close()
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -23,25 +23,26 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 terminalreporter.write_line(f"{report.nodeid}: {value}")
 
 
-@pytest.fixture(scope="session")
-def session_centres(servers: contextlib.ExitStack) -> Centres:
-    """Two data centres of one node each."""
+@pytest.fixture(scope="package")
+def package_centres(servers: contextlib.ExitStack) -> Iterator[Centres]:
+    """Two data centres of one node each, which end when the last test here has."""
     from tests.faults.centres import start_centres  # noqa: PLC0415 - only who uses it needs the driver
 
-    return servers.enter_context(start_centres(1))
+    with start_centres(1) as centres:
+        yield centres
 
 
-@pytest.fixture(scope="session")
-def centres_keyspace(session_centres: Centres) -> str:
+@pytest.fixture(scope="package")
+def centres_keyspace(package_centres: Centres) -> str:
     """The URL of a keyspace with a copy of everything in each."""
     from tests.faults.centres import keyspace_on  # noqa: PLC0415 - only who uses it needs the driver
 
-    return keyspace_on(session_centres)
+    return keyspace_on(package_centres)
 
 
 @pytest.fixture
-def centres(session_centres: Centres) -> Iterator[Centres]:
+def centres(package_centres: Centres) -> Iterator[Centres]:
     """The two data centres for a test that cuts their link; it is healed afterwards."""
-    yield session_centres
-    session_centres.link.heal()
-    session_centres.cluster.restore()
+    yield package_centres
+    package_centres.link.heal()
+    package_centres.cluster.restore()

@@ -39,6 +39,8 @@ CATALOGUE = {
     "ledger": ("work", "piece"),
 }
 """Tables of what there is and what was done, and their keys; written by lightweight transactions only, here as well."""
+_drivers: dict[str, Driver] = {}
+"""For keyspaces that are emptied, by URL: connecting anew before each test would cost as much as the test."""
 
 
 def make(cassandra: Cassandra, replication: int | str = 1, *, local_dc: str | None = None) -> str:
@@ -56,15 +58,20 @@ def make(cassandra: Cassandra, replication: int | str = 1, *, local_dc: str | No
 
 def empty(url: str) -> None:
     """Removes all applications, keys, queues and notes; what hangs on queues is out of reach then."""
-    driver = Driver(parse_url(url), OPTIONS)
-    try:
-        assert driver.ready(60), driver.problem()
-        for statement, values in _removals(driver):
-            driver.run(statement, values, serial="SERIAL")
-        for application, shard in driver.run(Statement("SELECT DISTINCT application, shard FROM queue_index")):
-            driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
-    finally:
-        driver.close()
+    if url not in _drivers:
+        _drivers[url] = Driver(parse_url(url), OPTIONS)
+    driver = _drivers[url]
+    assert driver.ready(60), driver.problem()
+    for statement, values in _removals(driver):
+        driver.run(statement, values, serial="SERIAL")
+    for application, shard in driver.run(Statement("SELECT DISTINCT application, shard FROM queue_index")):
+        driver.run(Statement("DELETE FROM queue_index WHERE application = ? AND shard = ?"), (application, shard))
+
+
+def close() -> None:
+    """Lets go of the keyspaces that were emptied."""
+    while _drivers:
+        _drivers.popitem()[1].close()
 
 
 def _removals(driver: Driver) -> Iterator[tuple[Statement, tuple[object, ...]]]:

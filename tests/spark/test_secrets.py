@@ -13,7 +13,7 @@ import pytest
 from queuey.messages import Message
 from queuey.spark import java
 from tests.spark.clusters import Run, environment, run_program, standalone
-from tests.spark.conftest import DELAYS
+from tests.spark.conftest import DELAYS, QUICK
 from tests.spark.kept import Kept
 from tests.spark.program import MISTAKES
 
@@ -23,6 +23,8 @@ CONF = {
     "spark.executor.memory": "512m",
     "spark.driver.memory": "512m",
     "spark.task.maxFailures": "2",
+    "spark.driver.defaultJavaOptions": QUICK,
+    "spark.executor.defaultJavaOptions": QUICK,
 }
 
 

@@ -21,7 +21,8 @@ from tests.spark.kept import TTL, Kept
 ROOT = Path(__file__).parents[3]
 SINK = "sink"
 """The point where the files of a batch count and the batch itself does not yet."""
-PATIENCE = 400
+PATIENCE = 1500
+"""Seconds; a driver takes a quarter of a minute of processor time to get anywhere, and a machine may have little."""
 
 
 @pytest.mark.slow

@@ -24,7 +24,8 @@ ROOT = Path(__file__).parents[3]
 COMMITTED = "committed"
 """Spark has noted the micro-batch, and not begun another."""
 NOWHERE = "nowhere"
-PATIENCE = 400
+PATIENCE = 1500
+"""Seconds; a driver takes a quarter of a minute of processor time to get anywhere, and a machine may have little."""
 ROWS = 400
 """Of each micro-batch."""
 
