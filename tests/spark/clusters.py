@@ -15,8 +15,8 @@ from typing import Any
 
 import pyspark
 
-PATIENCE = 240
-"""Seconds for a program to end, or a server to start: several JVMs share a busy machine."""
+PATIENCE = 1500
+"""Seconds for a program to end, or a server to start: four JVMs share a machine that may be busy with much else."""
 
 
 @dataclass(frozen=True)
