@@ -26,12 +26,24 @@ Wanted = tuple[Queue, Sequence[int], bool]
 class _Shared:
     """What some wait for, and they."""
 
-    __slots__ = ("stops", "told", "waiters")
+    __slots__ = ("_told", "_watchers", "stops", "waiters")
 
-    def __init__(self) -> None:
-        self.stops: list[Callable[[], None]] = []
-        self.told = False
+    def __init__(self, watchers: Watchers) -> None:
+        self.stops: tuple[Callable[[], None], ...] = ()
         self.waiters: dict[Waiter, None] = {}
+        self._told = False
+        self._watchers = watchers
+
+    def wake(self) -> None:
+        """Is told of news by the store, in any thread."""
+        if not self._told:
+            self._told = True
+            self._watchers.tell(self._wake_all)
+
+    def _wake_all(self) -> None:
+        self._told = False
+        for waiter in self._watchers.waiting(self):
+            waiter.wake()
 
 
 class Watchers:
@@ -62,14 +74,9 @@ class Watchers:
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                shared = self._shared[key] = _Shared()
-
-                def wake(shared: _Shared = shared) -> None:
-                    if not shared.told:
-                        shared.told = True
-                        self.tell(self._wake, shared)
-
-                shared.stops = [self._store.watch(queue, number, wake, delayed=delayed) for number in partitions]
+                shared = self._shared[key] = _Shared(self)
+                watch, wake = self._store.watch, shared.wake
+                shared.stops = tuple(watch(queue, number, wake, delayed=delayed) for number in partitions)
             shared.waiters[waiter] = None
 
     def remove(self, key: Key, waiter: Waiter) -> None:
@@ -83,12 +90,10 @@ class Watchers:
         for stop in shared.stops:
             stop()
 
-    def _wake(self, shared: _Shared) -> None:
-        shared.told = False
+    def waiting(self, shared: _Shared) -> list[Waiter]:
+        """Returns who waits for the same."""
         with self._lock:
-            waiters = list(shared.waiters)
-        for waiter in waiters:
-            waiter.wake()
+            return list(shared.waiters)
 
 
 class Waiter(ABC):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from queuey.errors import QueueyError, StoreClosed
 from queuey.messages import Queue
@@ -77,7 +78,7 @@ class Watches:
             self._changed.notify()
         if self._closed.is_set():
             _wake(watches)
-        return lambda: self._remove(watches)
+        return partial(self._remove, watches)
 
     def _remove(self, watches: Iterable[Watch]) -> None:
         with self._changed:

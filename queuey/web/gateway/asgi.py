@@ -179,6 +179,7 @@ class Gateway:
             poll: LongPoll | None = environ.get(WAITER)
             while poll is not None and poll.wait:
                 self._change_memory(poll.tenant, -environ.pop(RESERVED, 0))
+                scope.clear()  # All of it is in the environ; two kilobytes matter where thousands wait.
                 if await self._polls.turn(poll):
                     response = await self._work(environ, match, poll.tenant)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response

@@ -1,5 +1,17 @@
 """The measures, in the order in which they run."""
 
-from tests.bench.measures import before, cassandra, cpu, fairness, over_http, peers, process, qdo, scale, spark
+from tests.bench.measures import before, cassandra, cpu, fairness, over_http, peers, process, qdo, scale, spark, waiting
 
-__all__ = ["before", "cassandra", "cpu", "fairness", "over_http", "peers", "process", "qdo", "scale", "spark"]
+__all__ = [
+    "before",
+    "cassandra",
+    "cpu",
+    "fairness",
+    "over_http",
+    "peers",
+    "process",
+    "qdo",
+    "scale",
+    "spark",
+    "waiting",
+]

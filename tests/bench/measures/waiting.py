@@ -1,0 +1,138 @@
+"""Thousands of long polls on one worker: what each takes, what others notice of them, what they ask of the store."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench.harness import Bench, Void, measure
+from tests.bench.load import traffic
+from tests.bench.load.waiting import settle, waiting
+from tests.bench.results import Report, Row, Verdict, paired
+from tests.bench.started import nodes, on_cassandra, service
+from tests.bench.started.processes import Process
+
+SETTINGS = {"QUEUEY_CONNECTIONS": "12000", "QUEUEY_WAIT_SLOTS": "6000", "QUEUEY_MAX_WAIT": "300"}
+CALLERS = 4
+"""Connections that post meanwhile."""
+ONE = [f"{service.BASE}/waits?wait=300"]
+POSTS = traffic.posts_of_one(f"{service.BASE}/bench", traffic.bodies(16))
+NEWS = traffic.posts_of_one(f"{service.BASE}/waits", ["news"])
+
+
+def posting(bench: Bench, server: Process) -> traffic.Sample:
+    """Posts to a queue on which nobody waits."""
+    return traffic.run(server, POSTS, seconds=bench.pick(5, 2), connections=CALLERS)
+
+
+def kilobytes(bench: Bench, directory: Path, paths: Sequence[str]) -> float:
+    """Returns what each of some long polls takes of the memory of a service that has had none before."""
+    with service.serve(directory, environment=SETTINGS) as server:
+        posting(bench, server)
+        before = sum(server.memory())
+        with waiting(server, paths):
+            return (sum(server.memory()) - before) * 1000 / len(paths)
+
+
+@measure("waiting", "5,000 long polls on one worker: memory, the latency of posts beside them, and one message for all")
+def on_sqlite(bench: Bench) -> Report:
+    """They wait on one partition; then, for their memory, on as many queues."""
+    count = bench.size(5000, 1000)
+    directory = bench.fresh("waiting")
+    service.prepare(directory, ["bench", "waits"]).close()
+    service.fill_queues(directory, count)
+    each = [f"{service.BASE}/q{number:07d}?wait=300" for number in range(count)]
+    alone: list[traffic.Sample] = []
+    beside: list[traffic.Sample] = []
+    together: list[float] = []
+    sizes = {
+        "one partition": [kilobytes(bench, directory, ONE * count)],
+        "a queue each": [kilobytes(bench, directory, each)],
+    }
+    with service.serve(directory, environment=SETTINGS) as server:
+        posting(bench, server)
+        for turn in range(bench.size(5, 1)):
+            alone.append(posting(bench, server))
+            with waiting(server, [f"{service.BASE}/waits?wait=300&after={newest(server)}"] * count) as polls:
+                beside.append(posting(bench, server))
+                traffic.run(server, NEWS, seconds=10, warm=0, connections=1, count=1)
+                together.append(polls.answered(60))
+            bench.say(
+                f"{turn + 1}: p99 {alone[-1].p99:.2f} ms alone, {beside[-1].p99:.2f} ms beside; {together[-1]:.2f} s"
+            )
+    ratios = paired([sample.p99 for sample in beside], [sample.p99 for sample in alone])
+    rows = [
+        *(Row(f"memory of a long poll, {name}", size, "kB") for name, size in sizes.items()),
+        Row("posts, nobody waits", [sample.p99 for sample in alone], "ms p99", {"posts/s": alone[0].rate}),
+        Row(f"posts, {count:,} wait", [sample.p99 for sample in beside], "ms p99", {"posts/s": beside[0].rate}),
+        Row(f"one message answers {count:,}", together, "s"),
+    ]
+    verdicts = [
+        Verdict(f"memory of a long poll, {name}", size, "kB", floor=15, better="lower") for name, size in sizes.items()
+    ]
+    verdicts.append(Verdict("p99 of posts beside them / without", ratios, floor=1.5, better="lower"))
+    notes = ["Proportional set size of the service, connections included; 1,000 bytes to the kB."]
+    return Report("waiting", "", rows, verdicts, notes)
+
+
+@measure("waiting-cassandra", "What long polls on one partition ask of Cassandra while nothing comes")
+def on_cassandra_nodes(bench: Bench) -> Report:
+    """Requests to Cassandra, by the service's own count."""
+    count = bench.size(5000, 500)
+    seconds = bench.pick(10, 5)
+    rates: dict[int, list[float]] = {0: [], 1: [], count: []}
+    alone: list[float] = []
+    beside: list[float] = []
+    with nodes.cassandra(bench) as cassandra:
+        on_cassandra.prepare(cassandra, queues=["bench", "waits"]).close()
+        directory = bench.fresh("waiting")
+        store = {"--store": cassandra.url(on_cassandra.KEYSPACE)}
+        with service.run(directory, store, threads=service.THREADS, environment=SETTINGS) as server:
+            traffic.run(server, POSTS, seconds=bench.pick(10, 3), connections=CALLERS)
+            for _ in range(bench.size(3, 1)):
+                for waiters in bench.rng.sample(list(rates), len(rates)):
+                    with waiting(server, ONE * waiters) if waiters else contextlib.nullcontext():
+                        before = requests(server)
+                        time.sleep(seconds)
+                        rates[waiters].append((requests(server) - before) / seconds)
+                        if waiters != 1:
+                            (beside if waiters else alone).append(posting(bench, server).p99)
+                bench.say(", ".join(f"{waiters} wait: {found[-1]:.1f}/s" for waiters, found in rates.items()))
+    rows = [Row(f"{waiters:,} wait", found, "requests/s") for waiters, found in rates.items()]
+    rows += [Row("posts, nobody waits", alone, "ms p99"), Row(f"posts, {count:,} wait", beside, "ms p99")]
+    verdicts = [
+        Verdict(
+            f"requests while {count:,} wait / while 1 waits", paired(rates[count], rates[1]), floor=1.1, better="lower"
+        ),
+        Verdict("p99 of posts beside them / without", paired(beside, alone), floor=1.5, better="lower"),
+    ]
+    notes = ["The clock check of an idle worker asks Cassandra as well: see the row of nobody."]
+    return Report("waiting-cassandra", "", rows, verdicts, notes)
+
+
+def ask(server: Process, path: str) -> str:
+    """Sends a GET; returns the text of its answer."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+        connection.request("GET", path, headers={"Authorization": f"Application {traffic.KEY}"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        if answer.status != 200:
+            raise Void(f"{path}: {answer.status} {text[:300]}")
+        return text
+
+
+def newest(server: Process) -> str:
+    """Returns an id above which there is nothing in the queue on which they wait."""
+    settle(server)
+    return ask(server, f"{service.BASE}/waits?limit=1").partition('"horizon":"')[2][:32]
+
+
+def requests(server: Process) -> float:
+    """Returns how many requests the service has sent to Cassandra so far."""
+    for line in ask(server, "/metrics").splitlines():
+        if line.startswith("queuey_store_requests_total"):
+            return float(line.split()[-1])
+    raise Void("the service does not count its requests to Cassandra")
