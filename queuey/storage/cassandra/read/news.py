@@ -65,7 +65,7 @@ class News:
 
     def _look(self, watches: Sequence[Watch]) -> None:
         left: dict[Queue, list[Watch]] = {}
-        for watch in _next(watches):
+        for watch in next_to_look_for(watches):
             self._looks += 1
             watch.looked = self._looks
             watch.asking = True
@@ -82,7 +82,7 @@ class News:
                     _ended(watch, page, None)
 
 
-def _next(watches: Sequence[Watch]) -> list[Watch]:
+def next_to_look_for(watches: Sequence[Watch]) -> list[Watch]:
     """Returns whom to look for now: applications by turns, of each the ones that were looked for longest ago."""
     by_application: dict[str, list[Watch]] = {}
     for watch in watches:

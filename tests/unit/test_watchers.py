@@ -1,0 +1,104 @@
+"""Those who wait on the same partition share one watch of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from queuey.messages import Queue
+from queuey.service import Waiter, Watchers
+from queuey.service.watching import FEW
+from queuey.storage import Store
+
+
+class FakeStore:
+    """Notes who watches what."""
+
+    def __init__(self) -> None:
+        self.watched: dict[tuple[int, int, bool], Callable[[], None]] = {}
+
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+    ) -> Callable[[], None]:
+        """See the contract; refuses to be asked twice."""
+        key = (queue.qid, partition, delayed)
+        assert key not in self.watched
+        self.watched[key] = wake
+        return lambda: cast("None", self.watched.pop(key))
+
+
+class Counting(Waiter):
+    """Counts how often it is woken."""
+
+    def __init__(self, watchers: Watchers) -> None:
+        super().__init__(watchers)
+        self.woken = 0
+
+    def wake(self) -> None:
+        """Is told."""
+        self.woken += 1
+
+
+def queue_of(partitions: int = 1) -> Queue:
+    """Some queue."""
+    return Queue(application="a", name="q", uid=1, qid=7, partitions=partitions)
+
+
+def test_one_watch_for_all() -> None:
+    """A thousand who wait on a partition are one watch of the store; with the last of them it ends."""
+    store, queue = FakeStore(), queue_of()
+    watchers = Watchers(cast("Store", store))
+    waiters = [Counting(watchers) for _ in range(1000)]
+    for waiter in waiters:
+        waiter.expect([(queue, (1,), True)])
+    assert list(store.watched) == [(7, 1, True)]
+    store.watched[7, 1, True]()
+    assert [waiter.woken for waiter in waiters] == [1] * 1000
+    for waiter in waiters[1:]:
+        waiter.close()
+    assert store.watched
+    waiters[0].close()
+    assert not store.watched
+
+
+def test_many_partitions_are_one_watch_each() -> None:
+    """Those who wait on more than a few partitions are woken by any of them, and there is no watch for each of them."""
+    store, queue = FakeStore(), queue_of(255)
+    watchers = Watchers(cast("Store", store))
+    waiters = [Counting(watchers) for _ in range(10)]
+    for number, waiter in enumerate(waiters):
+        waiter.expect([(queue, range(1, 2 + FEW + number), True)])
+    assert len(store.watched) == 255
+    assert len(watchers) == 10
+    store.watched[7, 255, True]()
+    assert [waiter.woken for waiter in waiters] == [1] * 10
+
+
+def test_expecting_something_else() -> None:
+    """A waiter is woken by what it expects now, not by what it expected before; what stays is not watched anew."""
+    store, queue = FakeStore(), queue_of(3)
+    watchers = Watchers(cast("Store", store))
+    waiter = Counting(watchers)
+    waiter.expect([(queue, (1, 2), True)])
+    waiter.expect([(queue, (2, 3), True)])
+    assert sorted(store.watched) == [(7, 2, True), (7, 3, True)]
+    waiter.expect([(queue, (9,), True)])
+    assert not store.watched
+
+
+def test_a_thread_that_writes_makes_one_call() -> None:
+    """However many wait and however often there is news, the loop is asked once until it has woken them."""
+    store, queue = FakeStore(), queue_of()
+    watchers = Watchers(cast("Store", store))
+    calls: list[Callable[[], Any]] = []
+    watchers.tell = calls.append
+    waiters = [Counting(watchers) for _ in range(100)]
+    for waiter in waiters:
+        waiter.expect([(queue, (1,), True)])
+    for _ in range(5):
+        store.watched[7, 1, True]()
+    assert len(calls) == 1
+    calls.pop()()
+    assert [waiter.woken for waiter in waiters] == [1] * 100
+    store.watched[7, 1, True]()
+    assert len(calls) == 1
