@@ -274,9 +274,11 @@ class Gateway:
         """Answers what is not answered at once; what may be a long poll can then wait, and be tried again."""
         if _may_be_long_poll(environ):
             # What is left unread of a body would come before the end of the connection.
-            environ[WAITER] = self._polls.begin(
+            poll = environ[WAITER] = self._polls.begin(
                 tenant, environ.get("HTTP_AUTHORIZATION"), receive if BODY in environ else None
             )
+            if (turn := self._polls.first_turn(poll)) is not None:
+                await turn
         return await self._work(environ, match, tenant)
 
     async def _work(self, environ: Environ, match: Match | None, tenant: str) -> Response:

@@ -29,8 +29,10 @@ TICK = 0.25
 """Seconds between looks at whether the service ends, and at credentials."""
 CREDENTIALS = 500
 """Credentials that are looked at in one tick."""
-TRIES = 8
-"""Tries of one application that are under way at a time, of those who were woken."""
+TRIES = 64
+"""Tries of one application that are under way at a time; further ones wait for their turn, and are never refused."""
+STEP = 8
+"""Tries that one turn of the loop begins, of those that waited for it."""
 
 
 class LongPoll(Waiter):
@@ -170,6 +172,17 @@ class LongPolls:
         """
         return LongPoll(self, tenant, header, receive)
 
+    def first_turn(self, poll: LongPoll) -> asyncio.Future[bool] | None:
+        """Returns what a poll has to wait for before its first try; None: nothing."""
+        if self.trying.take(poll.tenant, 1):
+            poll.trying = True
+            return None
+        if not self._enter(poll):
+            return None
+        poll.future = self.loop.create_future()
+        poll.wake()
+        return poll.future
+
     def turn(self, poll: LongPoll) -> asyncio.Future[bool]:
         """Lets a poll whose try found nothing wait; returns what says whether it is to be tried again.
 
@@ -177,23 +190,28 @@ class LongPolls:
             TooManyWaiters: It has no place, and there is none for it.
         """
         self._tried(poll)
+        if not self._enter(poll):
+            raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
         until = poll.began + poll.wait
-        if not poll.place:
-            if not self.places.take(poll.tenant, 1):
-                raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
-            poll.place = True
-            same = self._waiting.get(poll.header)
-            if same is None:
-                same = self._waiting[poll.header] = _SameCredential(self._caller(poll.header))
-            same.polls.add(poll)
+        if poll.timer is None:
             poll.timer = self.loop.call_at(until, poll.expire)
-            poll.listen()
         poll.future = self.loop.create_future()
         if self._stopping.is_set() or self.loop.time() >= until or (poll.heard is not None and _gone(poll.heard)):
             poll.settle(again=False)
         elif poll.news:
             self.line_up(poll)
         return poll.future
+
+    def _enter(self, poll: LongPoll) -> bool:
+        """Gives a poll a place; returns whether it has one."""
+        if not poll.place and self.places.take(poll.tenant, 1):
+            poll.place = True
+            same = self._waiting.get(poll.header)
+            if same is None:
+                same = self._waiting[poll.header] = _SameCredential(self._caller(poll.header))
+            same.polls.add(poll)
+            poll.listen()
+        return poll.place
 
     def leave(self, poll: LongPoll) -> None:
         """Ends a poll, in whatever way."""
@@ -220,20 +238,24 @@ class LongPolls:
             self._dispatch_soon()
 
     def _dispatch_soon(self) -> None:
-        if not self._dispatching:
+        if self._turns and not self._dispatching:
             self._dispatching = True
             self.loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         """Has those tried again whose turn it is."""
         self._dispatching = False
-        while self._turns and (poll := self._turns.take(self._fits)) is not None:
+        begun = 0
+        while begun < STEP and (poll := self._turns.take(self._fits)) is not None:
             poll.queued = False
             if poll.future is not None and not poll.future.done():
                 self.trying.change(poll.tenant, 1)
                 poll.trying = True
                 self._turns.charge(poll.tenant, 1)
                 poll.settle(again=True)
+                begun += 1
+        if begun:
+            self._dispatch_soon()
 
     def _fits(self, tenant: str, _poll: LongPoll) -> bool:
         return self.trying.fits(tenant, 1)
@@ -243,8 +265,7 @@ class LongPolls:
         if poll.trying:
             poll.trying = False
             self.trying.change(poll.tenant, -1)
-            if self._turns:
-                self._dispatch_soon()
+            self._dispatch_soon()
 
     def _tick(self) -> None:
         if self._stopping.is_set():

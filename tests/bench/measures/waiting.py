@@ -90,7 +90,7 @@ def on_cassandra_nodes(bench: Bench) -> Report:
         on_cassandra.prepare(cassandra, queues=["bench", "waits"]).close()
         directory = bench.fresh("waiting")
         store = {"--store": cassandra.url(on_cassandra.KEYSPACE)}
-        with service.run(directory, store, threads=service.THREADS, environment=SETTINGS) as server:
+        with service.run(directory, store, threads=service.THREADS, workers=1, environment=SETTINGS) as server:
             traffic.run(server, POSTS, seconds=bench.pick(10, 3), connections=CALLERS)
             for _ in range(bench.size(3, 1)):
                 for waiters in bench.rng.sample(list(rates), len(rates)):

@@ -46,9 +46,10 @@ def begin(gateway: Gateway, request: Request) -> asyncio.Task[Reply]:
 
 
 async def waiting(gateway: Gateway, count: int) -> None:
-    """Returns when so many wait."""
-    places = gateway._polls.places
-    await until(lambda: places.total - places.free == count)
+    """Returns when so many wait, and none of them is being tried."""
+    polls = gateway._polls
+    await until(lambda: polls.places.total - polls.places.free == count and not polls._turns)
+    await until(lambda: polls.trying.free == polls.trying.total)
 
 
 class Leaving(Request):
@@ -65,7 +66,7 @@ class Leaving(Request):
 
 
 def test_thousands_wait_without_threads(app: Any, run: Run, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401
-    """2,000 wait on one partition: no thread, no memory of pages, one watch, no reads; one message answers them all."""
+    """1,000 wait on one partition: no thread, no memory of pages, one watch, no reads; one message answers them all."""
     owner.create("q")
     service: Service = app.registry.service
     calls: list[str] = []
@@ -73,8 +74,8 @@ def test_thousands_wait_without_threads(app: Any, run: Run, owner: Caller, betwe
     async def work(gateway: Gateway) -> list[Reply]:
         await Request("GET").to(gateway)  # the credential and the queue are known
         threads = threading.active_count()
-        tasks = [begin(gateway, poll(query=f"wait={ALWAYS}&limit={1 + number % 7}")) for number in range(2000)]
-        await waiting(gateway, 2000)
+        tasks = [begin(gateway, poll(query=f"wait={ALWAYS}&limit={1 + number % 7}")) for number in range(1000)]
+        await waiting(gateway, 1000)
         assert len(service.reader.watchers._shared) == 1
         assert threading.active_count() <= threads + 1
         assert gateway._memory.free == gateway._memory.total
@@ -85,7 +86,7 @@ def test_thousands_wait_without_threads(app: Any, run: Run, owner: Caller, betwe
         await Request(body=b"news").to(gateway)
         return await asyncio.gather(*tasks)
 
-    assert [reply.bodies for reply in run(work)] == [["news"]] * 2000
+    assert [reply.bodies for reply in run(work)] == [["news"]] * 1000
     assert not len(service.reader.watchers)
 
 
@@ -281,3 +282,22 @@ def test_readers_that_wait_miss_nothing(run: Run, owner: Caller, other: Store, s
 
     for found in run(work):
         assert sorted(found, key=int) == [str(number) for number in range(total)]
+
+
+def test_polls_that_all_need_a_thread_are_not_refused(app: Any, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401
+    """Where reads need threads and take long, polls wait for their turn; none is refused for having waited."""
+    owner.create("q")
+    between.instead(Store.begin_read, lambda *_: False)
+    between.before(Store.read, lambda: threading.Event().wait(0.02))
+
+    async def work(gateway: Gateway) -> list[Reply]:
+        tasks = [begin(gateway, poll()) for _ in range(200)]
+        await waiting(gateway, 200)
+        await until(
+            lambda: not len(gateway._polls._turns) and gateway._polls.trying.free == gateway._polls.trying.total
+        )
+        await Request(body=b"news").to(gateway)
+        return await asyncio.gather(*tasks)
+
+    replies = running(app, waiters=5000, max_wait=2.0)(work)
+    assert [reply.bodies for reply in replies] == [["news"]] * 200
