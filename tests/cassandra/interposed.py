@@ -25,7 +25,7 @@ from typing import Any
 from uuid import UUID
 
 from queuey.errors import StoreUnavailable
-from queuey.storage.cassandra import message_codec
+from queuey.storage.cassandra import claim_logs, message_codec
 from queuey.storage.cassandra.catalogue import queue_cache, queues
 from queuey.storage.cassandra.driver import Decode, Driver, Encoded, InDoubt, Rows, Statement
 from queuey.storage.cassandra.driver.requests import Call
@@ -40,6 +40,7 @@ LOOKS = (bucket_index.FIRST,)
 FLOORS = (bucket_index.SET_LOW_WATERMARK,)
 CLOCKS = (clock._NOW,)
 QUEUES = (queue_cache.FIND,)
+APPENDS = (claim_logs._ADVANCE, claim_logs._ADVANCE_AND_NAME)
 CHANGES = (queues._UPDATE, queues._PURGE, queues._DELETE)
 
 ALWAYS = math.inf
@@ -293,6 +294,11 @@ class _Interposed(Driver):
         """See the driver."""
         self._wire.log.rounds.append(len(calls))
         return super().run_encoded(calls, **options)
+
+    def begin_batch(self, calls: Sequence[Call], *, done: Done, **options: Any) -> None:  # noqa: ANN401
+        """See the driver."""
+        send = super().begin_batch
+        self._wire.start(calls[0][0], done, lambda done: send(calls, done=done, **options))
 
     def begin(self, statement: Statement, values: Sequence[Any], *, done: Done, **options: Any) -> None:  # noqa: ANN401
         """See the driver."""

@@ -152,7 +152,7 @@ def paxos(found: Iterable[Node]) -> Finding:
     text = f"paxos_variant: {' and '.join(variants)}"
     if variants == ["v2"]:
         return Finding("paxos", "ok", text)
-    advice = "Set paxos_variant: v2 on every node: changes of queues and offsets then take half the round trips."
+    advice = "Set paxos_variant: v2 on every node: claims and changes of queues then take half the round trips."
     return Finding("paxos", "warn", text, advice)
 
 
