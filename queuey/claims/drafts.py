@@ -220,6 +220,7 @@ class Draft:
         at = 0
         for poll in polls:
             poll.given = []
+        for poll in polls:
             expires = self.now + round(poll.ttl * 1000)
             weight = 0
             first = at

@@ -25,6 +25,7 @@ from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest
 from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
+from queuey.service.claims.upkeep import Upkeep
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
 from queuey.storage import Store
@@ -74,6 +75,7 @@ class ClaimUseCases:
         stopping: Set when the service ends.
         runtime: Threads, clocks and chance; None: this process's.
         timing: When claims are over.
+        upkeep: How logs are kept short.
         memory: Bytes that all states may take together, about.
     """
 
@@ -86,6 +88,7 @@ class ClaimUseCases:
         *,
         runtime: Runtime | None = None,
         timing: Timing | None = None,
+        upkeep: Upkeep | None = None,
         memory: int = MEMORY,
     ) -> None:
         self._store = store
@@ -94,12 +97,13 @@ class ClaimUseCases:
         self._stopping = stopping
         self._runtime = runtime or ThreadRuntime(store)
         self._timing = timing or Timing()
+        self._upkeep = upkeep or Upkeep()
         self._logs = LogCache(self._make, memory)
         self._turn = 0
         self._turn_ends = 0.0
 
     def _make(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
-        return PartitionLog(self._store, key, self._runtime, self._timing, self._limits, after)
+        return PartitionLog(self._store, key, self._runtime, self._timing, self._limits, self._upkeep, after)
 
     # Claiming
 

@@ -57,6 +57,7 @@ from queuey.service.claims.requests import (
 from queuey.service.claims.runtime import Done, Runtime
 from queuey.service.claims.scans import Found, Scanner, conclude
 from queuey.service.claims.steps import Call, Steps, run
+from queuey.service.claims.upkeep import LogLength, Upkeep
 from queuey.service.limits import Limits
 from queuey.storage import Store
 
@@ -66,12 +67,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to append an entry that is in doubt."""
 WORTH = 500
 """Messages that a cursor must pass for an entry of its own."""
-ENTRIES, MOST_ENTRIES = 256, 2048
-"""Entries after which a snapshot is made, if they are as long as the last one; and in any case."""
-KEPT_ENTRIES, KEPT_SECONDS = 256, 60.0
-"""What truncation leaves."""
-_MARK_EVERY = 5.0
-
 Work = Generator[Call, Any, Any]
 
 
@@ -97,6 +92,7 @@ class PartitionLog:
         runtime: Threads, clocks, chance.
         timing: When claims are over.
         limits: How much one answer may have.
+        upkeep: How the log is kept short.
         after: Told after each round.
     """
 
@@ -107,6 +103,7 @@ class PartitionLog:
         runtime: Runtime,
         timing: Timing,
         limits: Limits,
+        upkeep: Upkeep,
         after: Callable[[PartitionLog], None] = lambda _log: None,
     ) -> None:
         self.key = key
@@ -125,9 +122,7 @@ class PartitionLog:
         self._busy = False
         self._scanner = Scanner(self._partition, runtime.boottime)
         self._current = -1e9
-        self._to_name = 0
-        self._entries = self._bytes = self._last_snapshot = 0
-        self._marks: deque[tuple[float, int]] = deque()
+        self._length = LogLength(upkeep)
 
     @property
     def weight(self) -> int:
@@ -224,13 +219,13 @@ class PartitionLog:
                 ):
                     material = None
                     continue
-                self._answer(taken, draft, material, chosen)
+                self._answer(taken, polls, draft, material, chosen)
                 return
             entry = self._complete(queue, draft, taken)
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
                     self._scanner.passed(state, material.found)
-                self._answer(taken, draft, material, chosen)
+                self._answer(taken, polls, draft, material, chosen)
                 yield from self._snapshot(queue)
                 return
             if self.state is not state:
@@ -261,6 +256,7 @@ class PartitionLog:
         """Reads messages for polls: those whose claims have ended first, then those of a scan."""
         material = Material()
         now = self._runtime.now()
+        horizon = self._scanner.horizon
         wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
         room = self._limits.page_bytes
         ended = state.ended(self._timing.expired(now), wanted)
@@ -274,7 +270,8 @@ class PartitionLog:
             messages = yield partial(self._runtime.block, partial(self._store.fetch, queue, some))
             there = {message.position for message in messages}
             material.again += messages
-            material.gone += [position for _, position in some if position not in there]
+            # One that is not seen above the horizon may be on its way.
+            material.gone += [place for _, place in some if place not in there and place < horizon]
             room -= sum(len(message.body) for message in messages)
             if room <= 0:
                 return material
@@ -331,18 +328,25 @@ class PartitionLog:
         for request in taken:
             request.sent = True
         deleted = max((one.deleted for one in taken if isinstance(one, SentRequest)), default=0)
-        snapshot = self._to_name if self._to_name > self.state.snapshot else 0
+        snapshot = self._length.to_name if self._length.to_name > self.state.snapshot else 0
         delete = getattr(queue, "on_ack", "keep") == "delete"
         return draft.entry(self._runtime.token(), delete=delete, deleted=deleted, snapshot=snapshot)
 
     # Answers
 
-    def _answer(self, taken: Sequence[Request], draft: Draft, material: Material | None, chosen: float) -> None:
+    def _answer(
+        self,
+        taken: Sequence[Request],
+        polls: Sequence[PollRequest],
+        draft: Draft,
+        material: Material | None,
+        chosen: float,
+    ) -> None:
         state, boottime = self.state, self._runtime.boottime
+        for poll in polls:
+            self._answer_poll(poll, draft, material, chosen)
         for request in taken:
-            if isinstance(request, PollRequest):
-                self._answer_poll(request, draft, material, chosen)
-            elif isinstance(request, SettleRequest):
+            if isinstance(request, SettleRequest):
                 if request.kind == "renew" and boottime() - chosen > self._timing.answer_within(request.ttl):
                     request.answer(None, too_late())
                 elif any(one.status is Status.REFUSED for one in request.settled):
@@ -351,7 +355,7 @@ class PartitionLog:
                     request.answer(request.settled)
             elif isinstance(request, LookRequest):
                 request.answer(request.look(state))
-            else:
+            elif not isinstance(request, PollRequest):
                 request.answer(None)
 
     def _answer_poll(self, request: PollRequest, draft: Draft, material: Material | None, chosen: float) -> None:
@@ -418,8 +422,7 @@ class PartitionLog:
             page: LogPage = yield self._read_log(queue, state.number + 1, newest=newest)
             if page.snapshot is not None and page.snapshot.number > state.number:
                 state = State.decode(page.snapshot.body)
-                self._last_snapshot = len(page.snapshot.body)
-                self._entries = self._bytes = 0
+                self._length.read(len(page.snapshot.body))
             before = state.number
             for one in page.entries:
                 if one.number > state.number:
@@ -439,14 +442,7 @@ class PartitionLog:
         new = [place for _, places in entry.claims for place in places if place > state.cursor]
         state.apply(one.number, entry)
         self._scanner.claimed([place for place in new if state.outstanding[place].deliveries == 1])
-        self._note(one)
-
-    def _note(self, one: LogEntry) -> None:
-        self._entries += 1
-        self._bytes += len(one.body)
-        now = self._runtime.boottime()
-        if not self._marks or now - self._marks[-1][0] >= _MARK_EVERY:
-            self._marks.append((now, one.number))
+        self._length.entered(one.number, len(one.body), self._runtime.boottime())
 
     def _read_log(self, queue: Queue, first: int, *, newest: bool) -> Call:
         def begin(done: Done) -> None:
@@ -464,7 +460,7 @@ class PartitionLog:
         """
         state = self.state
         one = LogEntry(state.number + 1, encode_entry(entry))
-        below = self._truncatable() if entry.snapshot else None
+        below = self._length.truncatable(state.number, self._runtime.boottime()) if entry.snapshot else None
         doubted = False
         pause = FIRST_PAUSE
         while True:
@@ -487,7 +483,7 @@ class PartitionLog:
         if applied:
             began = self._runtime.boottime()
             state.apply(one.number, entry)
-            self._note(one)
+            self._length.entered(one.number, len(one.body), began)
             self._current = began
             return True
         self.refused = self._runtime.boottime()
@@ -519,31 +515,18 @@ class PartitionLog:
 
     # Snapshots
 
-    def _truncatable(self) -> int | None:
-        """Returns the number below which entries may go, with the next one, which names a snapshot."""
-        limit = self._runtime.boottime() - KEPT_SECONDS
-        old = 0
-        while self._marks and self._marks[0][0] <= limit:
-            old = self._marks.popleft()[1]
-        if old:
-            self._marks.appendleft((limit, old))
-        below = min(old, self._to_name + 1, self.state.number - KEPT_ENTRIES)
-        return below if below > 1 else None
-
     def _snapshot(self, queue: Queue) -> Work:
         """Writes a snapshot if it is time; the next entry names it."""
-        if self._entries < ENTRIES or (self._bytes < self._last_snapshot and self._entries < MOST_ENTRIES):
+        if not self._length.is_due():
             return
-        state = self.state
-        number, body = state.number, state.encode()
-        self._entries = self._bytes = 0
+        number, body = self.state.number, self.state.encode()
+        self._length.begun()
         work = partial(self._store.write_snapshot, queue, self._partition, number, body)
         try:
             yield partial(self._runtime.block, work)
         except QueueyError:
             return
-        self._last_snapshot = len(body)
-        self._to_name = number
+        self._length.written(number, len(body))
 
 
 def target_of(queue: Queue) -> str:

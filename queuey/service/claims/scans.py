@@ -83,13 +83,14 @@ class Scanner:
         boottime: Seconds.
     """
 
-    __slots__ = ("_boottime", "_chained", "_front", "_horizon", "_looked_back", "_partition")
+    __slots__ = ("_boottime", "_chained", "_front", "_looked_back", "_partition", "horizon")
 
     def __init__(self, partition: int, boottime: Callable[[], float]) -> None:
         self._partition = partition
         self._boottime = boottime
         self._front: Position = FIRST
-        self._horizon: Position = FIRST
+        self.horizon: Position = FIRST
+        """The highest horizon that a read has had: what is not seen below it is not there."""
         self._chained = 0.0
         self._looked_back = 0.0
 
@@ -107,8 +108,8 @@ class Scanner:
         first = ids.following(state.cursor)
         front = max(self._front, first)
         boot = self._boottime()
-        if front > first and boot - self._chained >= CHAIN_EVERY and self._horizon > first:
-            upper = min(front, self._horizon)
+        if front > first and boot - self._chained >= CHAIN_EVERY and self.horizon > first:
+            upper = min(front, self.horizon)
             part = Slice(self._partition, first, upper, ahead=True)
             yield from self._follow(state, found, part, _Want(wanted, max_bytes, chained=True), read)
             if found.chain.bound >= upper:
@@ -119,7 +120,7 @@ class Scanner:
         if front > first and boot - self._looked_back >= LOOK_BACK_EVERY:
             self._looked_back = boot
             lower = max(first, min(front, (ids.seconds_to_ticks(now / 1000 - LOOK_BACK), LOW_MIN)))
-        upper = self._horizon if len(state.above) >= MOST_ABOVE else ids.LAST
+        upper = self.horizon if len(state.above) >= MOST_ABOVE else ids.LAST
         part = Slice(self._partition, lower, max(lower, upper), ahead=True)
         want = _Want(wanted, max_bytes, forward=True, chained=lower == first, new=lower == front)
         yield from self._follow(state, found, part, want, read)
@@ -137,7 +138,7 @@ class Scanner:
             page = yield read(replace(part, limit=limit, max_bytes=max(1, want.max_bytes - weight)))
             if horizon is None:
                 horizon = (page.horizon, LOW_MIN)
-                self._horizon = max(self._horizon, horizon)
+                self.horizon = max(self.horizon, horizon)
             if want.chained:
                 found.chain.seen += [message.position for message in page.messages]
             if want.forward:

@@ -1,0 +1,91 @@
+"""When a log is due for a snapshot, and how much of it may go then."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+
+MARK_EVERY = 5.0
+"""Seconds between the moments of which it is remembered how far the log was."""
+
+
+class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+    """How a log is kept short.
+
+    Attributes:
+        entries: After so many a snapshot is made, if they are together as long as the last one was.
+        most_entries: After so many one is made in any case.
+        kept_entries: So many are left by truncation.
+        kept_seconds: Those that have come since are left, too.
+    """
+
+    entries: int = 256
+    most_entries: int = 2048
+    kept_entries: int = 256
+    kept_seconds: float = 60.0
+
+
+class LogLength:
+    """What one process has seen of a log's length.
+
+    Args:
+        upkeep: How it is kept short.
+
+    Attributes:
+        to_name: The snapshot that the next entry is to name, if the log names none that is newer.
+    """
+
+    __slots__ = ("_bytes", "_entries", "_marks", "_snapshot", "_upkeep", "to_name")
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self._upkeep = upkeep
+        self._entries = self._bytes = self._snapshot = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        self.to_name = 0
+
+    def entered(self, number: int, length: int, now: float) -> None:
+        """Notes an entry.
+
+        Args:
+            number: Of the entry.
+            length: Bytes.
+            now: Boot time.
+        """
+        self._entries += 1
+        self._bytes += length
+        if not self._marks or now - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):
+            self._marks.append((now, number))
+
+    def read(self, length: int) -> None:
+        """Notes that a snapshot of so many bytes was read."""
+        self._snapshot = length
+        self._entries = self._bytes = 0
+
+    def is_due(self) -> bool:
+        """Tells whether a snapshot is to be made."""
+        if self._entries < self._upkeep.entries:
+            return False
+        return self._bytes >= self._snapshot or self._entries >= self._upkeep.most_entries
+
+    def begun(self) -> None:
+        """Notes that one is being written; where that fails it is due after as many entries again."""
+        self._entries = self._bytes = 0
+
+    def written(self, number: int, length: int) -> None:
+        """Notes that one was written that stands for the entries up to ``number``."""
+        self._snapshot = length
+        self.to_name = number
+
+    def truncatable(self, last: int, now: float) -> int | None:
+        """Returns the number below which entries may go when the next one names :attr:`to_name`; None: none may.
+
+        Args:
+            last: The newest entry.
+            now: Boot time.
+        """
+        old = 0
+        while self._marks and self._marks[0][0] <= now - self._upkeep.kept_seconds:
+            old = self._marks.popleft()[1]
+        below = min(old, self.to_name + 1, last - self._upkeep.kept_entries)
+        return below if below > 1 else None

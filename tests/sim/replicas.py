@@ -1,0 +1,283 @@
+"""A model of what several replicas do to messages and claim logs: late writes, lost answers, appends in doubt.
+
+Messages: a write reaches replicas one after another; a read sees what a quorum of them has. A log is a register that
+changes by compare-and-set. An append whose answer is lost may have been applied, or may be lying about: it is applied
+or discarded when the next append comes, or by itself. Readers without ``newest`` may not see the last entry until
+somebody was told of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, cast
+
+from queuey import ids
+from queuey.errors import InvalidRequest, StoreUnavailable
+from queuey.ids import LOW_MIN, Position
+from queuey.messages import LogEntry, LogPage, Message, Page, Queue, Slice
+from queuey.storage import Store
+from queuey.storage.contracts.claim_logs import PAGE, Appended
+from tests.sim.world import Process, World
+
+REPLICAS, QUORUM = 3, 2
+DELAY = 5.0
+"""Seconds that the horizon stays behind the clock: D."""
+DEADLINE = 3.0
+"""Seconds within which a write is acknowledged, or not at all: W."""
+TIMEOUT = 2.0
+"""Seconds after which nobody waits for the answer to an append."""
+
+
+@dataclass
+class Faults:
+    """What goes wrong, and how often."""
+
+    lost: float = 0.0
+    """Answers to appends that do not come."""
+    stuck: float = 0.0
+    """Appends that lie about for a while."""
+    slow: float = 0.003
+    """Seconds that one way takes."""
+    late: float = 0.0
+    """Writes of messages that reach their replicas seconds late."""
+
+
+@dataclass
+class Log:
+    """A claim log."""
+
+    entries: dict[int, LogEntry] = field(default_factory=dict)
+    last: int = 0
+    shown: int = 0
+    """What every reader sees."""
+    snapshot: int = 0
+    snapshots: dict[int, bytes] = field(default_factory=dict)
+    lying: list[Proposal] = field(default_factory=list)
+    """Appends that were neither applied nor discarded."""
+
+    def show(self) -> None:
+        """Has every reader see everything."""
+        self.shown = self.last
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """An append on its way."""
+
+    entry: LogEntry
+    snapshot: int | None
+    truncate_below: int | None
+
+
+class Replicas:
+    """What is stored, for all processes.
+
+    Args:
+        world: Its time.
+        faults: What goes wrong; may be changed at any time.
+    """
+
+    def __init__(self, world: World, faults: Faults) -> None:
+        self.world = world
+        self.faults = faults
+        self.logs: dict[tuple[int, int], Log] = {}
+        self.messages: dict[int, dict[Position, tuple[Message, list[float]]]] = {}
+        self._lows = itertools.count(1)
+
+    def log(self, queue: Queue, partition: int) -> Log:
+        """A log."""
+        return self.logs.setdefault((queue.qid, partition), Log())
+
+    def compare(self, log: Log, entry: LogEntry) -> bool:
+        """Whether an entry may be appended."""
+        return log.last == entry.number - 1
+
+    def propose(self, log: Log, proposal: Proposal) -> bool | None:
+        """Does what an append asks for when it arrives; None: nobody is told what became of it."""
+        rng, faults = self.world.rng, self.faults
+        self.finish(log)
+        if rng.random() < faults.stuck:
+            log.lying.append(proposal)
+            if rng.random() < 0.7:
+                self.world.at(self.world.some(1.0), partial(self._wake, log, proposal))
+            return None
+        log.show()
+        applied = self.apply(log, proposal)
+        return None if rng.random() < faults.lost else applied
+
+    def finish(self, log: Log) -> None:
+        """Applies or discards whatever lies about."""
+        lying, log.lying = log.lying, []
+        for one in lying:
+            if self.world.rng.random() < 0.5:
+                self.apply(log, one)
+
+    def _wake(self, log: Log, proposal: Proposal) -> None:
+        if proposal in log.lying:
+            log.lying.remove(proposal)
+            self.apply(log, proposal)
+
+    def apply(self, log: Log, proposal: Proposal) -> bool:
+        """Appends an entry, if it may be."""
+        entry, snapshot = proposal.entry, proposal.snapshot
+        if not self.compare(log, entry):
+            return False
+        log.entries[entry.number] = entry
+        log.last = max(log.last, entry.number)
+        if snapshot:
+            log.snapshot = snapshot
+            log.snapshots = {number: body for number, body in log.snapshots.items() if number >= snapshot}
+        below = proposal.truncate_below or 0
+        log.entries = {number: one for number, one in log.entries.items() if number >= below}
+        return True
+
+    def write(self, process: Process, partition: int, body: str, done: Callable[[Position | None], None]) -> None:
+        """Writes a message with an id of the process's clock; tells its position if it is acknowledged."""
+        world, faults = self.world, self.faults
+        minted = world.now
+        position = (ids.seconds_to_ticks(process.clock()), next(self._lows))
+        far = DEADLINE if world.rng.random() < faults.late else faults.slow
+        arrivals = [world.now + world.some(far) for _ in range(REPLICAS)]
+        message = Message(*position, partition, ids.TICKS_MAX, body)
+        self.messages.setdefault(partition, {})[position] = (message, arrivals)
+        acknowledged = sorted(arrivals)[QUORUM - 1] + world.some(faults.slow)
+        if acknowledged - minted <= DEADLINE:
+            world.at(acknowledged - world.now, lambda: done(position))
+        else:
+            # It is undone: the compensating delete wins over the write wherever it arrives.
+            world.at(DEADLINE, lambda: self.undo(partition, position))
+            world.at(DEADLINE + world.some(faults.slow), lambda: done(None))
+
+    def undo(self, partition: int, position: Position) -> None:
+        """Removes a message."""
+        self.messages[partition].pop(position, None)
+
+    def seen(self, partition: int) -> list[Message]:
+        """What a quorum read sees now, in order. Which replicas answer is chance."""
+        now, asked = self.world.now, self.world.rng.sample(range(REPLICAS), QUORUM)
+        there = self.messages.get(partition, {})
+        return [
+            message
+            for _, (message, arrivals) in sorted(there.items(), key=lambda item: item[0])
+            if any(arrivals[one] <= now for one in asked)
+        ]
+
+
+class ModelStore:
+    """What claims need of a store, as one process has it."""
+
+    def __init__(self, replicas: Replicas, process: Process) -> None:
+        self._replicas = replicas
+        self._process = process
+        self._world = replicas.world
+
+    @property
+    def store(self) -> Store:
+        """Itself, for those who want a store."""
+        return cast("Store", self)
+
+    def claims_refusal(self, queue: Queue) -> str | None:
+        """See the contract."""
+        return None
+
+    # Messages
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """See the contract."""
+        horizon = ids.seconds_to_ticks(self._process.clock() - DELAY)
+        upper = min(part.upper, (ids.seconds_to_ticks(self._process.clock()) if part.ahead else horizon, LOW_MIN))
+        slow = self._replicas.faults.slow
+
+        def read() -> None:
+            found = [one for one in self._replicas.seen(part.partition) if part.lower <= one.position < upper]
+            more = len(found) >= part.limit
+            found = found[: part.limit]
+            end = ids.following(found[-1].position) if more else max(part.lower, upper)
+            page = Page(found, horizon, end, more)
+            self._process.soon(self._world.some(slow), lambda: done(page, None), life)
+
+        life = self._process.life
+        self._process.soon(self._world.some(slow), read)
+        return True
+
+    def fetch(self, queue: Queue, locations: Sequence[tuple[int, Position]]) -> list[Message]:
+        """See the contract. Messages that were acknowledged are seen by every quorum."""
+        seen = {
+            (message.partition, message.position): message
+            for one in {p for p, _ in locations}
+            for message in self._replicas.seen(one)
+        }
+        return [seen[location] for location in locations if location in seen]
+
+    def delete(self, queue: Queue, locations: Iterable[tuple[int, Position]]) -> int:
+        """See the contract."""
+        for partition, position in locations:
+            self._replicas.undo(partition, position)
+        return 0
+
+    # Logs
+
+    def begin_append_entry(
+        self,
+        queue: Queue,
+        partition: int,
+        entry: LogEntry,
+        done: Appended,
+        *,
+        snapshot: int | None = None,
+        truncate_below: int | None = None,
+    ) -> None:
+        """See the contract."""
+        if not 1 <= partition <= queue.partitions:
+            done(None, InvalidRequest({"partition": f"{partition} is not a partition"}))
+            return
+        replicas, world, process, slow = self._replicas, self._world, self._process, self._replicas.faults.slow
+        proposal = Proposal(entry, snapshot, truncate_below)
+        life = process.life
+        told: list[bool] = []
+
+        def answer(*end: Any) -> None:  # noqa: ANN401 - as `done` takes it
+            if not told:
+                told.append(True)
+                done(*end)
+
+        def arrive() -> None:
+            applied = replicas.propose(replicas.log(queue, partition), proposal)
+            if applied is not None:
+                process.soon(world.some(slow), partial(tell, applied), life)
+
+        def tell(applied: object) -> None:
+            replicas.log(queue, partition).show()
+            answer(applied, None)
+
+        world.at(world.some(slow), arrive)
+        process.soon(TIMEOUT, lambda: answer(None, StoreUnavailable("no answer", outcome="unknown")))
+
+    def begin_read_log(self, queue: Queue, partition: int, first: int, done: object) -> bool:
+        """See the contract."""
+        return False
+
+    def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+        """See the contract."""
+        if not 1 <= partition <= queue.partitions:
+            raise InvalidRequest({"partition": f"{partition} is not a partition"})
+        log = self._replicas.log(queue, partition)
+        if newest:
+            self._replicas.finish(log)
+            log.show()
+        last = log.shown
+        snapshot = None
+        if log.snapshot and (first == 1 or (first <= last and first not in log.entries)):
+            snapshot = LogEntry(log.snapshot, log.snapshots[log.snapshot])
+            first = log.snapshot + 1
+        entries = [log.entries[number] for number in range(first, min(last, first + PAGE - 1) + 1)]
+        return LogPage(last, entries, snapshot)
+
+    def write_snapshot(self, queue: Queue, partition: int, number: int, body: bytes) -> None:
+        """See the contract."""
+        if not 1 <= partition <= queue.partitions:
+            raise InvalidRequest({"partition": f"{partition} is not a partition"})
+        self._replicas.log(queue, partition).snapshots[number] = body

@@ -1,0 +1,238 @@
+"""A storm: processes, clients and producers under faults for a while, and then calm until nothing is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from queuey.claims import Receipt, Settlement, Status, Timing
+from queuey.errors import StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import Queue
+from queuey.metrics import Metrics
+from queuey.service import Claimed, ClaimUseCases, Limits
+from queuey.service.claims.upkeep import Upkeep
+from tests.sim.history import Acknowledging, Delivery, History
+from tests.sim.replicas import Faults, ModelStore, Replicas
+from tests.sim.world import Process, SimulatedRuntime, World
+
+QUEUE = Queue(application="acme", name="orders", uid=1, qid=1)
+STORM = 12.0
+"""Seconds."""
+CALM = 18.0
+APART = 1.0
+"""The largest difference between two clocks (seconds)."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is simulated, for tests that take a mechanism out."""
+
+    timing: Timing = field(default_factory=lambda: Timing(margin=APART))
+    replicas: type[Replicas] = Replicas
+    store: type[ModelStore] = ModelStore
+
+
+class Web:
+    """A web process with its claims; after a crash it starts anew."""
+
+    def __init__(self, world: World, replicas: Replicas, offset: float, setup: Setup) -> None:
+        self.process = Process(world, offset)
+        self._replicas = replicas
+        self._setup = setup
+        self.claims = self._start()
+
+    def _start(self) -> ClaimUseCases:
+        store = self._setup.store(self._replicas, self.process).store
+        return ClaimUseCases(
+            store,
+            Limits(),
+            Metrics(),
+            threading.Event(),
+            runtime=SimulatedRuntime(self.process, self._replicas.faults.slow),
+            timing=self._setup.timing,
+            upkeep=Upkeep(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
+        )
+
+    def crash(self) -> None:
+        """Ends, and is there again at once."""
+        self.process.crash()
+        self.claims = self._start()
+
+
+class Client:
+    """Claims messages from any process, works on them for a while, and acknowledges most."""
+
+    def __init__(self, storm: Storm) -> None:
+        self._storm = storm
+        self._rng = storm.world.rng
+        self._world = storm.world
+        self._history = storm.history
+
+    def start(self) -> None:
+        """Begins."""
+        self._world.at(self._world.some(1.0), self._poll)
+
+    def _calm(self) -> bool:
+        return self._world.now > self._history.calm
+
+    def _poll(self) -> None:
+        web = self._rng.choice(self._storm.webs)
+        asked, ttl = self._world.now, self._rng.choice((1.5, 3.0, 8.0))
+        told: list[bool] = []
+
+        def done(found: list[Claimed] | None, error: Exception | None) -> None:
+            if told:
+                return
+            told.append(True)
+            self._given(web, asked, found or [])
+            self._world.at(self._world.some(0.3 if self._storm.world.now < self._history.calm else 1.0), self._poll)
+
+        def give_up() -> None:
+            # The process has crashed, or does not answer.
+            if not told:
+                told.append(True)
+                self._poll()
+
+        self._world.at(8.0, give_up)
+        web.claims.begin_claim(
+            QUEUE, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=self._rng.choice((0, 0, 0, 1.0))
+        )
+
+    def _given(self, web: Web, asked: float, found: Sequence[Claimed]) -> None:
+        now = self._world.now
+        jobs = []
+        for one in found:
+            until = one.expires - web.process.offset
+            job = Delivery(one.message.position, one.receipt.number, asked, now, [(now, until)])
+            self._history.deliveries.append(job)
+            jobs.append((job, one.receipt))
+        if not jobs:
+            return
+        chance = 1.0 if self._calm() else self._rng.random()
+        if chance > 0.35:
+            self._world.at(self._world.some(0.3 if self._calm() else 1.5), partial(self._acknowledge, jobs))
+        elif chance > 0.2:
+            self._world.at(self._world.some(1.5), partial(self._renew, jobs))
+        elif chance > 0.1:
+            self._world.at(self._world.some(1.0), partial(self._release, jobs))
+
+    def _renew(self, jobs: list[tuple[Delivery, Receipt]]) -> None:
+        web = self._rng.choice(self._storm.webs)
+
+        def done(settled: list[Settlement] | None, error: Exception | None) -> None:
+            now = self._world.now
+            for (job, _), one in zip(jobs, settled or [], strict=False):
+                if one.status is Status.DONE:
+                    job.lives.append((now, one.expires - web.process.offset))
+            self._world.at(self._world.some(1.5), partial(self._acknowledge, jobs))
+
+        web.claims.begin_renew(QUEUE, [receipt for _, receipt in jobs], self._rng.choice((2.0, 6.0)), done)
+
+    def _release(self, jobs: list[tuple[Delivery, Receipt]]) -> None:
+        for job, _ in jobs:
+            job.dropped = self._world.now
+        web = self._rng.choice(self._storm.webs)
+        web.claims.begin_release(QUEUE, [receipt for _, receipt in jobs], lambda *_: None)
+
+    def _acknowledge(self, jobs: list[tuple[Delivery, Receipt]]) -> None:
+        now = self._world.now
+        sent = [Acknowledging(job.position, now) for job, _ in jobs]
+        self._history.acknowledgings += sent
+        for job, _ in jobs:
+            job.dropped = now if job.dropped is None else job.dropped
+
+        def done(settled: list[Settlement] | None, error: Exception | None) -> None:
+            for number, one in enumerate(sent):
+                one.answered = self._world.now
+                if settled is None:
+                    none = isinstance(error, StoreUnavailable) and error.outcome == "none"
+                    one.outcome = "none" if none else "unknown"
+                else:
+                    one.outcome = "superseded" if settled[number].status is Status.SUPERSEDED else "done"
+            if settled is None and self._rng.random() < 0.5:
+                self._world.at(0.1, partial(self._acknowledge, jobs))
+            elif settled is not None and self._rng.random() < 0.4:
+                ended = [one.position for one in sent if one.outcome == "done"]
+                self._world.at(self._world.some(4.0), partial(self._too_late, ended))
+
+        web = self._rng.choice(self._storm.webs)
+        web.claims.begin_acknowledge(QUEUE, [receipt for _, receipt in jobs], done)
+
+    def _too_late(self, positions: Sequence[Position]) -> None:
+        """Speaks of messages that are done, by their bare ids."""
+        claims, receipts = self._rng.choice(self._storm.webs).claims, [Receipt(1, *one) for one in positions]
+        if receipts and self._rng.random() < 0.7:
+            claims.begin_renew(QUEUE, receipts, 1.0, lambda *_: None)
+        elif receipts:
+            claims.begin_acknowledge(QUEUE, receipts, lambda *_: None)
+
+
+class Storm:
+    """One history.
+
+    Args:
+        seed: Of all chance.
+        setup: What is simulated.
+    """
+
+    def __init__(self, seed: int, setup: Setup | None = None) -> None:
+        setup = setup or Setup()
+        self.world = world = World(seed)
+        rng = world.rng
+        self.faults = Faults(
+            lost=rng.choice((0, 0.05, 0.2)),
+            stuck=rng.choice((0, 0.05, 0.2)),
+            slow=rng.choice((0.003, 0.02, 0.1)),
+            late=rng.choice((0, 0.1, 0.4)),
+        )
+        self.replicas = setup.replicas(world, self.faults)
+        self.webs = [
+            Web(world, self.replicas, rng.choice((-APART, 0, APART)) / 2 * rng.choice((1, 1, rng.random())), setup)
+            for _ in range(rng.randint(1, 3))
+        ]
+        self.history = History(calm=world.now + STORM)
+
+    def run(self) -> History:
+        """Lets it happen."""
+        world, rng = self.world, self.world.rng
+        for _ in range(rng.randint(1, 3)):
+            Client(self).start()
+        for _ in range(rng.randint(2, 8)):
+            world.at(rng.random() * STORM * 0.7, self._post)
+        trouble = rng.choice((0, 1, 3))
+        for _ in range(trouble):
+            world.at(rng.random() * STORM, self._crash)
+            world.at(rng.random() * STORM, self._pause)
+        world.run(self.history.calm)
+        self.faults.lost = self.faults.stuck = self.faults.late = 0.0
+        world.run(self.history.calm + CALM)
+        return self.history
+
+    def _post(self) -> None:
+        process = self.world.rng.choice(self.webs).process
+
+        def done(position: Position | None) -> None:
+            if position is not None:
+                self.history.acknowledged.add(position)
+
+        for _ in range(self.world.rng.choice((1, 1, 3))):
+            self.replicas.write(process, 1, "x", done)
+
+    def _crash(self) -> None:
+        self.world.rng.choice(self.webs).crash()
+
+    def _pause(self) -> None:
+        self.world.rng.choice(self.webs).process.pause(self.world.rng.choice((0.5, 2.0, 4.0)))
+
+
+def violations(seeds: Sequence[int], setup: Setup | None = None, *, enough: int = 1) -> list[str]:
+    """Runs histories until so many guarantees were broken; says which, with the seed."""
+    found: list[str] = []
+    for seed in seeds:
+        found += [f"seed {seed}: {text}" for text in Storm(seed, setup).run().violations()]
+        if len(found) >= enough:
+            break
+    return found

@@ -1,0 +1,198 @@
+"""G4, G5 and G6 in thousands of histories, and that they fail in some of them when a mechanism is taken out."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queuey import ids
+from queuey.claims import Entry, State, Timing
+from queuey.errors import StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import LogEntry, Page, Queue, Slice
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.requests import PollRequest, Request, SettleRequest
+from tests.replacing import replace
+from tests.sim.replicas import DELAY, Log, ModelStore, Replicas
+from tests.sim.storm import APART, Setup, Storm, violations
+
+HISTORIES = 1200
+MANY = int(os.environ.get("SIM_HISTORIES", "1000000"))
+"""Histories of the slow test."""
+FIRST = int(os.environ.get("SIM_SEED", "0"))
+"""The first seed of the slow test."""
+ENOUGH = 1000
+"""Histories in which a mechanism that is missing must have been missed."""
+
+
+def test_guarantees() -> None:
+    """No message is given to two at once, nor after it was acknowledged, and none is lost, whatever fails."""
+    assert violations(range(HISTORIES)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(12 * 3600)
+def test_guarantees_in_many_histories() -> None:
+    """The same in a million histories, or as many as ``SIM_HISTORIES`` says, from the seed ``SIM_SEED`` on."""
+    assert violations(range(FIRST, FIRST + MANY), enough=10) == []
+
+
+def test_histories_are_what_they_should_be() -> None:
+    """Most messages are posted, given, given again, and acknowledged; a seed says everything."""
+    histories = [Storm(seed).run() for seed in range(40)]
+    posted = sum(len(history.acknowledged) for history in histories)
+    given = sum(len(history.deliveries) for history in histories)
+    ended = sum(one.outcome == "done" for history in histories for one in history.acknowledgings)
+    again = sum(one.outcome == "superseded" for history in histories for one in history.acknowledgings)
+    assert posted > 150
+    assert given > posted
+    assert ended > posted / 2
+    assert again > 0
+    assert Storm(7).run() == Storm(7).run()
+
+
+class NoMargin(Timing, frozen=True):
+    """Claims are over when their writer's clock says so, by everybody's clock."""
+
+    def expired(self, now: int) -> int:
+        """Leaves the margin out."""
+        return now
+
+
+class NoDeadline(Timing, frozen=True):
+    """Whoever has claimed something is told of it, however late."""
+
+    def answer_within(self, ttl: float) -> float:
+        """Leaves the deadline out."""
+        return math.inf
+
+
+class Unconditional(Replicas):
+    """Appends take effect whatever was appended before."""
+
+    def compare(self, log: Log, entry: LogEntry) -> bool:
+        """Leaves the comparison out."""
+        return True
+
+
+class LateHorizon(ModelStore):
+    """The horizon of a page is taken after it was read."""
+
+    def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
+        """Gives every page the horizon of the moment at which it is answered."""
+
+        def later(page: Page | None, error: Exception | None) -> None:
+            if page is not None:
+                page.horizon = ids.seconds_to_ticks(self._process.clock() - DELAY)
+            done(page, error)
+
+        return super().begin_read(queue, part, later)
+
+
+def answering_first(
+    log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]
+) -> Generator[Any, Any, bool]:
+    """Answers before it appends."""
+    for request in taken:
+        if isinstance(request, PollRequest) and request.poll.given and request.poll.ttl:
+            expires = entry.at + round(request.poll.ttl * 1000)
+            request.answer([(message, 1, log.state.number + 1, expires) for message in request.poll.given])
+        elif isinstance(request, SettleRequest):
+            request.answer(request.settled)
+    applied: bool = yield from REAL_APPEND(log, queue, entry, taken)
+    return applied
+
+
+def reading_once(log: PartitionLog, queue: Queue, entry: Entry, taken: Sequence[Request]) -> Generator[Any, Any, bool]:
+    """Takes an append in doubt for what one read says of it."""
+    number = log.state.number + 1
+    send = log._send
+
+    def doubting(queue: Queue, one: LogEntry, snapshot: int | None, below: int | None, done: Any) -> None:  # noqa: ANN401
+        def ended(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001
+            if isinstance(error, StoreUnavailable):
+                page = log._store.read_log(queue, 1, number)
+                there = next((each for each in page.entries if each.number == number), None)
+                if there is not None:
+                    done(there.body == one.body, None)
+                    return
+                error.outcome = "none"
+            done(applied, error)
+
+        send(queue, one, snapshot, below, ended)
+
+    steps = REAL_APPEND(log, queue, entry, taken)
+    value: Any = None
+    failure: Exception | None = None
+    while True:
+        try:
+            call = steps.send(value) if failure is None else steps.throw(failure)
+        except StopIteration as end:
+            return bool(end.value)
+        if isinstance(call, partial) and call.func == send:
+            call = partial(doubting, *call.args)
+        try:
+            value, failure = (yield call), None
+        except Exception as error:  # noqa: BLE001 - handed on
+            value, failure = None, error
+
+
+REAL_APPEND = PartitionLog._append
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mechanism that is taken out.
+
+    Attributes:
+        breaks: The guarantees of which one fails without it.
+    """
+
+    breaks: tuple[str, ...]
+    setup: Setup = field(default_factory=Setup)
+    instead: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def knowing_nothing_above(state: State, position: Position) -> bool:
+    """Remembers nothing above the cursor."""
+    return position <= state.cursor
+
+
+def never_final(state: State, position: Position) -> bool:
+    """Takes nothing for final that lies at or below the cursor."""
+    return position in state.above
+
+
+MUTATIONS = {
+    "the comparison of an append": Mutation(("G4", "G5", "G6"), Setup(replicas=Unconditional)),
+    "the append before the answer": Mutation(
+        ("G4", "G5"), instead=lambda: replace(PartitionLog._append, answering_first)
+    ),
+    "what is remembered above the horizon": Mutation(
+        ("G4", "G5"), instead=lambda: replace(State.is_known, knowing_nothing_above)
+    ),
+    "the margin at expiry": Mutation(("G4",), Setup(timing=NoMargin(APART))),
+    "the deadline of an answer": Mutation(("G4",), Setup(timing=NoDeadline(APART))),
+    "sending again what is in doubt": Mutation(
+        ("G5", "G6"), instead=lambda: replace(PartitionLog._append, reading_once)
+    ),
+    "finality below the cursor": Mutation(("G5",), instead=lambda: replace(State.is_done, never_final)),
+    "the horizon taken before the read": Mutation(("G6",), Setup(store=LateHorizon)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(MUTATIONS))
+def test_each_mechanism_is_needed(name: str) -> None:
+    """Without any one of them some history breaks a guarantee that it is for."""
+    mutation = MUTATIONS[name]
+    with mutation.instead():
+        found = violations(range(ENOUGH), mutation.setup)
+    assert found
+    assert any(f": {guarantee}" in text for text in found for guarantee in mutation.breaks), found[:3]

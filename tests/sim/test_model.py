@@ -1,0 +1,62 @@
+"""The model of replicas keeps the contract of claim logs: the contract's own tests, those that are about logs alone."""
+
+from __future__ import annotations
+
+import itertools
+from typing import cast
+
+import pytest
+
+from queuey.messages import Queue, QueueSpec
+from queuey.storage import Store
+from tests.contract.test_claim_logs import (  # noqa: F401 - they are run here on the model
+    test_appended_in_order,
+    test_empty_log,
+    test_long_logs_come_in_pages,
+    test_newer_snapshots_replace_older,
+    test_partitions_and_queues_are_apart,
+    test_refused,
+    test_sent_again,
+    test_snapshots,
+    test_truncation,
+)
+from tests.sim.replicas import Faults, ModelStore, Replicas
+from tests.sim.world import Process, Work, World
+
+
+class Instant(World):
+    """A world in which everything happens at once, but for what nobody waits for any more."""
+
+    def at(self, seconds: float, work: Work) -> None:
+        """See the base class."""
+        if seconds < 1:
+            work()
+
+
+class Catalogued(ModelStore):
+    """A model that makes queues."""
+
+    numbers = itertools.count(1)
+
+    def create_queue(self, application: str, name: str, spec: QueueSpec) -> tuple[Queue, bool]:
+        """See the contract."""
+        number = next(self.numbers)
+        return Queue(application=application, name=name, uid=number, qid=number, partitions=spec.partitions or 1), True
+
+
+@pytest.fixture
+def replicas() -> Replicas:
+    """What all processes share, without faults."""
+    return Replicas(Instant(0), Faults(slow=1e-9))
+
+
+@pytest.fixture
+def store(replicas: Replicas) -> Store:
+    """One process's store."""
+    return cast("Store", Catalogued(replicas, Process(replicas.world, 0.0)))
+
+
+@pytest.fixture
+def other(replicas: Replicas) -> Store:
+    """Another's."""
+    return cast("Store", Catalogued(replicas, Process(replicas.world, 0.0)))
