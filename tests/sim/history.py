@@ -54,7 +54,7 @@ class History:
 
     def violations(self) -> list[str]:
         """Says which guarantees do not hold."""
-        return [*self._two_at_once(), *self._after_the_end(), *self._lost()]
+        return [*self._two_at_once(), *self._after_the_end(), *self.lost()]
 
     def _two_at_once(self) -> list[str]:
         """G4: while a claim lives nobody else has the message; a claim that is given lives."""
@@ -89,7 +89,7 @@ class History:
             if one.position in ends and one.asked > ends[one.position]
         ]
 
-    def _lost(self) -> list[str]:
+    def lost(self) -> list[str]:
         """G6: what was posted is given until somebody may have acknowledged it."""
         given = {one.position for one in self.deliveries}
         late = {one.position for one in self.deliveries if one.answered > self.calm}

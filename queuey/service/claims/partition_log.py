@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from queuey.claims import (
     MOST_OUTSTANDING,
@@ -81,6 +81,13 @@ class Material:
         self.dead: list[Position] = []
         self.found = Found([])
         self.full = False
+
+
+class Appended(NamedTuple):
+    """How a round ended: the number of its entry (0: there was none), and when it was decided on (boot time)."""
+
+    number: int
+    chosen: float
 
 
 class PartitionLog:
@@ -219,13 +226,13 @@ class PartitionLog:
                 ):
                     material = None
                     continue
-                self._answer(taken, polls, draft, material, chosen)
+                self._answer(taken, polls, material, Appended(0, chosen))
                 return
-            entry = self._complete(queue, draft, taken)
+            entry, number = self._complete(queue, draft, taken), state.number + 1
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
                     self._scanner.passed(state, material.found)
-                self._answer(taken, polls, draft, material, chosen)
+                self._answer(taken, polls, material, Appended(number, chosen))
                 yield from self._snapshot(queue)
                 return
             if self.state is not state:
@@ -338,16 +345,15 @@ class PartitionLog:
         self,
         taken: Sequence[Request],
         polls: Sequence[PollRequest],
-        draft: Draft,
         material: Material | None,
-        chosen: float,
+        end: Appended,
     ) -> None:
         state, boottime = self.state, self._runtime.boottime
         for poll in polls:
-            self._answer_poll(poll, draft, material, chosen)
+            self._answer_poll(poll, material, end)
         for request in taken:
             if isinstance(request, SettleRequest):
-                if request.kind == "renew" and boottime() - chosen > self._timing.answer_within(request.ttl):
+                if request.kind == "renew" and boottime() - end.chosen > self._timing.answer_within(request.ttl):
                     request.answer(None, too_late())
                 elif any(one.status is Status.REFUSED for one in request.settled):
                     request.answer(None, too_many(self._partition))
@@ -358,8 +364,8 @@ class PartitionLog:
             elif not isinstance(request, PollRequest):
                 request.answer(None)
 
-    def _answer_poll(self, request: PollRequest, draft: Draft, material: Material | None, chosen: float) -> None:
-        state, poll = self.state, request.poll
+    def _answer_poll(self, request: PollRequest, material: Material | None, end: Appended) -> None:
+        poll, outstanding = request.poll, self.state.outstanding
         if not poll.given:
             full = material is not None and material.full
             request.answer(None, too_many(self._partition)) if full else request.answer([])
@@ -367,16 +373,19 @@ class PartitionLog:
         if not poll.ttl:
             request.answer([(message, self._deliveries(message), 0, 0) for message in poll.given])
             return
-        expires = draft.now + round(poll.ttl * 1000)
-        if self._runtime.boottime() - chosen > self._timing.answer_within(poll.ttl):
-            told = request.answer(None, too_late())
-            told = False
-        else:
-            told = request.answer(
-                [(message, self._deliveries(message), state.number, expires) for message in poll.given]
-            )
+        # While the entry was in doubt others may have gone on from it.
+        claims = [(message, outstanding.get(message.position)) for message in poll.given]
+        given = [
+            (message, claim.deliveries, end.number, claim.expires)
+            for message, claim in claims
+            if claim is not None and claim.number == end.number and claim.expires
+        ]
+        late = self._runtime.boottime() - end.chosen > self._timing.answer_within(poll.ttl)
+        told = not late and request.answer(given)
+        if late:
+            request.answer(None, too_late())
         if not told:
-            self._give_back(request, [message.position for message in poll.given], state.number)
+            self._give_back(request, [message.position for message in poll.given], end.number)
 
     def _deliveries(self, message: Message) -> int:
         claim = self.state.outstanding.get(message.position)
