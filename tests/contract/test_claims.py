@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -9,13 +11,18 @@ import pytest
 
 from queuey import ids
 from queuey.claims import Receipt, Settlement, Status
-from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound
-from queuey.messages import Queue
-from queuey.service import Claimed, QueueAccess, Service
+from queuey.deadletters import dead_letter_from
+from queuey.errors import ClaimsRefused, InvalidRequest, QueueNotFound, StoreUnavailable
+from queuey.messages import Meta, Principal, Queue, QueueSpec
+from queuey.metrics import Metrics
+from queuey.service import Claimed, ClaimUseCases, Limits, QueueAccess, Service
+from queuey.service.claims.follow_ups import OVERDUE
+from queuey.service.claims.runtime import ThreadRuntime
 from queuey.storage import Store
-from tests.backends import Clock
-from tests.contract.samples import eventually, make_queue, new, say
+from tests.backends import APP, Clock
+from tests.contract.samples import eventually, fresh_name, make_queue, new, say
 from tests.interposed_store import InterposedStore
+from tests.replacing import replace
 
 
 def enter(store: Store, queue: Queue) -> tuple[Service, QueueAccess]:
@@ -241,6 +248,80 @@ def test_snapshots(store: Store, other: Store) -> None:
     late, there = enter(other, queue)
     assert statuses(late.claims.acknowledge(there, [claimed.receipt])) == [Status.DONE]
     assert late.claims.counts(there)[1].claimed == 299
+
+
+def test_dead_letters(store: Store, clock: Clock) -> None:
+    """A message that was delivered as often as the queue allows becomes a dead letter, and is delivered no more."""
+    spec = QueueSpec(partitions=2, read_delay=0.0, max_deliveries=2, principals=(Principal("app:other"),))
+    queue, _ = store.create_queue(APP, fresh_name(), spec)
+    meta = Meta("text/plain", (("x-color", "blue"),))
+    [place] = store.append(queue, [new("bad", partition=2, meta=meta)])
+    service, access = enter(store, queue)
+    for number in (1, 2):
+        [claimed] = service.claims.claim(access, limit=9, ttl=10)
+        assert claimed.deliveries == number
+        service.claims.release(access, [claimed.receipt])
+    assert service.claims.claim(access, limit=9, ttl=10) == []
+    assert eventually(lambda: service.claims.counts(access)[2].dead == 0)
+    assert statuses(service.claims.acknowledge(access, [claimed.receipt])) == [Status.FINAL]
+    dead = store.queue(APP, f"{queue.name}.dead", fresh=True)
+    assert (dead.partitions, dead.principals) == (2, queue.principals)
+    [letter] = store.fetch(dead, [(2, place)])
+    assert letter.meta is not None
+    found = dead_letter_from(dict(letter.meta.headers), letter.body, lies_in=dead.name, content_type="text/plain")
+    assert found is not None
+    assert (found.queue, found.partition, found.body, found.cause.attempts) == (queue.name, 2, "bad", 2)
+    assert found.headers == {"x-color": "blue"}
+
+
+def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: Clock) -> None:
+    """What one process did not come to publish another one does."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, max_deliveries=1))
+    [place] = say(store, queue, "bad")
+    failing = InterposedStore(store)
+    failing.instead(Store.put, fail)
+    service, access = enter(failing.store, queue)
+    [claimed] = service.claims.claim(access, limit=9, ttl=10)
+    service.claims.release(access, [claimed.receipt])
+    assert service.claims.claim(access, limit=9, ttl=10) == []
+    assert service.claims.counts(access)[1].dead == 1
+    runtime = ThreadRuntime(other)
+    late = ClaimUseCases(other, Limits(), Metrics(), threading.Event(), runtime=runtime)
+    there = QueueAccess(other, queue, lambda _queue: None)
+    began = runtime.boottime()
+    with replace(ThreadRuntime.boottime, lambda _self: began):
+        assert late.counts(there)[1].dead == 1
+        say(store, queue, "a", "b")
+        assert texts(late.claim(there, limit=1, ttl=10)) == ["a"]
+    with replace(ThreadRuntime.boottime, lambda _self: began + OVERDUE):
+        assert texts(late.claim(there, limit=1, ttl=10)) == ["b"]
+        assert eventually(lambda: late.counts(there)[1].dead == 0)
+    assert [message.body for message in store.fetch(store.queue(APP, f"{queue.name}.dead"), [(1, place)])] == ["bad"]
+
+
+def fail(*_: object) -> None:
+    """Does what a store does that cannot."""
+    raise StoreUnavailable("not now")
+
+
+def test_deleted_after_the_acknowledgement(store: Store, other: Store) -> None:
+    """Where the queue says so an acknowledged message is deleted; if that fails it is done for all that, later."""
+    queue, _ = store.create_queue(APP, fresh_name(), QueueSpec(read_delay=0.0, on_ack="delete"))
+    places = say(store, queue, "a", "b", "c")
+    failing = InterposedStore(store)
+    service, access = enter(failing.store, queue)
+    claimed = service.claims.claim(access, limit=3, ttl=600)
+    assert statuses(service.claims.acknowledge(access, [claimed[0].receipt])) == [Status.DONE]
+    assert [message.body for message in store.fetch(queue, [(1, place) for place in places])] == ["b", "c"]
+    failing.instead(Store.delete, fail)
+    assert statuses(service.claims.acknowledge(access, [claimed[1].receipt])) == [Status.DONE]
+    failing.passing(Store.delete)
+    assert statuses(service.claims.acknowledge(access, [claimed[2].receipt])) == [Status.DONE]
+    assert [message.body for message in store.fetch(queue, [(1, place) for place in places])] == ["b"]
+    with replace(ThreadRuntime.boottime, lambda _self: time.clock_gettime(time.CLOCK_BOOTTIME) + OVERDUE):
+        say(store, queue, "d")
+        assert texts(service.claims.claim(access, limit=3, ttl=600)) == ["d"]
+    assert eventually(lambda: store.fetch(queue, [(1, place) for place in places]) == [])
 
 
 def test_levels_that_cannot_be_claimed(store: Store) -> None:

@@ -33,6 +33,7 @@ from queuey.claims import (
     encode_entry,
 )
 from queuey.claims.drafts import MOST_IDS
+from queuey.deadletters import queue_for
 from queuey.errors import (
     InvalidRequest,
     Outcome,
@@ -46,6 +47,7 @@ from queuey.errors import (
 )
 from queuey.ids import Position
 from queuey.messages import LogEntry, LogPage, Message, Queue, Slice
+from queuey.service.claims.follow_ups import FollowUps, most_deliveries, publish
 from queuey.service.claims.requests import (
     LookRequest,
     PollRequest,
@@ -130,6 +132,7 @@ class PartitionLog:
         self._scanner = Scanner(self._partition, runtime.boottime)
         self._current = -1e9
         self._length = LogLength(upkeep)
+        self._follow_ups = FollowUps()
 
     @property
     def weight(self) -> int:
@@ -209,9 +212,11 @@ class PartitionLog:
     def _round(self, taken: list[Request]) -> Work:
         """Answers requests: reads what they need, decides, appends, until that is done."""
         queue = max((request.queue for request in taken), key=lambda row: row.version)
-        state = yield from self._prepare(queue, taken)
+        yield from self._prepare(queue, taken)
         material: Material | None = None
         while True:
+            # It is another object if a snapshot had to be read, because this process had fallen behind by very much.
+            state = self.state
             polls = [request for request in taken if isinstance(request, PollRequest) and not request.answered]
             if polls and material is None:
                 material = yield from self._gather(queue, state, polls)
@@ -231,15 +236,14 @@ class PartitionLog:
             entry, number = self._complete(queue, draft, taken), state.number + 1
             if (yield from self._append(queue, entry, taken)):
                 if material is not None:
-                    self._scanner.passed(state, material.found)
+                    self._scanner.passed(self.state, material.found)
+                yield from self._delete(queue, number)
                 self._answer(taken, polls, material, Appended(number, chosen))
+                yield from self._publish(queue, [position for position, _, _ in entry.outs])
                 yield from self._snapshot(queue)
                 return
-            if self.state is not state:
-                # A snapshot had to be read: it has fallen behind by very much.
-                state = self.state
             self._give_up_late(taken)
-            if polls and not self._is_of_use(state, material):
+            if polls and not self._is_of_use(self.state, material):
                 material = None
 
     def _prepare(self, queue: Queue, taken: Sequence[Request]) -> Work:
@@ -267,7 +271,7 @@ class PartitionLog:
         wanted = min(MOST_IDS, sum(poll.poll.limit for poll in polls))
         room = self._limits.page_bytes
         ended = state.ended(self._timing.expired(now), wanted)
-        if most := getattr(queue, "max_deliveries", 0):
+        if most := most_deliveries(queue):
             material.dead = [place for place in ended if state.outstanding[place].deliveries >= most]
             dead = set(material.dead)
             ended = [place for place in ended if place not in dead]
@@ -327,16 +331,16 @@ class PartitionLog:
             return draft, 0
         draft.drop(material.gone)
         if material.dead:
-            draft.bury(material.dead, target_of(queue))
+            draft.bury(material.dead, queue_for(queue.name, queue.dead_letter))
         draft.deliver([request.poll for request in polls], material.again, material.found.fresh)
         return draft, conclude(draft, material.found.chain)
 
     def _complete(self, queue: Queue, draft: Draft, taken: Sequence[Request]) -> Entry:
         for request in taken:
             request.sent = True
-        deleted = max((one.deleted for one in taken if isinstance(one, SentRequest)), default=0)
+        deleted = self._follow_ups.all_deleted(self.state)
         snapshot = self._length.to_name if self._length.to_name > self.state.snapshot else 0
-        delete = getattr(queue, "on_ack", "keep") == "delete"
+        delete = queue.on_ack == "delete"
         return draft.entry(self._runtime.token(), delete=delete, deleted=deleted, snapshot=snapshot)
 
     # Answers
@@ -522,7 +526,31 @@ class PartitionLog:
             raise QueueChanged("the queue was purged")
         return fresh
 
-    # Snapshots
+    # What follows
+
+    def _delete(self, queue: Queue, number: int) -> Work:
+        """Deletes what the log asks to be deleted. Where that fails it is done later."""
+        for key in self._follow_ups.deletions(self.state, number, self._runtime.boottime()):
+            places = [(self._partition, position) for position in self.state.undeleted[key]]
+            try:
+                yield partial(self._runtime.block, partial(self._store.delete, queue, places))
+            except QueueyError:
+                return
+            self._follow_ups.deleted(key)
+
+    def _publish(self, queue: Queue, outs: Sequence[Position]) -> Work:
+        """Publishes dead letters, and has the log say so. Where that fails it is done later."""
+        letters = self._follow_ups.letters(self.state, outs, self._runtime.boottime())
+        if not letters:
+            return
+        now, horizon = self._runtime.now() / 1000, self._scanner.horizon
+        work = partial(publish, self._store, queue, self._partition, letters, horizon, now)
+        try:
+            sent = yield partial(self._runtime.block, work)
+        except QueueyError:
+            return
+        if sent:
+            self.add(SentRequest(queue, lambda _value, _error: None, sent))
 
     def _snapshot(self, queue: Queue) -> Work:
         """Writes a snapshot if it is time; the next entry names it."""
@@ -536,11 +564,6 @@ class PartitionLog:
         except QueueyError:
             return
         self._length.written(number, len(body))
-
-
-def target_of(queue: Queue) -> str:
-    """Returns the queue in which a queue's dead letters lie."""
-    return getattr(queue, "dead_letter", "") or f"{queue.name}.dead"
 
 
 def too_late() -> StoreUnavailable:

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from queuey.claims import Poll, Receipt, Settlement, State
 from queuey.errors import Outcome
-from queuey.messages import Message, Queue
+from queuey.ids import Position
+from queuey.messages import Queue
 from queuey.service.claims.runtime import Done
 
 Kind = Literal["acknowledge", "renew", "release"]
@@ -110,15 +111,10 @@ class LookRequest(Request):
 
 
 class SentRequest(Request):
-    """Notes that dead letters lie where they belong, or that deletions were carried out."""
+    """Notes that dead letters lie where they belong."""
 
-    __slots__ = ("deleted", "positions")
+    __slots__ = ("positions",)
 
-    def __init__(self, queue: Queue, done: Done, positions: Sequence[tuple[int, int]], deleted: int = 0) -> None:
+    def __init__(self, queue: Queue, done: Done, positions: Sequence[Position]) -> None:
         super().__init__(queue, done)
         self.positions = positions
-        self.deleted = deleted
-
-
-Given = list[tuple[Message, int, int]]
-"""Messages with the number of deliveries and the expiry (milliseconds since 1970)."""

@@ -75,7 +75,7 @@ class ThreadRuntime(Runtime):
 
     def now(self) -> int:
         """See the base class."""
-        return (self._store.now() - ids.EPOCH_TICKS) // 10_000
+        return (self._store.claim_time() - ids.EPOCH_TICKS) // 10_000
 
     def boottime(self) -> float:
         """See the base class."""

@@ -1,0 +1,158 @@
+"""What is done after something is in the log: acknowledged messages are deleted, and dead letters are published.
+
+The log says what is to be done until it says that it was. So whoever dies between leaves it to others, and doing it
+twice is the same as once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from queuey import deadletters
+from queuey.claims import State
+from queuey.deadletters import Cause, Origin
+from queuey.errors import QueueChanged, QueueExists, QueueNotFound
+from queuey.ids import Position
+from queuey.messages import Message, Meta, NewMessage, Queue, QueueSpec
+from queuey.storage import Store
+
+OVERDUE = 10.0
+"""Seconds after which what another process was to do is done by this one."""
+ERROR = "TooManyDeliveries"
+"""The class of error of dead letters that claims make."""
+_ATTEMPTS = 3
+
+Letters = Mapping[Position, tuple[str, int]]
+"""Messages that are to become dead letters, with the queue and the number of deliveries."""
+
+
+class FollowUps:
+    """What one process knows of the open deletions and dead letters of one log."""
+
+    __slots__ = ("_deleted", "_open")
+
+    def __init__(self) -> None:
+        self._open: dict[object, float] = {}
+        self._deleted: set[int] = set()
+
+    def deletions(self, state: State, own: int, now: float) -> list[int]:
+        """Returns the entries whose deletions this process is to carry out.
+
+        Args:
+            state: After the last entry.
+            own: The entry that it has just appended.
+            now: Boot time.
+        """
+        if not state.undeleted:
+            return []
+        self._deleted.intersection_update(state.undeleted)
+        return [
+            key for key in state.undeleted if key not in self._deleted and (key == own or self._is_overdue(key, now))
+        ]
+
+    def deleted(self, number: int) -> None:
+        """Notes that those of an entry are carried out."""
+        self._deleted.add(number)
+        self._open.pop(number, None)
+
+    def all_deleted(self, state: State) -> int:
+        """Returns the entry up to which all deletions are carried out, as far as this process knows; 0: none."""
+        found = 0
+        for number in state.undeleted:
+            if number not in self._deleted:
+                break
+            found = number
+        return found
+
+    def letters(self, state: State, own: Iterable[Position], now: float) -> dict[Position, tuple[str, int]]:
+        """Returns the dead letters that this process is to publish; as :meth:`deletions`."""
+        if not state.outbox:
+            return {}
+        mine = set(own)
+        return {
+            position: letter
+            for position, letter in state.outbox.items()
+            if position in mine or self._is_overdue(position, now)
+        }
+
+    def _is_overdue(self, key: object, now: float) -> bool:
+        since = self._open.setdefault(key, now)
+        if now - since < OVERDUE:
+            return False
+        # Not again for a while, whatever comes of it.
+        self._open[key] = now
+        return True
+
+
+def most_deliveries(queue: Queue) -> int:
+    """Returns how often a message is delivered before it becomes a dead letter; 0: endlessly, as dead letters are."""
+    return 0 if deadletters.holds_dead(queue.name) else queue.max_deliveries
+
+
+def publish(
+    store: Store, queue: Queue, partition: int, letters: Letters, gone_below: Position, now: float
+) -> list[Position]:
+    """Publishes dead letters.
+
+    Args:
+        store: Where all queues are.
+        queue: Where the messages are.
+        partition: Of it.
+        letters: Which.
+        gone_below: A message that is not seen below this is not there any more.
+        now: Seconds since 1970.
+
+    Returns:
+        Those that are published, or are not there any more.
+    """
+    messages = store.fetch(queue, [(partition, position) for position in letters])
+    there = {message.position for message in messages}
+    done = [position for position in letters if position not in there and position < gone_below]
+    for message in messages:
+        name, deliveries = letters[message.position]
+        item = letter_of(queue, message, deliveries, now)
+        for attempt in range(_ATTEMPTS):
+            target = _target(store, queue, name, fresh=attempt > 0)
+            try:
+                store.put(target, [(partition, message.position)], item)
+                break
+            except QueueChanged:
+                continue
+        else:
+            return done
+        done.append(message.position)
+    return done
+
+
+def letter_of(queue: Queue, message: Message, deliveries: int, now: float) -> NewMessage:
+    """Returns a message as a dead letter."""
+    meta = message.meta or Meta()
+    origin = Origin(
+        queue=queue.name,
+        partition=message.partition,
+        id=message.id,
+        json=meta.json,
+        content_type=meta.content_type,
+        headers=dict(meta.headers),
+    )
+    text = f"delivered {deliveries} times without an acknowledgement"
+    headers = deadletters.headers_of(origin, Cause(attempts=deliveries, error=ERROR, text=text, at=now))
+    kind = meta.content_type if deadletters.is_carried(meta.content_type) else None
+    return NewMessage(message.body, message.partition, deadletters.TTL, Meta(kind, tuple(headers.items())))
+
+
+def _target(store: Store, queue: Queue, name: str, *, fresh: bool) -> Queue:
+    """Returns the row of a queue of dead letters, which is made if it is not there: readable by those of the source."""
+    try:
+        target = store.queue(queue.application, name, fresh=fresh)
+    except QueueNotFound:
+        spec = QueueSpec(
+            partitions=queue.partitions, type=queue.type, consistency=queue.consistency, principals=queue.principals
+        )
+        try:
+            target, _ = store.create_queue(queue.application, name, spec)
+        except QueueExists as error:
+            target = error.queue
+    if target.partitions < queue.partitions:
+        target = store.update_queue(target, QueueSpec(partitions=queue.partitions))
+    return target
