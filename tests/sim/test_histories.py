@@ -83,15 +83,19 @@ class Unconditional(Replicas):
 
 
 class LateHorizon(ModelStore):
-    """The horizon of a page is taken after it was read."""
+    """The horizon of a page is taken after it was read; some answers take long."""
 
     def begin_read(self, queue: Queue, part: Slice, done: Callable[[Page | None, Exception | None], None]) -> bool:
         """Gives every page the horizon of the moment at which it is answered."""
+        process, life = self._process, self._process.life
 
         def later(page: Page | None, error: Exception | None) -> None:
-            if page is not None:
-                page.horizon = ids.seconds_to_ticks(self._process.clock() - DELAY)
-            done(page, error)
+            def answer() -> None:
+                if page is not None:
+                    page.horizon = ids.seconds_to_ticks(process.clock() - DELAY)
+                done(page, error)
+
+            process.soon(process.world.rng.choice((0.0, 0.0, 2.5)), answer, life)
 
         return super().begin_read(queue, part, later)
 
