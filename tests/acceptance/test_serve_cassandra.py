@@ -164,7 +164,7 @@ def test_a_service_without_cassandra(tmp_path: Path) -> None:
         with Client(f"http://127.0.0.1:{served.port}", key="k") as client, pytest.raises(Exception, match="503"):
             client.create_queue("q")
         assert served.end(signal.SIGTERM) == 0
-    reasons = [line for line in served.lines if "refused" in line]
+    reasons = [line for line in served.lines if "Connection refused" in line]
     assert len(reasons) == 2, served.output  # one for whoever started it, one in the worker's log
     assert "Traceback" not in served.output
     assert not served.data.exists()

@@ -14,4 +14,4 @@ def test_no_part_overrides_another() -> None:
             if callable(value):
                 assert name not in seen, f"{name} of {part.__name__} and {seen[name]}"
                 seen[name] = part.__name__
-    assert len(parts) == 6
+    assert len(parts) == 7
