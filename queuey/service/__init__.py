@@ -72,7 +72,8 @@ class Service:
         self.messages = MessageUseCases(store, self.limits, self.metrics, self.stopping)
         self.reader = Reader(store, self.limits, self.metrics, self.stopping)
         self.offsets = OffsetUseCases(store)
-        self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping)
+        watchers = self.reader.watchers
+        self.claims = ClaimUseCases(store, self.limits, self.metrics, self.stopping, watchers=watchers)
 
     def find(self, application: str, name: str) -> Queue:
         """Looks a queue up.

@@ -20,7 +20,7 @@ from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.metrics import Metrics
-from queuey.service.claims.claiming import Claimed, Claiming
+from queuey.service.claims.claiming import Claimed, Claiming, Means
 from queuey.service.claims.log_cache import Key, LogCache
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest
@@ -28,6 +28,7 @@ from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
+from queuey.service.watching import Watchers
 from queuey.storage import Store
 
 __all__ = ["ClaimCounts", "ClaimUseCases", "Claimed", "Size"]
@@ -39,8 +40,6 @@ AVOIDED = 1.0
 """Seconds for which a partition where another process is at work comes last."""
 LOOK = 0.5
 """Seconds between looks whether a caller that waits is still there."""
-MEMORY = 64 << 20
-"""Bytes of all states together, about."""
 _PAGE = 1000
 
 
@@ -73,10 +72,10 @@ class ClaimUseCases:
         limits: How much one request may ask for.
         metrics: Counts messages given out.
         stopping: Set when the service ends.
+        watchers: Tell those who wait of new messages; None: some of its own.
         runtime: Threads, clocks and chance; None: this process's.
         timing: When claims are over.
-        upkeep: How logs are kept short.
-        memory: Bytes that all states may take together, about.
+        upkeep: How logs are kept short, and in memory.
     """
 
     def __init__(
@@ -86,19 +85,20 @@ class ClaimUseCases:
         metrics: Metrics,
         stopping: threading.Event,
         *,
+        watchers: Watchers | None = None,
         runtime: Runtime | None = None,
         timing: Timing | None = None,
         upkeep: Upkeep | None = None,
-        memory: int = MEMORY,
     ) -> None:
         self._store = store
         self._limits = limits
         self._metrics = metrics
         self._stopping = stopping
+        self._watchers = watchers or Watchers(store)
         self._runtime = runtime or ThreadRuntime(store)
         self._timing = timing or Timing()
         self._upkeep = upkeep or Upkeep()
-        self._logs = LogCache(self._make, memory)
+        self._logs = LogCache(self._make, self._upkeep.memory)
         self._turn = 0
         self._turn_ends = 0.0
 
@@ -142,8 +142,8 @@ class ClaimUseCases:
             done(found, error)
 
         poll = Poll(limit, ttl, self._limits.page_bytes)
-        logs, runtime, stopping = self._logs, self._runtime, self._stopping.is_set
-        return Claiming(logs, runtime, queue, order, poll, wait=wait, done=told, stopping=stopping).start()
+        means = Means(self._logs, self._watchers, self._runtime, self._stopping.is_set)
+        return Claiming(means, queue, order, poll, wait=wait, done=told).start()
 
     def claim(
         self,

@@ -18,12 +18,14 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
         most_entries: After so many one is made in any case.
         kept_entries: So many are left by truncation.
         kept_seconds: Those that have come since are left, too.
+        memory: Bytes that the states of all logs may take together in one process, about.
     """
 
     entries: int = 256
     most_entries: int = 2048
     kept_entries: int = 256
     kept_seconds: float = 60.0
+    memory: int = 64 << 20
 
 
 class LogLength:
