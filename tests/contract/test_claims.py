@@ -293,6 +293,7 @@ def test_dead_letters_of_a_process_that_died(store: Store, other: Store, clock: 
     with replace(ThreadRuntime.boottime, lambda _self: began):
         assert late.counts(there)[1].dead == 1
         say(store, queue, "a", "b")
+        clock.advance(1)
         assert texts(late.claim(there, limit=1, ttl=10)) == ["a"]
     with replace(ThreadRuntime.boottime, lambda _self: began + OVERDUE):
         assert texts(late.claim(there, limit=1, ttl=10)) == ["b"]
