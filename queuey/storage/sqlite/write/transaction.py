@@ -267,11 +267,11 @@ class Transaction:
         if position[0] > self.last:
             self._delayed.append(position[0])
 
-    def put_all(self, row_codec: Sequence[Row]) -> None:
+    def put_all(self, rows: Sequence[Row]) -> None:
         """Stores many messages at given ids, replacing what is there; cheaper than :meth:`put` for where nothing is."""
         keys: dict[int, list[Position]] = {}
         counts: dict[tuple[int, int], list[int]] = {}
-        for qp, ticks, low, expires, _, _ in row_codec:
+        for qp, ticks, low, expires, _, _ in rows:
             keys.setdefault(qp, []).append((ticks, low))
             lifetime = expires - max(self.now, ticks)
             entry = counts.setdefault((qp, window_end(lifetime, expires)), [0, ticks, ticks, 0])
@@ -288,7 +288,7 @@ class Transaction:
         for (qp, until), (count, first, last, span) in counts.items():
             self.tally.add(qp, until, first, last, span, count)
         self.touched.update(keys)
-        self._rows = [value for row in row_codec for value in row]
+        self._rows = [value for row in rows for value in row]
         self.flush()
 
     def remove(self, keys: Iterable[tuple[int, Position]]) -> int:
