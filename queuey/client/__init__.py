@@ -9,12 +9,16 @@ from queuey.client.aio import AsyncClient
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import Outgoing, SendOptions
+from queuey.client.claims.async_jobs import AsyncJob, AsyncJobQueue
+from queuey.client.claims.claiming import ClaimOptions
+from queuey.client.claims.jobs import Job, JobQueue
 from queuey.client.credentials.profile import Profile
 from queuey.client.credentials.tokens import Token
 from queuey.client.errors import (
     AnswerTimeout,
     ApiError,
     ApplicationNotFound,
+    ClaimLost,
     ClientError,
     Conflict,
     ConnectionFailed,
@@ -48,6 +52,8 @@ from queuey.client.http.attempts import AsyncTiming, Timing
 from queuey.client.http.retry import RetryPolicy
 from queuey.client.positions import EARLIEST, id_after, id_before, order_of, time_of
 from queuey.client.results import (
+    ClaimCounts,
+    Claimed,
     CreatedQueue,
     GroupOffset,
     Hello,
@@ -55,13 +61,16 @@ from queuey.client.results import (
     NamePage,
     Offsets,
     Page,
+    PartitionClaims,
     PartitionInfo,
     Queue,
     QueueInfo,
     QueuePage,
     QueueRead,
+    QueueSize,
     RawMessage,
     Receipt,
+    Refused,
 )
 from queuey.client.sync import Client
 from queuey.user_queues import queue_name, user_name
@@ -72,7 +81,13 @@ __all__ = [
     "ApiError",
     "ApplicationNotFound",
     "AsyncClient",
+    "AsyncJob",
+    "AsyncJobQueue",
     "AsyncTiming",
+    "ClaimCounts",
+    "ClaimLost",
+    "ClaimOptions",
+    "Claimed",
     "Client",
     "ClientError",
     "Conflict",
@@ -86,6 +101,8 @@ __all__ = [
     "InvalidAnswer",
     "InvalidArgument",
     "InvalidRequest",
+    "Job",
+    "JobQueue",
     "Message",
     "MessageNotFound",
     "NamePage",
@@ -96,6 +113,7 @@ __all__ = [
     "Offsets",
     "Outgoing",
     "Page",
+    "PartitionClaims",
     "PartitionInfo",
     "Profile",
     "ProfileError",
@@ -110,10 +128,12 @@ __all__ = [
     "QueueNotFound",
     "QueuePage",
     "QueueRead",
+    "QueueSize",
     "RawMessage",
     "ReadOptions",
     "Receipt",
     "ReceiptsError",
+    "Refused",
     "RetryPolicy",
     "SendOptions",
     "ServerError",

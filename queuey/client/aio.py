@@ -14,6 +14,7 @@ from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions
+from queuey.client.claims.async_jobs import AsyncJobQueue, AsyncKeeper
 from queuey.client.credentials.authorization import AsyncAuthorizationHeader
 from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import TokenScheme
@@ -110,6 +111,7 @@ class AsyncClient:
         self._sender = AsyncSender(access.servers, verify, max_answer, transport)
         self._authorization = AsyncAuthorizationHeader(access.credential)
         self._journal = open_journal(receipts, access.servers[0].application)
+        self._keeper = AsyncKeeper(self._run, self._timing.clock)
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""
@@ -124,7 +126,8 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections, and the file of receipts."""
+        """Closes the connections, and the file of receipts. Claims that are held expire by themselves."""
+        self._keeper.close()
         await self._sender.close()
         self._journal.close()
 
@@ -336,6 +339,12 @@ class AsyncClient:
         for call in message_calls.delete(queue, message_calls.several(locations)):
             await self._run(call)
 
+    # -- claims
+
+    def job_queue(self, name: str) -> AsyncJobQueue:
+        """Returns a queue as a job queue; see :meth:`Client.job_queue`. This asks the server nothing."""
+        return AsyncJobQueue(name, self._run, self._keeper, self._policy, self._timing)
+
     # -- consumer offsets
 
     async def commit(
@@ -383,10 +392,11 @@ class AsyncClient:
         with self._journal.sending(queue, chunk.messages) as sending:
             return sending.stored(await self._run(send_calls.send_batch(queue, chunk, after)))
 
-    async def _run(self, call: Call[T]) -> T:
+    async def _run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again."""
         timing = self._timing
-        attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
+        policy, timeout = self._policy.limited(within), self._timeout if within is None else min(self._timeout, within)
+        attempts = Attempts(call, self._choice, policy, timeout, clock=timing.clock, draw=timing.draw)
         renewed = False
         while True:
             header = await self._authorization.header()

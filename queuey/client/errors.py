@@ -29,7 +29,8 @@
         │   └── MessageNotFound
         ├── Conflict                 409
         │   ├── QueueExists
-        │   └── OffsetConflict       current offsets, and which partitions were set nevertheless
+        │   ├── OffsetConflict       current offsets, and which partitions were set nevertheless
+        │   └── ClaimLost            the message was handed out again; which receipts that is true of
         └── ServerError              5xx and 429; outcome of a write, outcomes of a batch
             └── ServiceUnavailable   503
                 └── TooManyWaiters   no room for another long poll
@@ -47,7 +48,7 @@ import msgspec
 from queuey.errors import Outcome, QueueyError
 
 if TYPE_CHECKING:
-    from queuey.client.results import Receipt
+    from queuey.client.results import Receipt, Refused
 
 
 _SHOWN_FIELDS = 10
@@ -205,6 +206,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
         outcomes: The same for each message of a batch.
         current: The offsets that are recorded now, per partition of the request.
         applied: The partitions whose offset was set nevertheless.
+        refused: The receipts that nothing was done with.
     """
 
     status: int
@@ -216,6 +218,7 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: tuple[str, ...] = ()
     current: Mapping[int, str | None] = {}
     applied: tuple[int, ...] = ()
+    refused: tuple[Refused, ...] = ()
 
 
 class ApiError(ClientError):
@@ -310,6 +313,18 @@ class OffsetConflict(Conflict):
         self.applied = refusal.applied
 
 
+class ClaimLost(Conflict):
+    """The claim had expired, and the message was handed out to somebody else.
+
+    Attributes:
+        refused: The receipts of the call that this is true of. The others were carried out.
+    """
+
+    def __init__(self, refusal: ErrorAnswer) -> None:
+        super().__init__(refusal)
+        self.refused = refusal.refused
+
+
 class ServerError(ApiError):
     """The server, or something before it, failed, or had too many requests of the caller (429)."""
 
@@ -336,6 +351,7 @@ class TooManyWaiters(ServiceUnavailable):
 
 
 BY_CODE: dict[str, type[ApiError]] = {
+    "ClaimLost": ClaimLost,
     "InvalidApplicationKey": NotAuthenticated,
     "InvalidApplicationName": ApplicationNotFound,
     "InvalidGroupName": GroupNotFound,

@@ -245,3 +245,53 @@ class Offsets(msgspec.Struct, frozen=True):
     group: str
     partitions: dict[int, GroupOffset]
     lag: int = 0
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """A message that was handed out to this caller alone, until ``expires``.
+
+    Attributes:
+        message: The message.
+        receipt: Names this claim of it; what acknowledges, renews or releases it.
+        deliveries: How often the message has been handed out, this time included.
+        expires: Seconds since 1970, by the server's clock; somebody else may get the message then.
+    """
+
+    message: Message
+    receipt: str
+    deliveries: int
+    expires: float
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """A receipt that a call did nothing with.
+
+    Attributes:
+        receipt: The receipt.
+        status: Why: ``superseded``, the claim had expired and the message was handed out again.
+    """
+
+    receipt: str
+    status: str
+
+
+class PartitionClaims(msgspec.Struct, frozen=True):
+    """Messages of one partition that were handed out and are not done: ``claimed`` now, or ``waiting`` to be again."""
+
+    claimed: int
+    waiting: int
+
+
+class ClaimCounts(msgspec.Struct, frozen=True):
+    """Messages that were handed out and are not done, in all partitions and by partition."""
+
+    claimed: int
+    waiting: int
+    partitions: dict[int, PartitionClaims]
+
+
+class QueueSize(msgspec.Struct, frozen=True):
+    """How many messages of a queue are not acknowledged; ``exact``: counted, otherwise estimated."""
+
+    size: int
+    exact: bool

@@ -14,6 +14,8 @@ from queuey.client.calls.offset_calls import Progress
 from queuey.client.calls.queue_calls import QueueFields
 from queuey.client.calls.read_calls import Query, ReadOptions
 from queuey.client.calls.send_calls import After, BatchBody, Batcher, Outgoing, SendOptions
+from queuey.client.claims.jobs import JobQueue
+from queuey.client.claims.keeper import Keeper
 from queuey.client.credentials.authorization import AuthorizationHeader
 from queuey.client.credentials.lookup import find_access, find_credential
 from queuey.client.credentials.tokens import TokenScheme
@@ -136,6 +138,7 @@ class Client:
         self._sender = Sender(access.servers, verify, max_answer, transport)
         self._authorization = AuthorizationHeader(access.credential)
         self._journal = open_journal(receipts, access.servers[0].application)
+        self._keeper = Keeper(self._run, self._timing.clock)
 
     def __repr__(self) -> str:
         """Names the servers and leaves the key out."""
@@ -150,7 +153,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Closes the connections, and the file of receipts."""
+        """Closes the connections, and the file of receipts. Claims that are held expire by themselves."""
+        self._keeper.close()
         self._sender.close()
         self._journal.close()
 
@@ -438,6 +442,12 @@ class Client:
         for call in message_calls.delete(queue, message_calls.several(locations)):
             self._run(call)
 
+    # -- claims
+
+    def job_queue(self, name: str) -> JobQueue:
+        """Returns a queue as a job queue: each message for one claimer. This asks the server nothing."""
+        return JobQueue(name, self._run, self._keeper, self._policy, self._timing)
+
     # -- consumer offsets
 
     def commit(
@@ -511,10 +521,11 @@ class Client:
         with self._journal.sending(queue, chunk.messages) as sending:
             return sending.stored(self._run(send_calls.send_batch(queue, chunk, after)))
 
-    def _run(self, call: Call[T]) -> T:
+    def _run(self, call: Call[T], within: float | None = None) -> T:
         """Sends a call until it is answered or may not be sent again."""
         timing = self._timing
-        attempts = Attempts(call, self._choice, self._policy, self._timeout, clock=timing.clock, draw=timing.draw)
+        policy, timeout = self._policy.limited(within), self._timeout if within is None else min(self._timeout, within)
+        attempts = Attempts(call, self._choice, policy, timeout, clock=timing.clock, draw=timing.draw)
         renewed = False
         while True:
             header = self._authorization.header()

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx2
 
-from queuey.client import AsyncClient, AsyncTiming, Client, RetryPolicy, Timing
+from queuey.client import AsyncClient, AsyncJob, AsyncJobQueue, AsyncTiming, Client, RetryPolicy, Timing
 from queuey.client.calls.call import ANSWER_BYTES
 
 KEY = "s3cret-key-that-must-never-show"
@@ -50,6 +50,32 @@ def page(*numbers: int, more: bool = False, **fields: object) -> httpx2.Response
         "more": more,
     }
     return ok(**body | fields)
+
+
+def claims(*numbers: int, deliveries: int = 1) -> httpx2.Response:
+    """Gives the answer to a claim: messages of partition 1."""
+    messages = [
+        {
+            "message_id": message_id(n),
+            "timestamp": f"{n}.0000000",
+            "partition": 1,
+            "body": f"m{n}",
+            "receipt": f"r{n}",
+            "deliveries": deliveries,
+            "expires": 1030.0,
+        }
+        for n in numbers
+    ]
+    return ok(messages=messages)
+
+
+def settled(*superseded: int) -> httpx2.Response:
+    """Gives the answer to an acknowledgement, a renewal or a release: which receipts it was refused for."""
+    results = [{"receipt": f"r{n}", "status": "superseded"} for n in superseded]
+    if not results:
+        return ok(results=[])
+    body = {"status": "error", "error_msg": {"ClaimLost": "handed out again"}, "results": results}
+    return httpx2.Response(409, json=body)
 
 
 def refused(request: httpx2.Request) -> httpx2.Response:
@@ -125,9 +151,9 @@ class Script:
 class Blocking:
     """An async client that can be called like the sync one, so that one suite runs on both."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: Any, loop: asyncio.AbstractEventLoop | None = None) -> None:  # noqa: ANN401 - and its jobs
         self._client = client
-        self._loop = asyncio.new_event_loop()
+        self._loop = loop or asyncio.new_event_loop()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a method of the client
         """Gives a method that blocks."""
@@ -139,6 +165,8 @@ class Blocking:
             result = value(*args, **options)
             if hasattr(result, "__anext__"):
                 return self._iterate(result)
+            if isinstance(result, AsyncJobQueue):
+                return Blocking(result, self._loop)
             return self._loop.run_until_complete(result)
 
         return call
@@ -157,7 +185,8 @@ class Blocking:
         try:
             while True:
                 try:
-                    yield self._loop.run_until_complete(anext(values))
+                    value = self._loop.run_until_complete(anext(values))
+                    yield Blocking(value, self._loop) if isinstance(value, AsyncJob) else value
                 except StopAsyncIteration:
                     return
         finally:

@@ -12,7 +12,20 @@ from typing import get_type_hints
 import pytest
 
 import queuey.client
-from queuey.client import AsyncClient, Client, Query, ReadOptions, SendOptions, errors, positions, sync
+from queuey.client import (
+    AsyncClient,
+    AsyncJob,
+    AsyncJobQueue,
+    Client,
+    Job,
+    JobQueue,
+    Query,
+    ReadOptions,
+    SendOptions,
+    errors,
+    positions,
+    sync,
+)
 from queuey.client.calls import read_calls, send_calls
 from queuey.client.calls.send_calls import Outgoing
 from queuey.client.credentials import tokens
@@ -31,6 +44,7 @@ METHODS = [
     "heartbeat",
     "hello",
     "info",
+    "job_queue",
     "lag",
     "name_page",
     "offsets",
@@ -87,6 +101,15 @@ def test_both_clients_take_the_same_arguments(name: str) -> None:
         assert one[parameter].default == other[parameter].default or name == "__init__"
         assert one[parameter].kind == other[parameter].kind
     assert public(AsyncClient) == METHODS
+
+
+@pytest.mark.parametrize(("kind", "other"), [(Job, AsyncJob), (JobQueue, AsyncJobQueue)])
+def test_jobs_are_the_same_for_both_clients(kind: type, other: type) -> None:
+    """Jobs and their queues differ in await alone, too."""
+    assert public(kind) == public(other)
+    for name in public(kind):
+        one, two = (inspect.signature(getattr(each, name)) for each in (kind, other))
+        assert one.parameters == two.parameters
 
 
 def test_options_are_those_of_the_structs() -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from queuey.client.calls.call import HttpAnswer
 from queuey.client.errors import BY_CODE, ApiError, ErrorAnswer, error_for
+from queuey.client.results import Refused
 
 _TEXT_LIMIT = 500
 """Characters of each of the server's texts that are kept for people."""
@@ -40,6 +41,7 @@ class _ErrorBody(msgspec.Struct, frozen=True):
     outcome: str | None = None
     outcomes: tuple[str, ...] = ()
     partitions: dict[int, _OffsetState] = {}
+    results: tuple[Refused, ...] = ()
 
 
 def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
@@ -69,6 +71,7 @@ def read_error(answer: HttpAnswer, *, alone: bool = False) -> ApiError:
             outcomes=body.outcomes,
             current={number: state.offset for number, state in body.partitions.items()},
             applied=tuple(number for number, state in body.partitions.items() if state.applied),
+            refused=tuple(result for result in body.results if result.status != "ok"),
         )
     )
 

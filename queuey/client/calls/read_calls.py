@@ -71,7 +71,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     merge: bool = False
 
 
-class _WireMessage(msgspec.Struct, frozen=True, gc=False):
+class WireMessage(msgspec.Struct, frozen=True, gc=False):
     """A message as the server writes it."""
 
     message_id: Annotated[str, msgspec.Meta(min_length=32, max_length=32)]
@@ -84,7 +84,7 @@ class _WireMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Page(msgspec.Struct, frozen=True, kw_only=True):
-    messages: tuple[_WireMessage, ...]
+    messages: tuple[WireMessage, ...]
     horizon: Id
     next: dict[int, str | None]
     cursor: str
@@ -98,7 +98,7 @@ class _QueueRead(msgspec.Struct, frozen=True, kw_only=True):
     queue_name: str
     status: str = "ok"
     error_msg: Any = None
-    messages: tuple[_WireMessage, ...] = ()
+    messages: tuple[WireMessage, ...] = ()
     horizon: Id = ""
     next: dict[int, str | None] = {}
     cursor: str = ""
@@ -111,7 +111,7 @@ class _QueueReads(msgspec.Struct, frozen=True):
 
 
 class _Messages(msgspec.Struct, frozen=True):
-    messages: tuple[_WireMessage, ...]
+    messages: tuple[WireMessage, ...]
 
 
 def read(query: Query, wait: float = 0.0) -> Call[Page]:
@@ -160,7 +160,7 @@ def resumed(query: Query, page: Page) -> Query:
 
 def messages_of(answer: HttpAnswer) -> list[Message]:
     """Reads a plain list of messages."""
-    return _messages(decode(answer, _Messages).messages)
+    return plain_messages(decode(answer, _Messages).messages)
 
 
 def _options(query: Query) -> dict[str, Any]:
@@ -181,7 +181,12 @@ def _options(query: Query) -> dict[str, Any]:
     return options
 
 
-def _messages(wires: Iterable[_WireMessage]) -> list[Message]:
+def plain_messages(wires: Iterable[WireMessage]) -> list[Message]:
+    """Returns messages as callers get them.
+
+    Raises:
+        InvalidAnswer: One has no usable id or body.
+    """
     try:
         bytes.fromhex("".join([wire.message_id for wire in wires]))  # one look at all
     except ValueError as error:
@@ -199,7 +204,7 @@ def _messages(wires: Iterable[_WireMessage]) -> list[Message]:
     ]
 
 
-def _decoded(wire: _WireMessage) -> bytes:
+def _decoded(wire: WireMessage) -> bytes:
     import base64  # noqa: PLC0415 - only for bodies that are not text
 
     if wire.encoding != "base64" or not isinstance(wire.body, str):
@@ -215,7 +220,7 @@ def _page(answer: HttpAnswer) -> Page:
 
 
 def _plain(page: _Page | _QueueRead) -> Page:
-    return Page(tuple(_messages(page.messages)), page.horizon, page.next, page.cursor, page.more, page.cursor_safe)
+    return Page(tuple(plain_messages(page.messages)), page.horizon, page.next, page.cursor, page.more, page.cursor_safe)
 
 
 def _reads(answer: HttpAnswer) -> tuple[QueueRead, ...]:

@@ -52,6 +52,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         if self.rounds < 1 or not all(time >= 0 for time in times):
             raise InvalidArgument("a retry policy has at least one round and no negative times")
 
+    def limited(self, within: float | None) -> RetryPolicy:
+        """Returns the policy for a call that is of no use after so many seconds; None: of use for ever."""
+        if within is None or within >= self.deadline:
+            return self
+        return msgspec.structs.replace(self, deadline=within)
+
     def pause(self, rounds: int, draw: float, retry_after: float | None = None) -> float:
         """Returns the seconds to wait after so many attempts.
 

@@ -1,0 +1,241 @@
+"""A queue as a job queue, for async code: the same calls as in :mod:`queuey.client.claims.jobs`, awaited."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Protocol, TypeVar, Unpack
+
+from queuey.client.calls import claim_calls
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import Claim
+from queuey.client.calls.read_calls import Partitions
+from queuey.client.claims.claiming import Claiming, ClaimOptions
+from queuey.client.claims.held import HeldJob, Hold, Holding, Work
+from queuey.client.claims.jobs import LEAVING
+from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.http.attempts import AsyncTiming, Notice, Patience
+from queuey.client.http.retry import RetryPolicy
+from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Refused
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+
+class AsyncRun(Protocol):
+    """Sends a call until it is answered or may not be sent again, within the client's patience or so many seconds."""
+
+    async def __call__(self, call: Call[T], within: float | None = None, /) -> T:
+        """Sends a call."""
+
+
+async def send_all(run: AsyncRun, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:
+    """Sends calls about receipts; returns those that were refused."""
+    refused: list[Refused] = []
+    for call in calls:
+        try:
+            await run(call, within)
+        except ClaimLost as error:
+            if not error.refused:
+                raise
+            refused.extend(error.refused)
+    return refused
+
+
+class AsyncKeeper:
+    """Renews claims, and acknowledges those that are finished, in one task, which runs while something is held.
+
+    Args:
+        run: Sends a call.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, run: AsyncRun, clock: Callable[[], float]) -> None:
+        self._run = run
+        self._clock = clock
+        self.holding = Holding(clock)
+        self._task: asyncio.Task[None] | None = None
+        self._wakes = 0.0
+
+    def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
+        """Keeps claims from now on, whose time began no earlier than they were asked for."""
+        import asyncio  # noqa: PLC0415 - whoever awaits this has loaded it
+
+        holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
+        if holds and (self._task is None or self._task.done() or holds[0].due < self._wakes):
+            self.close()
+            self._task = asyncio.get_running_loop().create_task(self._serve())
+        return holds
+
+    def close(self) -> None:
+        """Ends the keeping; what is held then expires by itself."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _serve(self) -> None:
+        """Is the task."""
+        import asyncio  # noqa: PLC0415 - it is loaded
+
+        while (pause := self.holding.pause()) is not None:
+            self._wakes = self._clock() + pause
+            await asyncio.sleep(pause)
+            for work in self.holding.work():
+                await self._do(work)
+
+    async def _do(self, work: Work) -> None:
+        asked = self._clock()
+        try:
+            refused = await send_all(self._run, work.calls, work.within)
+        except ClientError as error:
+            self.holding.failed(work, error)
+        else:
+            self.holding.done(work, asked, [each.receipt for each in refused])
+
+
+class AsyncJob(HeldJob):
+    """A message that this process works on; see :class:`queuey.client.Job`."""
+
+    def __init__(
+        self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float], run: AsyncRun
+    ) -> None:
+        super().__init__(claimed, hold, holding, clock)
+        self._run = run
+
+    async def ack(self) -> None:
+        """Says that the message is done; see :meth:`Job.ack`."""
+        await self._settle(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
+
+    async def release(self, delay: float = 0.0) -> None:
+        """Gives the message back, now or after ``delay`` seconds; see :meth:`Job.release`."""
+        queue = self._hold.queue
+        if delay:
+            await self._settle(claim_calls.renew(queue, [self.receipt], delay))
+        else:
+            await self._settle(claim_calls.release(queue, [self.receipt]))
+
+    async def renew(self, ttl: float | None = None) -> None:
+        """Renews the claim now; see :meth:`Job.renew`."""
+        asked, seconds = self._clock(), self._hold.ttl if ttl is None else ttl
+        await self._send(claim_calls.renew(self._hold.queue, [self.receipt], seconds))
+        self._holding.renewed(self._hold, asked, seconds)
+
+    async def _settle(self, calls: Iterable[Call[None]]) -> None:
+        await self._send(calls)
+        self._holding.settle([self._hold])
+
+    async def _send(self, calls: Iterable[Call[None]]) -> None:
+        try:
+            for call in calls:
+                await self._run(call)
+        except ClaimLost:
+            self._holding.settle([self._hold], [self.receipt])
+            raise
+
+
+class AsyncJobQueue:
+    """A queue as a job queue, for async code on asyncio; see :class:`queuey.client.JobQueue`.
+
+    Attributes:
+        name: Of the queue.
+    """
+
+    def __init__(self, name: str, run: AsyncRun, keeper: AsyncKeeper, policy: RetryPolicy, timing: AsyncTiming) -> None:
+        self.name = name
+        self._run = run
+        self._keeper = keeper
+        self._policy = policy
+        self._timing = timing
+
+    def __repr__(self) -> str:
+        """Names the queue."""
+        return f"<{type(self).__name__} {self.name}>"
+
+    async def claim(
+        self,
+        *,
+        idle: float | None = None,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> AsyncIterator[AsyncJob]:
+        """Iterates over jobs; see :meth:`JobQueue.claim`."""
+        timing, holding = self._timing, self._keeper.holding
+        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        loop = Claiming(self.name, idle, patient, timing.clock, options)
+        holds: list[Hold] = []
+        try:
+            while True:
+                try:
+                    claimed = await self._run(loop.call())
+                except ClientError as error:
+                    await timing.sleep(loop.pause_after(error))
+                    continue
+                loop.answered()
+                holds = self._keeper.hold(self.name, [each.receipt for each in claimed], loop.ttl, loop.asked)
+                for each, hold in zip(claimed, holds, strict=True):
+                    if hold.state != "held":
+                        continue
+                    yield AsyncJob(each, hold, holding, timing.clock, self._run)
+                    holding.finish(hold)
+                    if loop.worked(hold):
+                        await self._acknowledge(loop)
+                await self._acknowledge(loop)
+                pause = loop.pause(len(claimed))
+                if pause is None:
+                    return
+                if pause:
+                    await timing.sleep(pause)
+        finally:
+            await self._leave(holds)
+
+    async def receive(
+        self, limit: int = 10, *, ttl: float = 30.0, wait: float = 0.0, partitions: Partitions = "*"
+    ) -> list[Claimed]:
+        """Claims messages once, which nothing renews; see :meth:`JobQueue.receive`."""
+        return await self._run(claim_calls.claim(self.name, limit, ttl, wait, partitions))
+
+    async def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
+        """Says that messages are done; see :meth:`JobQueue.ack`."""
+        return await send_all(self._run, claim_calls.acknowledge(self.name, claim_calls.receipts_of(claims)))
+
+    async def renew(self, claims: Claim | Iterable[Claim], ttl: float = 30.0) -> list[Refused]:
+        """Keeps claims for ``ttl`` seconds from now on; see :meth:`JobQueue.renew`."""
+        return await send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
+
+    async def release(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
+        """Gives messages back; see :meth:`JobQueue.release`."""
+        return await send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims)))
+
+    async def release_all(self) -> None:
+        """Gives back everything that is claimed from the queue, by whomever."""
+        await self._run(claim_calls.release_all(self.name))
+
+    async def counts(self) -> ClaimCounts:
+        """Returns how many messages are claimed, and how many wait to be handed out again."""
+        return await self._run(claim_calls.counts(self.name))
+
+    async def size(self, limit: int | None = None) -> QueueSize:
+        """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
+        return await self._run(claim_calls.size(self.name, limit))
+
+    async def peek(self, limit: int = 10) -> list[Message]:
+        """Returns the oldest messages that are not acknowledged, and claims nothing."""
+        return await self._run(claim_calls.peek(self.name, limit))
+
+    async def _acknowledge(self, loop: Claiming) -> None:
+        while holds := loop.to_acknowledge():
+            self._keeper.holding.postpone(holds)
+            try:
+                refused = await self.ack([hold.receipt for hold in holds])
+            except ClientError as error:
+                await self._timing.sleep(loop.pause_after(error))
+                continue
+            self._keeper.holding.settle(holds, [each.receipt for each in refused])
+            loop.acknowledged()
+
+    async def _leave(self, holds: list[Hold]) -> None:
+        for calls in self._keeper.holding.leave(self.name, holds):
+            with contextlib.suppress(ClientError):
+                await send_all(self._run, calls, LEAVING)

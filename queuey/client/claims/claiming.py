@@ -1,0 +1,135 @@
+"""Claiming job after job, without I/O: which claim comes next, when it is given up, and when to acknowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypedDict
+
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import claim
+from queuey.client.calls.read_calls import Partitions
+from queuey.client.claims.held import Hold
+from queuey.client.errors import ClientError, InvalidArgument
+from queuey.client.http.attempts import Patience
+from queuey.client.results import Claimed
+
+SHORTEST_TTL = 2.0
+"""Seconds of the shortest claim that can be renewed in time."""
+LONGEST_WAIT = 20.0
+"""Seconds that the server holds a claim open at most."""
+_SHORTEST_POLL = 0.5
+"""Seconds. A server that does not hold a claim open is asked no more often than this."""
+_TOGETHER = 0.1
+"""Seconds for which a job that is done waits for the acknowledgement of the next ones."""
+
+
+class ClaimOptions(TypedDict, total=False):
+    """What to claim.
+
+    Attributes:
+        limit: Messages that one request claims, at most 1,000; those that wait for their turn are renewed, too. 1.
+        ttl: Seconds, 2 to 43,200, after which the messages of a process that has died go to another. 30.
+        partitions: ``"*"`` for all, a number, or several. All.
+    """
+
+    limit: int
+    ttl: float
+    partitions: Partitions
+
+
+class Claiming:
+    """The state of a loop over jobs.
+
+    Args:
+        queue: Whose messages.
+        idle: Seconds without a message after which the loop ends; None: never.
+        patience: Decides how long failures are put up with.
+        clock: Monotonic seconds.
+        options: What to claim.
+
+    Raises:
+        InvalidArgument: An option cannot be used.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        idle: float | None,
+        patience: Patience,
+        clock: Callable[[], float],
+        options: ClaimOptions,
+    ) -> None:
+        self._queue = queue
+        self._limit = options.get("limit", 1)
+        self.ttl = float(options.get("ttl", 30.0))
+        self._partitions = options.get("partitions", "*")
+        if not self.ttl >= SHORTEST_TTL:
+            raise InvalidArgument(
+                f"ttl is {self.ttl}: a claim of less than {SHORTEST_TTL:g} s cannot be renewed in time"
+            )
+        if idle is not None and not idle >= 0:
+            raise InvalidArgument(f"idle is {idle}: it is not negative, or None to go on for ever")
+        self._idle = idle
+        self._patience = patience
+        self._clock = clock
+        self._last = clock()
+        self.asked = self._last
+        """When the claim that was sent last was asked for."""
+        self.finished: list[Hold] = []
+        """Claims that were worked on and are to be acknowledged."""
+        self._acknowledged = self._last
+
+    def call(self) -> Call[list[Claimed]]:
+        """Returns the claim to send now."""
+        self.asked = now = self._clock()
+        # A message that comes at the end of the wait still has most of its time.
+        wait = min(LONGEST_WAIT, self.ttl / 3)
+        if self._idle is not None:
+            wait = max(0.0, min(wait, self._last + self._idle - now))
+        return claim(self._queue, self._limit, self.ttl, wait, self._partitions)
+
+    def answered(self) -> None:
+        """Notes that the service works."""
+        self._patience.restored()
+
+    def pause(self, count: int) -> float | None:
+        """Returns what comes after a claim of so many messages.
+
+        Returns:
+            Seconds to pause before the next claim; None: the loop has been idle for long enough.
+        """
+        if count:
+            return 0.0
+        now = self._clock()
+        if self._idle is not None and now >= self._last + self._idle:
+            return None
+        return max(0.0, _SHORTEST_POLL - (now - self.asked))
+
+    def worked(self, hold: Hold) -> bool:
+        """Notes that a job was worked on; tells whether the finished ones are to be acknowledged now."""
+        now = self._last = self._clock()
+        if hold.state == "finished":
+            self.finished.append(hold)
+        return now - self._acknowledged >= _TOGETHER
+
+    def to_acknowledge(self) -> list[Hold]:
+        """Returns the claims to acknowledge now; those that somebody has acknowledged meanwhile are left out."""
+        self._acknowledged = self._clock()
+        self.finished = [hold for hold in self.finished if hold.state == "finished"]
+        return self.finished
+
+    def acknowledged(self) -> None:
+        """Notes that nothing is to be acknowledged any more."""
+        self.answered()
+        self.finished = []
+
+    def pause_after(self, error: ClientError) -> float:
+        """Returns the seconds to wait before the same is sent again.
+
+        Raises:
+            ClientError: The error will not pass, or has lasted for too long.
+        """
+        pause = self._patience.pause_after(error)
+        if pause is None:
+            raise error
+        return pause

@@ -1,0 +1,215 @@
+"""Claims in the hands of this process, without I/O: which of them to renew or to acknowledge, and when.
+
+A claim, from when it came until nothing has to be done about it any more::
+
+    held ──worked on, and the loop goes on──▶ finished ──acknowledged──▶ settled
+     ├─────acknowledged or released by hand────────────────────────────▶ settled
+     └─────handed out to somebody else, or renewals are refused────────▶ lost
+
+A held claim is renewed when half of its time is over. One that is finished is acknowledged together with others, and
+at the latest after :data:`SOON`, also while its process works on the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from threading import Lock
+from typing import Any, Literal
+
+import msgspec
+
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import acknowledge, release, renew
+from queuey.client.errors import ClientError
+from queuey.client.results import Claimed, Message
+
+State = Literal["held", "finished", "settled", "lost"]
+
+SOON = 0.5
+"""Seconds after which a finished claim is acknowledged whatever its process does."""
+_AGAIN = 0.1
+"""The part of a claim's time after which a renewal that failed is tried again."""
+_TOGETHER = 0.125
+"""The part of a claim's time by which renewals are early, to go out together with others."""
+_WITHIN = 0.25
+"""The part of a claim's time that sending its renewal may take."""
+
+
+class Hold(msgspec.Struct, eq=False):
+    """How one claim stands.
+
+    Attributes:
+        queue: Whose message it is.
+        receipt: Names the claim.
+        ttl: Seconds for which each renewal keeps it.
+        end: When nobody vouches for it any more, in seconds of the client's clock.
+        due: When something has to be done about it.
+        state: See above.
+    """
+
+    queue: str
+    receipt: str
+    ttl: float
+    end: float
+    due: float
+    state: State = "held"
+
+
+class Work(msgspec.Struct, frozen=True):
+    """Something to send about some claims: renewals, or acknowledgements.
+
+    Attributes:
+        holds: The claims.
+        ends: They are acknowledged.
+        calls: What to send, one after another.
+        within: Seconds that each call may take.
+    """
+
+    holds: tuple[Hold, ...]
+    ends: bool
+    calls: tuple[Call[None], ...]
+    within: float
+
+
+class Holding:
+    """The claims that are held. Its methods may be called from any thread.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._holds: set[Hold] = set()
+        self._lock = Lock()
+
+    def add(self, queue: str, receipt: str, ttl: float, asked: float) -> Hold:
+        """Holds a claim from now on, whose time begins no earlier than it was asked for."""
+        hold = Hold(queue, receipt, ttl, asked + ttl, asked + ttl / 2)
+        with self._lock:
+            self._holds.add(hold)
+        return hold
+
+    def finish(self, hold: Hold) -> None:
+        """Notes that a claim was worked on."""
+        with self._lock:
+            if hold.state == "held":
+                hold.state, hold.due = "finished", self._clock() + SOON
+
+    def postpone(self, holds: Iterable[Hold]) -> None:
+        """Notes that somebody is about to acknowledge claims, so that nobody else need do it for a while."""
+        now = self._clock()
+        with self._lock:
+            for hold in holds:
+                hold.due = now + _WITHIN * hold.ttl
+
+    def settle(self, holds: Iterable[Hold], refused: Iterable[str] = ()) -> None:
+        """Notes that claims have ended; those with a refused receipt are lost."""
+        lost = set(refused)
+        with self._lock:
+            for hold in holds:
+                hold.state = "lost" if hold.receipt in lost else "settled"
+                self._holds.discard(hold)
+
+    def renewed(self, hold: Hold, asked: float, ttl: float) -> None:
+        """Notes that a claim was renewed: for how many seconds, and when that was asked for."""
+        with self._lock:
+            hold.end = max(hold.end, asked + ttl)
+            hold.due = asked + min(ttl, hold.ttl) / 2
+
+    def pause(self) -> float | None:
+        """Returns the seconds until something is due, 0 if it is; None: nothing is held."""
+        with self._lock:
+            due = min((hold.due for hold in self._holds), default=None)
+        return None if due is None else max(0.0, due - self._clock())
+
+    def work(self) -> list[Work]:
+        """Returns what is to be sent now. What is due soon goes along."""
+        now = self._clock()
+        groups: dict[tuple[str, float, State], list[Hold]] = {}
+        with self._lock:
+            for hold in self._holds:
+                if hold.due <= now + _TOGETHER * hold.ttl:
+                    groups.setdefault((hold.queue, hold.ttl, hold.state), []).append(hold)
+        return [_work(queue, ttl, state, holds) for (queue, ttl, state), holds in groups.items()]
+
+    def done(self, work: Work, asked: float, refused: Iterable[str]) -> None:
+        """Notes that work was done, when it was begun, and which receipts were refused."""
+        lost = set(refused)
+        self.settle([hold for hold in work.holds if work.ends or hold.receipt in lost], lost)
+        for hold in work.holds:
+            if hold.state == "held":
+                self.renewed(hold, asked, hold.ttl)
+
+    def leave(self, queue: str, holds: Iterable[Hold]) -> tuple[Iterator[Call[None]], Iterator[Call[None]]]:
+        """Ends the keeping of claims; returns the calls that acknowledge and that release what is left of them."""
+        open_ = [hold for hold in holds if hold.state in {"held", "finished"}]
+        finished = [hold.receipt for hold in open_ if hold.state == "finished"]
+        held = [hold.receipt for hold in open_ if hold.state == "held"]
+        self.settle(open_)
+        return acknowledge(queue, finished), release(queue, held)
+
+    def failed(self, work: Work, error: ClientError) -> None:
+        """Notes that work failed: it is tried again soon, unless that would be of no use."""
+        now = self._clock()
+        with self._lock:
+            for hold in work.holds:
+                hold.due = now + _AGAIN * hold.ttl
+                if not error.temporary:
+                    self._holds.discard(hold)
+                    if hold.state == "held":
+                        hold.state = "lost"
+
+
+def _work(queue: str, ttl: float, state: State, holds: list[Hold]) -> Work:
+    receipts, ends = [hold.receipt for hold in holds], state == "finished"
+    calls = acknowledge(queue, receipts) if ends else renew(queue, receipts, ttl)
+    return Work(tuple(holds), ends, tuple(calls), _WITHIN * ttl)
+
+
+class HeldJob:
+    """A message that was handed out to this process, and that is renewed until its work is done.
+
+    Args:
+        claimed: What the server said.
+        hold: How the claim stands.
+        holding: Where that is kept.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float]) -> None:
+        self._claimed = claimed
+        self._hold = hold
+        self._holding = holding
+        self._clock = clock
+
+    @property
+    def message(self) -> Message:
+        """The message."""
+        return self._claimed.message
+
+    @property
+    def body(self) -> Any:  # noqa: ANN401 - any JSON value
+        """The message's body: ``str``, ``bytes``, or the value of one that was sent as JSON."""
+        return self._claimed.message.body
+
+    @property
+    def receipt(self) -> str:
+        """Names this claim."""
+        return self._claimed.receipt
+
+    @property
+    def deliveries(self) -> int:
+        """How often the message has been handed out, this time included."""
+        return self._claimed.deliveries
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody else may have the message by now, because the claim could not be renewed in time."""
+        hold = self._hold
+        return hold.state == "lost" or (hold.state == "held" and self._clock() >= hold.end)
+
+    def __repr__(self) -> str:
+        """Names queue and message, and says how the claim stands."""
+        message = self.message
+        return f"<{type(self).__name__} {self._hold.queue} {message.partition}:{message.id} {self._hold.state}>"

@@ -1,0 +1,259 @@
+"""A queue as a job queue, for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Unpack
+
+from queuey.client.calls import claim_calls
+from queuey.client.calls.call import Call
+from queuey.client.calls.claim_calls import Claim
+from queuey.client.calls.read_calls import Partitions
+from queuey.client.claims.claiming import Claiming, ClaimOptions
+from queuey.client.claims.held import HeldJob, Hold, Holding
+from queuey.client.claims.keeper import Keeper, Run, send_all
+from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.http.attempts import Notice, Patience, Timing
+from queuey.client.http.retry import RetryPolicy
+from queuey.client.results import ClaimCounts, Claimed, Message, QueueSize, Refused
+
+LEAVING = 5.0
+"""Seconds for which a loop that is left tries to give its jobs back."""
+
+
+class Job(HeldJob):
+    """A message that this process works on. The claim is renewed by itself until the loop asks for the next job.
+
+    Attributes:
+        message, body: The message, and its body alone.
+        receipt: Names this claim.
+        deliveries: How often the message has been handed out, this time included.
+        lost: Whether somebody else may have the message by now, because the claim could not be renewed in time. A long
+            handler may look at it now and then and stop.
+    """
+
+    def __init__(self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float], run: Run) -> None:
+        super().__init__(claimed, hold, holding, clock)
+        self._run = run
+
+    def ack(self) -> None:
+        """Says that the message is done: nobody gets it again. The loop does this by itself at its next turn.
+
+        Raises:
+            ClaimLost: It was handed out to somebody else.
+        """
+        self._settle(claim_calls.acknowledge(self._hold.queue, [self.receipt]))
+
+    def release(self, delay: float = 0.0) -> None:
+        """Gives the message back: somebody gets it again, now or after a time.
+
+        Args:
+            delay: Seconds, at most 43,200. What is left of the claim is not shortened.
+
+        Raises:
+            ClaimLost: It was handed out to somebody else already.
+        """
+        queue = self._hold.queue
+        if delay:
+            self._settle(claim_calls.renew(queue, [self.receipt], delay))
+        else:
+            self._settle(claim_calls.release(queue, [self.receipt]))
+
+    def renew(self, ttl: float | None = None) -> None:
+        """Renews the claim now, which otherwise happens by itself.
+
+        Args:
+            ttl: Seconds from now on; None: those of the loop.
+
+        Raises:
+            ClaimLost: It was handed out to somebody else.
+        """
+        asked, seconds = self._clock(), self._hold.ttl if ttl is None else ttl
+        self._send(claim_calls.renew(self._hold.queue, [self.receipt], seconds))
+        self._holding.renewed(self._hold, asked, seconds)
+
+    def _settle(self, calls: Iterable[Call[None]]) -> None:
+        self._send(calls)
+        self._holding.settle([self._hold])
+
+    def _send(self, calls: Iterable[Call[None]]) -> None:
+        try:
+            for call in calls:
+                self._run(call)
+        except ClaimLost:
+            self._holding.settle([self._hold], [self.receipt])
+            raise
+
+
+class JobQueue:
+    """A queue whose messages are handed out to one claimer each, until somebody says that they are done.
+
+    Made by :meth:`Client.job_queue <queuey.client.Client.job_queue>`. Safe to use from several threads.
+
+    Attributes:
+        name: Of the queue.
+
+    Example:
+        >>> with Client() as client:
+        ...     name = client.create_queue().name
+        ...     _ = client.send(name, "to ann")
+        ...     jobs = client.job_queue(name)
+        ...     for job in jobs.claim(idle=0):
+        ...         print(job.body, job.deliveries)
+        ...     client.delete_queue(name)
+        to ann 1
+    """
+
+    def __init__(self, name: str, run: Run, keeper: Keeper, policy: RetryPolicy, timing: Timing) -> None:
+        self.name = name
+        self._run = run
+        self._keeper = keeper
+        self._policy = policy
+        self._timing = timing
+
+    def __repr__(self) -> str:
+        """Names the queue."""
+        return f"<{type(self).__name__} {self.name}>"
+
+    def claim(
+        self,
+        *,
+        idle: float | None = None,
+        patience: float | None = None,
+        notice: Notice | None = None,
+        **options: Unpack[ClaimOptions],
+    ) -> Iterator[Job]:
+        """Iterates over jobs, each claimed for this process alone and renewed while the loop's body runs.
+
+        When the loop asks for the next job, the one before is acknowledged. When the loop is left, by ``break``,
+        ``return`` or an error, the job in hand and those that wait for their turn are released, and somebody gets them
+        at once. Inside the loop :meth:`Job.ack` and :meth:`Job.release` decide about a job by hand.
+
+        Args:
+            idle: Seconds without a message after which the loop ends; None: never; 0: when nothing is there now.
+            patience: Seconds of uninterrupted failure of the service after which to give up; None: never.
+            notice: Called with the error when the service begins to fail, and with None when it answers again.
+            options: See :class:`ClaimOptions`.
+
+        Raises:
+            ClientError: One that will not pass, such as :class:`QueueNotFound`; or patience has run out.
+            InvalidArgument: An option cannot be used.
+
+        Example:
+            >>> with Client() as client:
+            ...     name = client.create_queue().name
+            ...     _ = client.send_many(name, ["good", "bad"])
+            ...     for job in client.job_queue(name).claim(idle=0):
+            ...         if job.body == "bad":
+            ...             job.release(delay=600)
+            ...     counts = client.job_queue(name).counts()
+            ...     client.delete_queue(name)
+            >>> counts.claimed
+            1
+        """
+        timing, holding = self._timing, self._keeper.holding
+        patient = Patience(self._policy, patience, timing.clock, timing.draw, notice)
+        loop = Claiming(self.name, idle, patient, timing.clock, options)
+        holds: list[Hold] = []
+        try:
+            while True:
+                try:
+                    claimed = self._run(loop.call())
+                except ClientError as error:
+                    timing.sleep(loop.pause_after(error))
+                    continue
+                loop.answered()
+                holds = self._keeper.hold(self.name, [each.receipt for each in claimed], loop.ttl, loop.asked)
+                for each, hold in zip(claimed, holds, strict=True):
+                    if hold.state != "held":
+                        continue
+                    yield Job(each, hold, holding, timing.clock, self._run)
+                    holding.finish(hold)
+                    if loop.worked(hold):
+                        self._acknowledge(loop)
+                self._acknowledge(loop)
+                pause = loop.pause(len(claimed))
+                if pause is None:
+                    return
+                if pause:
+                    timing.sleep(pause)
+        finally:
+            self._leave(holds)
+
+    def receive(
+        self, limit: int = 10, *, ttl: float = 30.0, wait: float = 0.0, partitions: Partitions = "*"
+    ) -> list[Claimed]:
+        """Claims messages once, for a program that acknowledges them itself. Nothing renews these.
+
+        Args:
+            limit: Messages at most, 1 to 1,000.
+            ttl: Seconds, up to 43,200, after which a message that is not acknowledged is handed out again.
+            wait: Seconds, up to 20, to wait for messages if there are none.
+            partitions: ``"*"`` for all, a number, or several.
+
+        Example:
+            >>> with Client() as client:
+            ...     name = client.create_queue().name
+            ...     _ = client.send_many(name, ["a", "b"])
+            ...     jobs = client.job_queue(name)
+            ...     claimed = jobs.receive(100)
+            ...     refused = jobs.ack(claimed)
+            ...     client.delete_queue(name)
+            >>> len(claimed), refused
+            (2, [])
+        """
+        return self._run(claim_calls.claim(self.name, limit, ttl, wait, partitions))
+
+    def ack(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
+        """Says that messages are done: nobody gets them again.
+
+        Args:
+            claims: Receipts, or what :meth:`receive` returned.
+
+        Returns:
+            Those that were refused, because they were handed out to somebody else meanwhile. All others are done.
+        """
+        return send_all(self._run, claim_calls.acknowledge(self.name, claim_calls.receipts_of(claims)))
+
+    def renew(self, claims: Claim | Iterable[Claim], ttl: float = 30.0) -> list[Refused]:
+        """Keeps claims for ``ttl`` seconds from now on, if they would not last longer anyway; see :meth:`ack`."""
+        return send_all(self._run, claim_calls.renew(self.name, claim_calls.receipts_of(claims), ttl))
+
+    def release(self, claims: Claim | Iterable[Claim]) -> list[Refused]:
+        """Gives messages back, so that they are handed out again at once; see :meth:`ack`."""
+        return send_all(self._run, claim_calls.release(self.name, claim_calls.receipts_of(claims)))
+
+    def release_all(self) -> None:
+        """Gives back everything that is claimed from the queue, by whomever."""
+        self._run(claim_calls.release_all(self.name))
+
+    def counts(self) -> ClaimCounts:
+        """Returns how many messages are claimed, and how many wait to be handed out again."""
+        return self._run(claim_calls.counts(self.name))
+
+    def size(self, limit: int | None = None) -> QueueSize:
+        """Returns how many messages are not acknowledged, counted exactly up to ``limit``."""
+        return self._run(claim_calls.size(self.name, limit))
+
+    def peek(self, limit: int = 10) -> list[Message]:
+        """Returns the oldest messages that are not acknowledged, claimed or not, and claims nothing."""
+        return self._run(claim_calls.peek(self.name, limit))
+
+    def _acknowledge(self, loop: Claiming) -> None:
+        """Acknowledges what the loop has finished; puts up with failures as the loop does."""
+        while holds := loop.to_acknowledge():
+            self._keeper.holding.postpone(holds)
+            try:
+                refused = self.ack([hold.receipt for hold in holds])
+            except ClientError as error:
+                self._timing.sleep(loop.pause_after(error))
+                continue
+            self._keeper.holding.settle(holds, [each.receipt for each in refused])
+            loop.acknowledged()
+
+    def _leave(self, holds: list[Hold]) -> None:
+        """Acknowledges and releases what a loop leaves behind; what cannot be released expires."""
+        for calls in self._keeper.holding.leave(self.name, holds):
+            with suppress(ClientError):
+                send_all(self._run, calls, LEAVING)

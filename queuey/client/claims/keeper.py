@@ -1,0 +1,104 @@
+"""Keeps claims alive while somebody works on them: one thread for all claims of a client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import Condition, Thread
+from typing import Protocol, TypeVar
+
+from queuey.client.calls.call import Call
+from queuey.client.claims.held import Hold, Holding, Work
+from queuey.client.errors import ClaimLost, ClientError
+from queuey.client.results import Refused
+
+T = TypeVar("T")
+
+_LINGERS = 5.0
+"""Seconds for which the thread stays when nothing is held."""
+
+
+class Run(Protocol):
+    """Sends a call until it is answered or may not be sent again, within the client's patience or so many seconds."""
+
+    def __call__(self, call: Call[T], within: float | None = None, /) -> T:
+        """Sends a call."""
+
+
+def send_all(run: Run, calls: Iterable[Call[None]], within: float | None = None) -> list[Refused]:
+    """Sends calls about receipts; returns those that were refused."""
+    refused: list[Refused] = []
+    for call in calls:
+        try:
+            run(call, within)
+        except ClaimLost as error:
+            if not error.refused:
+                raise
+            refused.extend(error.refused)
+    return refused
+
+
+class Keeper:
+    """Renews claims, and acknowledges those that are finished, in a thread of its own.
+
+    The thread runs while something is held, and a few seconds longer.
+
+    Args:
+        run: Sends a call.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, run: Run, clock: Callable[[], float]) -> None:
+        self._run = run
+        self._clock = clock
+        self.holding = Holding(clock)
+        self._changed = Condition()
+        self._wakes = 0.0
+        self._runs = False
+        self._closed = False
+
+    def hold(self, queue: str, receipts: Iterable[str], ttl: float, asked: float) -> list[Hold]:
+        """Keeps claims from now on, whose time began no earlier than they were asked for."""
+        holds = [self.holding.add(queue, receipt, ttl, asked) for receipt in receipts]
+        with self._changed:
+            if not self._runs and not self._closed:
+                self._runs = True
+                Thread(target=self._serve, name="queuey-claims", daemon=True).start()
+            elif any(hold.due < self._wakes for hold in holds):
+                self._changed.notify()
+        return holds
+
+    def close(self) -> None:
+        """Ends the keeping; what is held then expires by itself."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _serve(self) -> None:
+        """Is the thread."""
+        while self._sleep():
+            for work in self.holding.work():
+                self._do(work)
+
+    def _sleep(self) -> bool:
+        """Waits until something is due; tells whether the thread is to go on."""
+        with self._changed:
+            while not self._closed:
+                pause = self.holding.pause()
+                if pause == 0:
+                    return True
+                longest = _LINGERS if pause is None else pause
+                self._wakes = self._clock() + longest
+                woken = self._changed.wait(longest)
+                if pause is None and not woken and self.holding.pause() is None:
+                    break
+            self._runs = False
+            return False
+
+    def _do(self, work: Work) -> None:
+        asked = self._clock()
+        try:
+            refused = send_all(self._run, work.calls, work.within)
+        except ClientError as error:
+            self.holding.failed(work, error)
+        else:
+            self.holding.done(work, asked, [each.receipt for each in refused])

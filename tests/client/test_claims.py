@@ -1,0 +1,315 @@
+"""Jobs: claimed, renewed, acknowledged and given back, against scripted servers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import closing
+from threading import Event
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuey.client import ClaimLost, ConnectionLost, InvalidArgument, NotAllowed, RetryPolicy
+from queuey.client.calls.call import Call
+from queuey.client.claims.async_jobs import AsyncKeeper
+from queuey.client.claims.held import SOON, Holding
+from queuey.client.claims.keeper import Keeper
+from queuey.client.errors import ErrorAnswer
+from tests.client.scripted import Script, broken, busy, claims, settled
+
+Connect = Callable[..., Any]
+
+
+def asked(script: Script) -> list[str]:
+    """Says in short what was asked, in order: ``claims 1``, ``ack r1 r2``."""
+    found = []
+    for request in script.requests:
+        what = request.url.path.rpartition("/")[2]
+        rest = request.url.params.get("limit", "") if what == "claims" else " ".join(script_receipts(request))
+        found.append(f"{what} {rest}")
+    return found
+
+
+def script_receipts(request: httpx2.Request) -> list[str]:
+    """Gives the receipts of a request."""
+    found: list[str] = httpx2.Response(200, content=request.content).json()["receipts"]
+    return found
+
+
+def test_a_job_is_acknowledged_when_the_next_is_asked_for(connect: Connect) -> None:
+    """Each job is acknowledged after its work, before the next claim; an idle loop ends when nothing is there."""
+    script = Script(claims(1), settled(), claims(2), settled(), claims())
+    jobs = connect(script).job_queue("mail").claim(idle=0)
+    seen = [(job.body, job.deliveries, job.receipt, job.lost, asked(script)[-1]) for job in jobs]
+    assert seen == [("m1", 1, "r1", False, "claims 1"), ("m2", 1, "r2", False, "claims 1")]
+    assert asked(script) == ["claims 1", "ack r1", "claims 1", "ack r2", "claims 1"]
+    assert dict(script.requests[0].url.params) == {"limit": "1", "ttl": "30"}
+    assert script.requests[0].url.path == "/v1/acme/mail/claims"
+
+
+def test_jobs_of_one_claim_are_acknowledged_together(connect: Connect) -> None:
+    """Several jobs that were done at once cost one acknowledgement; one that took long is not kept waiting."""
+    script = Script(claims(1, 2, 3, 4), settled(), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(limit=4, ttl=60, idle=0):
+        script.now += 0.2 if job.body == "m2" else 0.0
+    assert asked(script) == ["claims 4", "ack r1 r2", "ack r3 r4", "claims 4"]
+
+
+def test_it_waits_for_jobs(connect: Connect) -> None:
+    """The server holds a claim open, so long that a message still has most of its time; an idle loop ends in time."""
+    script = Script(claims())
+
+    def held(request: httpx2.Request) -> httpx2.Response:
+        script.now += float(request.url.params.get("wait", 0))
+        return claims()
+
+    script = Script(held)
+    assert list(connect(script).job_queue("mail").claim(idle=25)) == []
+    assert [request.url.params.get("wait") for request in script.requests] == ["10", "10", "5"]
+
+
+@pytest.mark.parametrize("how", ["break", "error"])
+def test_a_loop_that_is_left_gives_its_jobs_back(connect: Connect, how: str) -> None:
+    """What was done is acknowledged; the job in hand and those that wait for their turn are released."""
+    script = Script(claims(1, 2, 3), settled())
+    queue = connect(script).job_queue("mail")
+
+    def leave() -> None:
+        with closing(queue.claim(limit=3)) as jobs:
+            for job in jobs:
+                if job.body == "m2":
+                    if how == "break":
+                        break
+                    raise ValueError(job.body)
+
+    if how == "break":
+        leave()
+    else:
+        with pytest.raises(ValueError, match="m2"):
+            leave()
+    assert asked(script) == ["claims 3", "ack r1", "release r2 r3"]
+
+
+def test_an_error_gives_jobs_back_without_closing(connect: Connect) -> None:
+    """A plain loop that an error leaves releases its job at once: the iterator goes with it."""
+    script = Script(claims(1), settled())
+
+    def work() -> None:
+        for job in connect(script).job_queue("mail").claim():
+            raise ValueError(job.body)
+
+    with pytest.raises(ValueError, match="m1"):
+        work()
+    assert asked(script) == ["claims 1", "release r1"]
+
+
+def test_a_job_may_be_decided_on_by_hand(connect: Connect) -> None:
+    """What the loop's body acknowledged or released is left alone afterwards."""
+    script = Script(claims(1, 2, 3), settled(), settled(), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(limit=3, idle=0):
+        if job.body == "m1":
+            job.ack()
+        elif job.body == "m2":
+            job.release()
+        else:
+            job.release(delay=600)
+    assert asked(script) == ["claims 3", "ack r1", "release r2", "renew r3", "claims 3"]
+    assert script.sent(3)["ttl"] == 600
+
+
+def test_a_lost_job_does_not_end_the_loop(connect: Connect) -> None:
+    """A message that was handed out again is somebody else's; the loop goes on, and by hand it is an error."""
+    script = Script(claims(1), settled(1), claims(2), settled(2), claims())
+    jobs = []
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        jobs.append(job)
+        if job.body == "m2":
+            with pytest.raises(ClaimLost) as lost:
+                job.ack()
+            assert [(each.receipt, each.status) for each in lost.value.refused] == [("r2", "superseded")]
+    assert [job.lost for job in jobs] == [True, True]
+    assert asked(script) == ["claims 1", "ack r1", "claims 1", "ack r2", "claims 1"]
+
+
+def test_a_job_whose_time_is_over_says_so(connect: Connect) -> None:
+    """Without a renewal in time a job is lost, whatever the server would say."""
+    script = Script(claims(1), settled(), claims())
+    for job in connect(script).job_queue("mail").claim(idle=0):
+        assert not job.lost
+        script.now += 31
+        assert job.lost
+        job.renew()
+        assert not job.lost
+
+
+def test_it_puts_up_with_failures(connect: Connect) -> None:
+    """Claims and acknowledgements whose answers are lost are sent again; the service may be away for a while."""
+    script = Script(broken, busy(), claims(1), broken, busy(), settled(), claims())
+    notices: list[object] = []
+    queue = connect(script, retry=RetryPolicy(rounds=1)).job_queue("mail")
+    assert [job.body for job in queue.claim(idle=0, notice=notices.append)] == ["m1"]
+    assert asked(script) == ["claims 1"] * 3 + ["ack r1"] * 3 + ["claims 1"]
+    assert [type(notice) for notice in notices] == [ConnectionLost, type(None)] * 2
+
+
+def test_it_ends_with_an_error_that_will_not_pass(connect: Connect) -> None:
+    """A refusal ends the loop, and so do failures that last longer than the patience given."""
+    queue = connect(Script(httpx2.Response(403, text="no"))).job_queue("mail")
+    with pytest.raises(NotAllowed):
+        list(queue.claim())
+    queue = connect(Script(broken), retry=RetryPolicy(rounds=1)).job_queue("mail")
+    with pytest.raises(ConnectionLost):
+        list(queue.claim(patience=3))
+
+
+@pytest.mark.parametrize("options", [{"ttl": 1}, {"idle": -1}, {"ttl": float("nan")}])
+def test_options_are_checked(connect: Connect, options: dict[str, float]) -> None:
+    """What cannot work is refused before anything is sent."""
+    script = Script(claims())
+    with pytest.raises(InvalidArgument):
+        list(connect(script).job_queue("mail").claim(**options))
+    assert script.requests == []
+
+
+def test_batches(connect: Connect) -> None:
+    """A program may claim and acknowledge by itself; it is told which receipts were refused."""
+    script = Script(claims(1, 2, 3), settled(2), settled(), settled())
+    queue = connect(script).job_queue("mail")
+    claimed = queue.receive(100, ttl=60, wait=5, partitions=[1, 3])
+    assert dict(script.requests[0].url.params) == {"limit": "100", "ttl": "60", "wait": "5", "partitions": "1,3"}
+    assert (claimed[0].message.body, claimed[0].receipt, claimed[0].deliveries) == ("m1", "r1", 1)
+    assert [refused.receipt for refused in queue.ack(claimed)] == ["r2"]
+    assert queue.renew("r1", 60) == []
+    assert queue.release(["r1", claimed[2]]) == []
+    assert asked(script)[1:] == ["ack r1 r2 r3", "renew r1", "release r1 r3"]
+
+
+def test_many_receipts_go_in_several_requests(connect: Connect) -> None:
+    """No request has more receipts than the server takes, and all refusals are told."""
+    script = Script(settled(7), settled(), settled(8))
+    refused = connect(script).job_queue("mail").ack([f"r{n}" for n in range(2500)])
+    assert [len(script_receipts(request)) for request in script.requests] == [1000, 1000, 500]
+    assert [each.receipt for each in refused] == ["r7", "r8"]
+
+
+def test_an_empty_list_asks_nothing(connect: Connect) -> None:
+    """Nothing to acknowledge needs no request; something that is no receipt is refused."""
+    script = Script(settled())
+    queue = connect(script).job_queue("mail")
+    assert queue.ack([]) == []
+    with pytest.raises(InvalidArgument):
+        queue.ack([""])
+    assert script.requests == []
+
+
+# What is held, by a clock of one's own
+
+
+def holding() -> tuple[Holding, list[float]]:
+    """Gives claims that are held, and the clock: its last number is the time."""
+    times = [100.0]
+    return Holding(lambda: times[-1]), times
+
+
+def test_claims_are_renewed_at_half_their_time_together() -> None:
+    """One request renews what is due and what is due soon; each queue has its own."""
+    held, times = holding()
+    assert held.pause() is None
+    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 104)
+    other, later = held.add("p", "r1", 40, 100), held.add("q", "r3", 40, 110)
+    assert held.pause() == 20
+    assert held.work() == []
+    times.append(120.0)
+    works = held.work()
+    assert sorted(work.calls[0].path for work in works) == ["p/claims/renew", "q/claims/renew"]
+    for work in works:
+        held.done(work, 120, [])
+    assert [hold.end for hold in (one, two, other, later)] == [160, 160, 160, 150]
+    assert held.pause() == 10
+
+
+def test_a_renewal_that_fails_is_tried_again() -> None:
+    """A failure that may pass is tried again soon; a refusal, and a message that was handed out again, are losses."""
+    held, times = holding()
+    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
+    times.append(120.0)
+    (work,) = held.work()
+    held.failed(work, ConnectionLost("broken"))
+    assert held.pause() == 4
+    times.append(124.0)
+    (work,) = held.work()
+    held.done(work, 124, ["r2"])
+    assert (one.state, two.state, one.end) == ("held", "lost", 164)
+    times.append(144.0)
+    (work,) = held.work()
+    held.failed(work, NotAllowed(ErrorAnswer(status=403)))
+    assert (one.state, held.pause()) == ("lost", None)
+
+
+def test_a_finished_claim_is_acknowledged_soon() -> None:
+    """What is done does not wait for a long job; nor is it forgotten when it was finished during a renewal."""
+    held, times = holding()
+    one, two = held.add("q", "r1", 40, 100), held.add("q", "r2", 40, 100)
+    times.append(120.0)
+    (renewal,) = held.work()
+    held.finish(one)
+    held.done(renewal, 120, [])
+    assert (one.state, two.state, held.pause()) == ("finished", "held", SOON)
+    times.append(120.0 + SOON)
+    (work,) = held.work()
+    assert work.calls[0].path == "q/claims/ack"
+    held.done(work, 120.5, [])
+    assert (one.state, two.state) == ("settled", "held")
+
+
+# The thread and the task
+
+
+def test_one_thread_renews_until_the_work_is_done() -> None:
+    """A claim is renewed again and again while it is held, and no more afterwards."""
+    paths: list[str] = []
+    renewed = Event()
+
+    def run(call: Call[None], within: float | None = None) -> None:
+        paths.append(call.path)
+        if len(paths) >= 3:
+            renewed.set()
+
+    keeper = Keeper(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
+    (hold,) = keeper.hold("q", ["r1"], 0.3, time.monotonic())
+    assert renewed.wait(30)
+    assert hold.state == "held"
+    keeper.holding.settle([hold])
+    keeper.hold("q", [], 0.3, 0.0)
+    count = len(paths)
+    time.sleep(0.5)
+    assert len(paths) <= count + 1  # one may have been under way
+    assert set(paths) == {"q/claims/renew"}
+    keeper.close()
+
+
+def test_one_task_renews_until_the_work_is_done() -> None:
+    """The same in async code, and a claim that is due sooner than the others is seen in time."""
+    paths: list[str] = []
+
+    renewed = asyncio.Event()
+
+    async def run(call: Call[None], within: float | None = None) -> None:
+        paths.append(call.path)
+        if len(paths) >= 3:
+            renewed.set()
+
+    async def work() -> None:
+        keeper = AsyncKeeper(run, time.monotonic)  # type: ignore[arg-type] # it returns nothing whatever the call
+        keeper.hold("slow", ["r1"], 600.0, time.monotonic())
+        await asyncio.sleep(0)
+        (hold,) = keeper.hold("q", ["r2"], 0.3, time.monotonic())
+        await asyncio.wait_for(renewed.wait(), 30)
+        assert hold.state == "held"
+        keeper.close()
+
+    asyncio.run(work())
+    assert set(paths) == {"q/claims/renew"}
