@@ -22,21 +22,26 @@ Verb = Literal["send", "read", "delete", "claim", "admin", "measure"]
 * ``send``: store new messages.
 * ``read``: read messages, and all that ``measure`` shows.
 * ``delete``: delete messages by id. With ``send`` it also overwrites them by id.
-* ``claim``: record and forget the offsets of consumer groups, and see what ``measure`` shows.
+* ``claim``: record and forget the offsets of consumer groups, and see what ``measure`` shows. With ``read`` it also
+  claims messages and acknowledges them; ``read`` with ``delete`` does so, too.
 * ``admin``: create, change, purge and delete queues, and see what ``measure`` shows.
 * ``measure``: list queues; see their fields, counts, groups, offsets and lags, and no message.
 """
 
 VERBS: tuple[Verb, ...] = get_args(Verb)
 
-Action = Literal["send", "overwrite", "read", "delete", "claim", "admin", "measure"]
-"""What a request does with a queue. ``overwrite`` writes messages at ids that the caller names."""
+Action = Literal["send", "overwrite", "read", "delete", "work", "claim", "admin", "measure"]
+"""What a request does with a queue.
+
+``overwrite`` writes messages at ids that the caller names. ``work`` claims messages and says that they are done.
+"""
 
 _ENOUGH: dict[Action, tuple[frozenset[Verb], ...]] = {
     "send": (frozenset({"send"}),),
     "overwrite": (frozenset({"send", "delete"}),),
     "read": (frozenset({"read"}),),
     "delete": (frozenset({"delete"}),),
+    "work": (frozenset({"read", "claim"}), frozenset({"read", "delete"})),
     "claim": (frozenset({"claim"}),),
     "admin": (frozenset({"admin"}),),
     "measure": (frozenset({"measure"}), frozenset({"read"}), frozenset({"claim"}), frozenset({"admin"})),
@@ -261,8 +266,14 @@ def allowed(queue: Queue, caller: Caller, action: Action) -> bool:
                 names |= {owner}
     if not by_principals:
         return owner in names
-    given = (each for each in queue.principals if (each.delete if action == "delete" else each.read))
-    return any(_is_named(queue, each, names) for each in given)
+    return any(_is_given(each, action) and _is_named(queue, each, names) for each in queue.principals)
+
+
+def _is_given(principal: Principal, action: Action) -> bool:
+    """Tells whether what a queue gives a principal is enough for an action."""
+    if action == "work":
+        return principal.read and principal.delete
+    return principal.delete if action == "delete" else principal.read
 
 
 def _is_named(queue: Queue, principal: Principal, names: frozenset[str]) -> bool:

@@ -20,7 +20,8 @@
     │   ├── QueueExists           re-created with other fields; carries the queue
     │   ├── ApplicationExists
     │   ├── OffsetConflict        compare-and-set failed; carries the present offsets
-    │   └── ClaimsRefused         the queue's consistency level does not allow claims
+    │   ├── ClaimsRefused         the queue's consistency level does not allow claims
+    │   └── ClaimLost             messages were handed out again; carries what became of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
     ├── TooManyRequests           the application has its share of the process already
     │   ├── TooManyWaiters        no room for another long poll
@@ -258,6 +259,24 @@ class ClaimsRefused(Conflict):
     """Messages of the queue cannot be claimed at its consistency level; the text names one at which they can."""
 
     code = "ClaimsRefused"
+
+
+class ClaimLost(Conflict):
+    """Claims had expired, and their messages were handed out to somebody else. The other receipts were carried out.
+
+    Args:
+        results: What became of each receipt, in the order given, as the caller is to be told.
+    """
+
+    code = "ClaimLost"
+
+    def __init__(self, results: Sequence[object]) -> None:
+        super().__init__(results)
+        self.results = tuple(results)
+
+    def __str__(self) -> str:
+        """Says what to do."""
+        return "Some claims had expired, and their messages were handed out again; results says which. Leave these be."
 
 
 class QueueChanged(QueueyError):

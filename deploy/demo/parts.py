@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import chart
 import pipeline
 from service import DemoFailed, Service
-from workers import Handled, Workers
+from workers import Handled, Workers, claimer, read_record
 
 from queuey.client import Client, Outgoing
 from queuey.client.errors import ClientError, OffsetConflict
@@ -26,12 +27,15 @@ FEED = Path(__file__).with_name("earthquakes.jsonl")
 WORK = "quakes-work"
 LIVE = "quakes-live"
 AGAIN = "quakes-again"
+JOBS = "quakes-jobs"
 PARTITIONS = 4
 GROUP = "demo"
 WRITERS = 4
 ACKNOWLEDGED_BEFORE_KILL = 600
 WORKERS = 3
 HANDLED_BEFORE_KILL = 500
+JOB_COUNT = 200
+DONE_BEFORE_KILL = 25
 
 
 class Account(NamedTuple):
@@ -258,6 +262,34 @@ def share_out(stage: Stage) -> Account:
     return Account(text, ("worker", "handled", "of partitions", ""), rows)
 
 
+def claim_jobs(stage: Stage) -> Account:
+    """Has two workers claim jobs from one queue, and kills one that has some in hand: they come back, and are done."""
+    stage.client.create_queue(JOBS, partitions=2)
+    jobs = stage.client.job_queue(JOBS)
+    record = stage.service.directory / "jobs.txt"
+    record.touch()
+    sent = {receipt.id for receipt in stage.client.send_many(JOBS, (q["title"] for q in stage.quakes[:JOB_COUNT]))}
+    with claimer(stage.service, JOBS, record) as first, claimer(stage.service, JOBS, record) as second:
+        _wait(lambda: sum(one.pid == first.pid for one in read_record(record)) >= DONE_BEFORE_KILL, "no job was done")
+        first.kill()
+        left = jobs.counts().claimed
+        _wait(lambda: jobs.size().size == 0, "not every job was done")
+    done = read_record(record)
+    again = Counter(one.id for one in done if one.pid == second.pid)
+    require({one.id for one in done} == sent, "the jobs that were done are not those that were sent")
+    require(max(again.values()) == 1, "a worker that lived has done a job twice")
+    twice = len(done) - len(sent)
+    text = (
+        f"Two workers claimed jobs from {JOBS}; one was killed with {left} jobs claimed by the two. Each of the "
+        f"{len(sent)} jobs was done and acknowledged, {twice} of them by both: once before the kill, and once after it."
+    )
+    rows = [
+        (one.pid, sum(each.pid == one.pid for each in done), end)
+        for one, end in ((first, "killed with -9"), (second, ""))
+    ]
+    return Account(text, ("worker", "done", ""), rows)
+
+
 def through_spark(stage: Stage) -> Account:
     """Archives the work queue with Spark, counts it, replays it into a second queue and audits that by the receipts."""
     if not pipeline.is_installed():
@@ -302,9 +334,18 @@ PARTS: list[tuple[str, Callable[[Stage], Account]]] = [
     ("Crash", kill_while_writing),
     ("After the crash", check_rest),
     ("Workers", share_out),
+    ("Jobs", claim_jobs),
     ("Pipeline", through_spark),
     ("Stop", stop),
 ]
+
+
+def _wait(done: Callable[[], bool], failure: str, seconds: float = 60) -> None:
+    """Waits until something is so."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        require(time.monotonic() < deadline, f"{failure} within {seconds:.0f} s")
+        time.sleep(0.02)
 
 
 def _ends(messages: list[Message]) -> list[tuple[str, Message]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -31,6 +33,26 @@ class Handled(NamedTuple):
     pid: int
     partition: int
     id: str
+
+
+def read_record(path: Path) -> list[Handled]:
+    """Returns what was handled so far, in the order in which it was."""
+    lines = (line.split() for line in path.read_text().splitlines())
+    return [Handled(int(pid), int(partition), identifier) for pid, partition, identifier in lines]
+
+
+@contextlib.contextmanager
+def claimer(service: Service, queue: str, record: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs a worker that claims jobs, and kills it in the end."""
+    script = Path(__file__).with_name("claimer.py")
+    command = [sys.executable, str(script), str(service.profile), queue, str(record)]
+    with (service.directory / "claimers.log").open("ab") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 class Workers:
@@ -79,8 +101,7 @@ class Workers:
 
     def handled(self) -> list[Handled]:
         """Returns what was handled so far, in the order in which it was."""
-        lines = (line.split() for line in self._record.read_text().splitlines())
-        return [Handled(int(pid), int(partition), identifier) for pid, partition, identifier in lines]
+        return read_record(self._record)
 
     def wait_until_shared(self, partitions: int, seconds: float = 60) -> None:
         """Waits until every partition has an owner and every worker owns one."""

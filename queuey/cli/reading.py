@@ -98,7 +98,7 @@ def tail(
         start = page.horizon
     if left <= 0:
         return
-    for page in client.tail_pages(queue, partitions=partitions, since=start, notice=_note_absence):
+    for page in client.tail_pages(queue, partitions=partitions, since=start, notice=note_absence):
         shown = page.messages[:left]
         _show(shown, raw=raw, json=json)
         left -= len(shown)
@@ -106,13 +106,14 @@ def tail(
             return
 
 
-def _note_absence(error: ClientError | None) -> None:
+def note_absence(error: ClientError | None) -> None:
+    """Says that the service is away, and that it is back."""
     output.note("The service answers again." if error is None else f"The service is away, waiting for it: {error}")
 
 
 def _show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
     if raw:
-        data = b"".join(_bytes(message.body) + b"\n" for message in messages)
+        data = b"".join(body_bytes(message.body) + b"\n" for message in messages)
     elif json:
         data = b"".join(_json(message) + b"\n" for message in messages)
     else:
@@ -122,13 +123,17 @@ def _show(messages: Iterable[Message], *, raw: bool, json: bool) -> None:
 
 
 def _line(message: Message) -> str:
-    body = message.body
-    text = f"<{len(body)} bytes>" if isinstance(body, bytes) else _bytes(body).decode("utf-8", "replace")
     moment = time_parsing.iso(message.time.timestamp())
-    return f"{moment}  {message.partition:>3}  {message.id}  {output.printable(text)}"
+    return f"{moment}  {message.partition:>3}  {message.id}  {output.printable(body_text(message.body))}"
 
 
-def _bytes(body: object) -> bytes:
+def body_text(body: object) -> str:
+    """Returns a body as text for people."""
+    return f"<{len(body)} bytes>" if isinstance(body, bytes) else body_bytes(body).decode("utf-8", "replace")
+
+
+def body_bytes(body: object) -> bytes:
+    """Returns a body as it was sent, or the JSON text of its value."""
     import msgspec
 
     if isinstance(body, bytes):
@@ -139,10 +144,17 @@ def _bytes(body: object) -> bytes:
 def _json(message: Message) -> bytes:
     import msgspec
 
+    return msgspec.json.encode(json_fields(message))
+
+
+def json_fields(message: Message) -> dict[str, Any]:
+    """Returns what of a message is to be printed as JSON."""
+    import msgspec
+
     fields = msgspec.to_builtins(message)
     if isinstance(message.body, bytes):
         fields["encoding"] = "base64"
-    return msgspec.json.encode({name: value for name, value in fields.items() if value not in (None, {})})
+    return {name: value for name, value in fields.items() if value not in (None, {})}
 
 
 def _note_later(client: Client, queue: str, page: Page) -> None:

@@ -101,14 +101,16 @@ class Waiter(ABC):
 
     Attributes:
         wait: Seconds that the last try would have waited; 0: its answer is the one to give.
+        again: Seconds after which another try is worthwhile whatever comes; 0: none is.
     """
 
-    __slots__ = ("_keys", "_watchers", "wait")
+    __slots__ = ("_keys", "_watchers", "again", "wait")
 
     def __init__(self, watchers: Watchers) -> None:
         self._watchers = watchers
         self._keys: set[Key] = set()
         self.wait = 0.0
+        self.again = 0.0
 
     @abstractmethod
     def wake(self) -> None:

@@ -144,7 +144,10 @@ class Endpoint:
         def finish(value: object, error: Exception | None) -> Response:
             if isinstance(error, QueueChanged) or (value is None and error is None):
                 raise WouldBlock
-            response = respond_with(value) if error is None else error_response(error, environ)
+            try:
+                response = respond_with(value) if error is None else error_response(error, environ)
+            except Exception as failure:  # noqa: BLE001 - an error of any kind must become a response
+                response = error_response(failure, environ)
             self._observe(environ, response, start)
             return response
 

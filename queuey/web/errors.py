@@ -106,6 +106,8 @@ def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
                 for number, offset in error.current.items()
             }
         }
+    if isinstance(error, errors.ClaimLost):
+        return {"results": error.results}
     return {}
 
 

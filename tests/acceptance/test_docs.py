@@ -31,6 +31,25 @@ def test_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert list(client.queue_names()) == []
 
 
+def test_tutorial_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    """Every command and program of the tutorial about queues of jobs does what the text says, in order."""
+    page = "docs/claims.md"
+    with Served(tmp_path) as served:
+        monkeypatch.setenv("QUEUEY_PROFILE", str(served.profile_path))
+        reader = Reader(served, tmp_path)
+        serve, *rest = blocks(page, below="Tutorial")
+        assert serve.text == "queuey serve\n"
+        printed = "".join(reader.run(page, block) for block in rest)
+        for words in ("1 message acknowledged.", "river.jpg", "meadow.jpg"):
+            assert words in printed
+        with served.client() as client:
+            assert list(client.queue_names()) == []
+    printed = capfd.readouterr().out
+    assert "made a thumbnail of beach.jpg" in printed
+    assert "made a thumbnail of forest.jpg" in printed
+    assert "mountain.jpg is handed out for the second time: 2" in printed
+
+
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_tutorial_of_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command and program of the tutorial about users does what the text says, with tokens of an issuer."""

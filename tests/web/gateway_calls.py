@@ -132,7 +132,7 @@ class Stub:
 
     def __init__(self) -> None:
         self.registry = self
-        self.hot = self
+        self.hot = {"": self}
         self.authorization = self
         self.service = self
         self.store = self

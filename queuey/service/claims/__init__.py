@@ -116,6 +116,7 @@ class ClaimUseCases:
         ttl: float,
         wait: float = 0.0,
         partitions: Sequence[int] | None = None,
+        max_bytes: int | None = None,
     ) -> Callable[[], Outcome]:
         """Starts a claim; it waits where there is nothing to be had, without a thread.
 
@@ -126,6 +127,7 @@ class ClaimUseCases:
             ttl: Seconds that the claims last; 0: nothing is claimed, and what would be is shown.
             wait: Seconds to wait at most.
             partitions: Where to look; None: everywhere.
+            max_bytes: Bytes of bodies, but for the last one's; None: as many as a page has.
 
         Returns:
             A function that gives up: what was claimed for it is released.
@@ -141,7 +143,7 @@ class ClaimUseCases:
             self._metrics.delivered(len(found or ()))
             done(found, error)
 
-        poll = Poll(limit, ttl, self._limits.page_bytes)
+        poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes))
         means = Means(self._logs, self._watchers, self._runtime, self._stopping.is_set)
         return Claiming(means, queue, order, poll, wait=wait, done=told).start()
 

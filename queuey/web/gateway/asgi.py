@@ -29,7 +29,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
 from threading import Lock, get_ident
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from queuey.errors import Outcome, QueueyError, StoreUnavailable
@@ -130,7 +130,7 @@ class Gateway:
         self._patience = patience
         self._max_wait = min(deadline, max_wait)
         self._application: Application = application
-        self._hot: Endpoint = application.registry.hot
+        self._hot: dict[str, Endpoint] = application.registry.hot
         self._operations: dict[str, Endpoint] = application.registry.operations
         self._authorization: Authorization = application.registry.authorization
         service = application.registry.service
@@ -172,16 +172,16 @@ class Gateway:
         """Is called by granian with each request."""
         environ, foreign = make_environ(scope)
         try:
-            environ["PATH_INFO"], match = find_path(scope["raw_path"])
+            environ["PATH_INFO"], hot = find_path(scope["raw_path"])
             if foreign:
                 refuse_unreadable(foreign)
-            response = await self._respond(environ, match, receive)
+            response = await self._respond(environ, hot, receive)
             poll: LongPoll | None = environ.get(WAITER)
             while poll is not None and poll.wait:
                 self._change_memory(poll.tenant, -environ.pop(RESERVED, 0))
                 scope.clear()  # All of it is in the environ; two kilobytes matter where thousands wait.
                 if await self._polls.turn(poll):
-                    response = await self._work(environ, match, poll.tenant)
+                    response = await self._work(environ, hot, poll.tenant)
         except Exception as error:  # noqa: BLE001 - an error of any kind must become a response
             response = error_response(error, environ)
             if WAITER not in environ:
@@ -211,7 +211,7 @@ class Gateway:
         if self._rates is not None and COUNTED in environ:
             response.headers += environ[COUNTED]
 
-    async def _respond(self, environ: Environ, match: Match | None, receive: Receive) -> Response:
+    async def _respond(self, environ: Environ, hot: Hot | None, receive: Receive) -> Response:
         method = environ["REQUEST_METHOD"]
         tenant = await self._find_tenant(environ)
         if self._rates is not None and environ["PATH_INFO"].startswith("/v1/"):
@@ -219,23 +219,24 @@ class Gateway:
         if tenant in STRANGERS and announced_length(environ) != 0:
             # The body of a caller who is not known is taken in only if the view, which lets callers in, asks for it.
             if method not in {"POST", "PUT"}:
-                return await self._try(environ, match, receive, tenant)
+                return await self._try(environ, hot, receive, tenant)
             response = await self._threads.run(ANONYMOUS, partial(self._run_unread, environ), computes=True)
             if response is not None:
                 return response
         size = await self._bodies.take(environ, receive, self._loop, tenant)
-        if method == "POST" and size <= SHORT_BODY and match is not None:
-            response = await self._at_once(self._hot, environ, match, size)
-            if response is None and self._hot.look_up is not None:
-                await self._threads.run(tenant, partial(self._hot.look_up, environ, match))
-                response = await self._at_once(self._hot, environ, match, size)
+        if method == "POST" and size <= SHORT_BODY and hot is not None and hot.resource != CLAIMS:
+            endpoint = self._hot[hot.resource]
+            response = await self._at_once(endpoint, environ, hot.match, size)
+            if response is None and endpoint.look_up is not None:
+                await self._threads.run(tenant, partial(endpoint.look_up, environ, hot.match))
+                response = await self._at_once(endpoint, environ, hot.match, size)
             if response is not None:
                 return response
-        elif not environ["QUERY_STRING"] and (endpoint := self._operations.get(environ["PATH_INFO"])):
-            response = await self._at_once(endpoint, environ, {}, 0)
+        elif not environ["QUERY_STRING"] and (operation := self._operations.get(environ["PATH_INFO"])):
+            response = await self._at_once(operation, environ, {}, 0)
             if response is not None:
                 return response
-        return await self._try(environ, match, receive, tenant)
+        return await self._try(environ, hot, receive, tenant)
 
     async def _find_tenant(self, environ: Environ) -> str:
         """Returns whom a request counts for; looks at its credential if that was not done yet."""
@@ -270,7 +271,7 @@ class Gateway:
         """Tells whether threads that make long responses would keep others waiting."""
         return self._contention.several and not self._reads_wait
 
-    async def _try(self, environ: Environ, match: Match | None, receive: Receive, tenant: str) -> Response:
+    async def _try(self, environ: Environ, hot: Hot | None, receive: Receive, tenant: str) -> Response:
         """Answers what is not answered at once; what may be a long poll can then wait, and be tried again."""
         if _may_be_long_poll(environ):
             # What is left unread of a body would come before the end of the connection.
@@ -279,17 +280,17 @@ class Gateway:
             )
             if (turn := self._polls.first_turn(poll)) is not None:
                 await turn
-        return await self._work(environ, match, tenant)
+        return await self._work(environ, hot, tenant)
 
-    async def _work(self, environ: Environ, match: Match | None, tenant: str) -> Response:
-        if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"]):
-            return await self._read(environ, match, tenant)
+    async def _work(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
+        if _reads(environ["REQUEST_METHOD"], environ["PATH_INFO"], hot):
+            return await self._read(environ, hot, tenant)
         return await self._threads.run(tenant, partial(self._run, environ))
 
-    async def _read(self, environ: Environ, match: Match | None, tenant: str) -> Response:
+    async def _read(self, environ: Environ, hot: Hot | None, tenant: str) -> Response:
         """Answers a read, whose answer may have a page of bodies."""
-        if match is not None and environ["REQUEST_METHOD"] == "GET":
-            response = await self._read_at_once(environ, match, tenant)
+        if hot is not None and (environ["REQUEST_METHOD"], hot.resource) in SHORT_READS:
+            response = await self._read_at_once(environ, hot, tenant)
             if response is not None:
                 return response
         # Threads that wait for a network do not disturb each other.
@@ -315,13 +316,13 @@ class Gateway:
         if self._contention.several:
             await self._scheduler.pause(tenant)
 
-    async def _read_at_once(self, environ: Environ, match: Match, tenant: str) -> Response | None:
-        """Answers a read in the loop's thread, or returns None with the request as it was."""
+    async def _read_at_once(self, environ: Environ, hot: Hot, tenant: str) -> Response | None:
+        """Answers in the loop's thread what has messages in its answer, or returns None with the request as it was."""
         if not self._memory.take(tenant, SHORT_BYTES):
             return None
         response = None
         try:
-            response = await self._at_once(self._hot, environ, match, 0)
+            response = await self._at_once(self._hot[hot.resource], environ, hot.match, 0)
         finally:
             self._release_rest(environ, tenant, response, SHORT_BYTES)
         return response
@@ -467,30 +468,45 @@ class LoopCalls:
             call(*args)
 
 
-def hot_match(path: str) -> Match | None:
-    """Returns application and queue of the path of a queue (as WSGI has it), None for any other."""
-    parts = path.split("/")
-    if len(parts) == 5 and not parts[4]:  # noqa: PLR2004 - a trailing slash
-        parts.pop()
-    if len(parts) != 4 or parts[1] != "v1" or not parts[2] or not parts[3] or parts[3][0] == "_":  # noqa: PLR2004
+class Hot(NamedTuple):
+    """What a path says that may be handled at once: a resource of a queue, and whose and which queue it is."""
+
+    resource: str
+    match: Match
+
+
+QUEUE, CLAIMS = "", "/claims"
+"""Resources of a queue, as the end of their paths: the queue itself, and its claims."""
+SHORT_READS = frozenset({("GET", QUEUE), ("POST", CLAIMS)})
+"""Methods and resources whose responses have messages and may be begun at once."""
+RESOURCES = frozenset({QUEUE, CLAIMS, "/claims/ack", "/claims/renew", "/claims/release"})
+
+
+def hot_match(path: str) -> Hot | None:
+    """Returns what the path of a queue, or of something below it, says (as WSGI has it); None for any other path."""
+    parts = path.removesuffix("/").split("/", 4)
+    if len(parts) < 4 or parts[1] != "v1" or not parts[2] or not parts[3] or parts[3][0] == "_":  # noqa: PLR2004
         return None
-    application, queue = parts[2:]
+    application, queue, *rest = parts[2:]
+    resource = f"/{rest[0]}" if rest else QUEUE
+    if resource not in RESOURCES:
+        return None
     if not path.isascii():
         try:
             application, queue = (name.encode("latin-1").decode() for name in (application, queue))
         except UnicodeDecodeError:
             return None
-    return {"app": application, "queue": queue}
+    return Hot(resource, {"app": application, "queue": queue})
 
 
 @lru_cache(PATHS)
-def _known_path(raw: bytes) -> tuple[str, Match | None]:
+def _known_path(raw: bytes) -> tuple[str, Hot | None]:
     path = decode_path(raw)
     return path, hot_match(path)
 
 
-def find_path(raw: bytes) -> tuple[str, Match | None]:
-    """Decodes the path of a request as it was sent; returns it as WSGI has it, and what it says if it is of a queue.
+def find_path(raw: bytes) -> tuple[str, Hot | None]:
+    """Decodes the path of a request as it was sent; returns it as WSGI has it, and what may be handled at once.
 
     Raises:
         NoSuchResource: See :func:`~queuey.web.requests.decode_path`.
@@ -498,9 +514,13 @@ def find_path(raw: bytes) -> tuple[str, Match | None]:
     return _known_path(raw) if len(raw) <= SHORT_PATH else _known_path.__wrapped__(raw)
 
 
-def _reads(method: str, path: str) -> bool:
+def _reads(method: str, path: str, hot: Hot | None) -> bool:
     """Tells whether the response of a request may have many bodies of messages."""
-    return path.startswith("/v1/") and (method == "GET" or (method == "POST" and path.rstrip("/").endswith("/_read")))
+    if method == "POST":
+        return path.startswith("/v1/") and (
+            path.rstrip("/").endswith("/_read") or (hot is not None and hot.resource == CLAIMS)
+        )
+    return method == "GET" and path.startswith("/v1/")
 
 
 def _may_be_long_poll(environ: Environ) -> bool:

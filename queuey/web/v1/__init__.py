@@ -13,6 +13,7 @@ from queuey.service import Service
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import EarlyHandler, Endpoint, Handler, Match
 from queuey.web.responses import JSON, Environ, Response, encode
+from queuey.web.v1.claims import ClaimViews
 from queuey.web.v1.hello import HelloView
 from queuey.web.v1.messages import MessageViews
 from queuey.web.v1.offsets import OffsetViews
@@ -20,14 +21,28 @@ from queuey.web.v1.queues import QueueViews
 from queuey.web.v1.ranges import RangeViews
 from queuey.web.v1.spec import document
 
-HOT = "v1.queue"
-"""The resource that the gateway also reaches without Pyramid, for what need not block."""
+HOT = {
+    "v1.queue": "",
+    "v1.claims": "/claims",
+    "v1.ack": "/claims/ack",
+    "v1.renew": "/claims/renew",
+    "v1.release": "/claims/release",
+}
+"""The resources that the gateway also reaches without Pyramid, for what need not block: what follows a queue's path."""
 SLASH = "{_:/?}"
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue:[^/_][^/]*}"
-ORIGINAL = frozenset({HOT, "v1.application", "v1.ids"})
+ORIGINAL = frozenset({"v1.queue", "v1.application", "v1.ids"})
 """The resources that the original had, too: its clients know their 403 and 404."""
-ASKING = {HOT: {"GET"}, "v1.applications": {"GET"}, "v1.application": {"GET"}, "v1.ids": {"GET"}}
+ASKING = {
+    "v1.queue": {"GET"},
+    "v1.applications": {"GET"},
+    "v1.application": {"GET"},
+    "v1.ids": {"GET"},
+    "v1.claims": {"POST"},
+    "v1.size": {"GET"},
+    "v1.peek": {"GET"},
+}
 """Methods whose requests have a query."""
 
 
@@ -42,13 +57,13 @@ def show_document(environ: Environ, match: Match) -> Response:
 
 
 def routes(
-    service: Service, authorization: Authorization, messages: MessageViews, ranges: RangeViews
+    service: Service, authorization: Authorization, messages: MessageViews, ranges: RangeViews, claims: ClaimViews
 ) -> list[tuple[str, str, dict[str, Handler]]]:
-    """Returns name, pattern and methods of every resource, in the order of matching: the hot one first."""
+    """Returns name, pattern and methods of every resource, in the order of matching: the queue itself first."""
     queues, offsets, hello = QueueViews(service, authorization), OffsetViews(service, authorization), HelloView(service)
     return [
         (
-            HOT,
+            "v1.queue",
             QUEUE,
             {"POST": messages.post, "GET": ranges.read, "PUT": queues.update, "DELETE": queues.delete},
         ),
@@ -67,6 +82,16 @@ def routes(
             QUEUE + "/offsets/{group}",
             {"GET": offsets.show, "PUT": offsets.record, "DELETE": offsets.forget},
         ),
+        (
+            "v1.claims",
+            QUEUE + "/claims",
+            {"POST": claims.claim, "GET": claims.counts, "DELETE": claims.release_all},
+        ),
+        ("v1.ack", QUEUE + "/claims/ack", {"POST": claims.acknowledge}),
+        ("v1.renew", QUEUE + "/claims/renew", {"POST": claims.renew}),
+        ("v1.release", QUEUE + "/claims/release", {"POST": claims.release}),
+        ("v1.size", QUEUE + "/size", {"GET": claims.size}),
+        ("v1.peek", QUEUE + "/peek", {"GET": claims.peek}),
         ("v1.ids", QUEUE + "/{ids}", {"GET": messages.fetch, "PUT": messages.put, "DELETE": messages.delete}),
     ]
 
@@ -76,19 +101,27 @@ def includeme(config: Any) -> None:  # noqa: ANN401 - Pyramid's objects have no 
     service: Service = config.registry.service
     authorization = Authorization(service, config.registry.authenticate, config.registry.private)
     messages, ranges = MessageViews(service, authorization), RangeViews(service, authorization)
-    at_once: dict[str, EarlyHandler] = {"POST": messages.begin_post, "GET": ranges.begin_read}
-    for name, pattern, handlers in routes(service, authorization, messages, ranges):
+    claims = ClaimViews(service, authorization)
+    at_once: dict[str, dict[str, EarlyHandler]] = {
+        "v1.queue": {"POST": messages.begin_post, "GET": ranges.begin_read},
+        "v1.claims": {"POST": claims.begin_claim},
+        "v1.ack": {"POST": claims.begin_acknowledge},
+        "v1.renew": {"POST": claims.begin_renew},
+        "v1.release": {"POST": claims.begin_release},
+    }
+    config.registry.hot = {}
+    for name, pattern, handlers in routes(service, authorization, messages, ranges, claims):
         config.add_route(name, pattern if pattern.endswith("/") else pattern + SLASH)
         endpoint = Endpoint(
             name,
             service.metrics,
             handlers,
-            at_once if name == HOT else None,
+            at_once.get(name),
             authorization.look_up,
             asking=ASKING.get(name, ()),
             original=name in ORIGINAL,
         )
         config.add_view(endpoint, route_name=name)
-        if name == HOT:
-            config.registry.hot = endpoint
+        if name in HOT:
+            config.registry.hot[HOT[name]] = endpoint
     config.registry.authorization = authorization

@@ -14,7 +14,7 @@ from functools import lru_cache
 from queuey import ids
 from queuey.ids import EPOCH_TICKS, LOW_MIN, TICKS_PER_SECOND
 from queuey.messages import Message, Meta
-from queuey.service import Reading
+from queuey.service import Claimed, Reading
 from queuey.web.responses import PIECE, encode
 
 _MESSAGE = b"%b%08x%b%07d%b%b%b"
@@ -41,8 +41,13 @@ def _tail(meta: Meta) -> bytes:
     return tail
 
 
-def render_messages(messages: Sequence[Message]) -> list[bytes]:
-    """Returns the messages as the inside of a JSON array, in pieces."""
+def render_messages(messages: Sequence[Message], more: Sequence[bytes] = ()) -> list[bytes]:
+    """Returns the messages as the inside of a JSON array, in pieces.
+
+    Args:
+        messages: The messages.
+        more: Further fields of each, from a comma on; or nothing.
+    """
     parts: list[bytes | int] = []
     pieces: list[bytes] = []
     size = 0
@@ -52,7 +57,7 @@ def render_messages(messages: Sequence[Message]) -> list[bytes]:
     start = end = 0  # the ticks of the second that `middle` is about
     partition = 0
     rest = middle = location = b""
-    for message in messages:
+    for number, message in enumerate(messages):
         ticks = message.ticks
         if ticks >> 32 != high or message.low != low:
             high, low = ticks >> 32, message.low
@@ -78,6 +83,8 @@ def render_messages(messages: Sequence[Message]) -> list[bytes]:
             tail = tail[:-1] + b',"encoding":"base64"}'
         else:
             text = body.encode() if meta is not None and meta.json else encode(body)
+        if more:
+            tail = b"%b%b}" % (tail[:-1], more[number])
         parts += (separator, ticks & 0xFFFFFFFF, middle, ticks - start, location, text, tail)
         separator = _NEXT
         size += len(text)
@@ -95,6 +102,16 @@ def _format(parts: Sequence[bytes | int]) -> bytes:
 def render_fetched(messages: Sequence[Message]) -> list[bytes]:
     """Returns the response to a fetch by ids, in pieces."""
     return [b'{"status":"ok","messages":[', *render_messages(messages), b"]}"]
+
+
+def render_claims(claims: Sequence[Claimed], mark: str) -> list[bytes]:
+    """Returns the response to a claim, in pieces; each receipt ends with a mark of the queue."""
+    more = [
+        b',"receipt":"%b-%b","deliveries":%d,"expires":%.3f'
+        % (str(claim.receipt).encode(), mark.encode(), claim.deliveries, claim.expires)
+        for claim in claims
+    ]
+    return [b'{"status":"ok","messages":[', *render_messages([claim.message for claim in claims], more), b"]}"]
 
 
 def render_reading(reading: Reading, queue_name: str | None = None) -> list[bytes]:

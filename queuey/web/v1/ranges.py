@@ -29,7 +29,7 @@ def _bound(value: object) -> Bound:
         raise validators.BadField(f'"{validators.show(value)}" is not a message id, an instant or a cursor') from None
 
 
-def _partitions(value: object) -> tuple[int, ...] | None:
+def read_partitions(value: object) -> tuple[int, ...] | None:
     """Reads the partitions to read: a comma list, ``*`` for all (None), in JSON also a list."""
     if isinstance(value, list):
         items = [str(item) if isinstance(item, int) else "" for item in value]
@@ -54,7 +54,7 @@ def read_range(given: dict[str, Any], limits: Limits, errors: Errors) -> Range:
     partitions: tuple[int, ...] | None = (1,)
     if named is not None:
         try:
-            partitions = _partitions(named)
+            partitions = read_partitions(named)
         except ValueError as error:
             errors["partitions"] = str(error)
     limit = errors.take("limit", validators.integer, given.get("limit"), 1, limits.max_limit)

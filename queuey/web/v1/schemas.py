@@ -342,6 +342,71 @@ class GroupList(Done, kw_only=True):
     groups: list[str]
 
 
+Receipt = Annotated[str, Meta(max_length=100, description="names a claim; as it was given, unread")]
+
+
+class ClaimedMessage(ReadMessage, kw_only=True):
+    """A message that was handed out to the caller alone, until ``expires``."""
+
+    receipt: Receipt
+    deliveries: Annotated[int, Meta(ge=0, description="how often it was handed out, this time included")]
+    expires: Annotated[float, Meta(description="seconds since 1970, by the server's clock")]
+
+
+class Claims(Done, kw_only=True):
+    """Messages that were claimed, oldest first; none, when there are none."""
+
+    messages: list[ClaimedMessage]
+
+
+class Receipts(Struct):
+    """Claims that are to end."""
+
+    receipts: Annotated[list[Receipt], Meta(max_length=1000)]
+
+
+class Renewal(Receipts):
+    """Claims that are to last longer: until ``ttl`` seconds from now; 0 releases."""
+
+    ttl: Annotated[float, Meta(ge=0, le=43200, description="seconds")] | None = None
+
+
+class Settlement(Struct, omit_defaults=True):
+    """What became of one receipt. ``superseded``: its claim had expired, and the message was handed out again."""
+
+    receipt: str
+    status: Literal["ok", "superseded"]
+    expires: float | UnsetType = UNSET
+
+
+class Settled(Done, kw_only=True):
+    """What became of the receipts, in the order given."""
+
+    results: list[Settlement]
+
+
+class PartitionClaims(Struct):
+    """Messages of a partition that were handed out and are not done."""
+
+    claimed: Annotated[int, Meta(ge=0, description="now")]
+    waiting: Annotated[int, Meta(ge=0, description="released or expired; the next to be handed out")]
+
+
+class ClaimCounts(Done, kw_only=True):
+    """Messages that were handed out and are not done, in all partitions and in each."""
+
+    claimed: Count
+    waiting: Count
+    partitions: dict[str, PartitionClaims]
+
+
+class QueueSize(Done, kw_only=True):
+    """How many messages are not acknowledged."""
+
+    size: Count
+    exact: Annotated[bool, Meta(description="counted; otherwise estimated")]
+
+
 class ConflictingOffset(Struct):
     """An offset as it is recorded now, and whether this request set it."""
 
@@ -357,6 +422,7 @@ class ErrorBody(Struct, kw_only=True, omit_defaults=True):
     outcome: Literal["none", "unknown"] | UnsetType = UNSET
     outcomes: list[Literal["none", "unknown"]] | UnsetType = UNSET
     partitions: dict[str, ConflictingOffset] | UnsetType = UNSET
+    results: list[Settlement] | UnsetType = UNSET
 
 
 class Problem(Struct, kw_only=True, omit_defaults=True):
@@ -371,3 +437,4 @@ class Problem(Struct, kw_only=True, omit_defaults=True):
     outcome: Literal["none", "unknown"] | UnsetType = UNSET
     outcomes: list[Literal["none", "unknown"]] | UnsetType = UNSET
     partitions: dict[str, ConflictingOffset] | UnsetType = UNSET
+    results: list[Settlement] | UnsetType = UNSET

@@ -36,6 +36,17 @@ ABOUT = (
 ID = "([0-9]{1,9}:)?[0-9a-fA-F]{32}"
 
 
+MOST_CLAIMS = 1000
+"""Messages that one request claims, shows or settles."""
+MAX_CLAIM = 43200
+"""Seconds of the longest claim."""
+DEFAULT_CLAIM = 30.0
+DEFAULT_CLAIMS = 10
+DEFAULT_COUNTED = 10_000
+MOST_COUNTED = 100_000
+"""Messages that one request has counted one by one."""
+
+
 def _pattern(pattern: str) -> dict[str, Any]:
     """Returns the schema of text that matches as a whole."""
     return {"type": "string", "pattern": f"^{pattern}$"}
@@ -107,6 +118,19 @@ LIST_PARAMETERS = (
     _query("offset", "Queue name to start at, inclusive"),
     _query("details", "All fields", BOOLEAN),
     _query("include_count", "Message counts and all fields", BOOLEAN),
+    STRICT,
+)
+CLAIM_PARAMETERS = (
+    _query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)),
+    _query(
+        "ttl",
+        "Seconds for which nobody else gets them; 0: claim nothing, show what would be claimed",
+        _number(0, MAX_CLAIM, DEFAULT_CLAIM, "number"),
+    ),
+    _query("wait", "Seconds to wait if there are none", _number(0, 20, 0, "number")),
+    _query(
+        "partitions", "Comma list of partitions, `*` for all", _pattern(r"(\*|([0-9]+(,[0-9]+)*)?)") | {"default": "*"}
+    ),
     STRICT,
 )
 RAW_HEADERS = {
@@ -283,6 +307,68 @@ OFFSET_OPERATIONS = (
         errors=USUAL,
     ),
 )
+
+
+def _by_receipts(what: str, summary: str, body: Any) -> Operation:  # noqa: ANN401 - a msgspec type
+    """Returns an operation that is about claims by their receipts."""
+    return Operation(
+        method="POST",
+        path=f"{QUEUE}/claims/{what}",
+        summary=summary,
+        about="409: some messages were handed out again; `results` says which. All others are done.",
+        body={JSON: body},
+        success=_ok(schemas.Settled),
+        errors=(*WITH_BODY, 409),
+    )
+
+
+CLAIM_OPERATIONS = (
+    Operation(
+        method="POST",
+        path=QUEUE + "/claims",
+        summary="Claim messages",
+        about="409: this queue's consistency level cannot be claimed from.",
+        parameters=CLAIM_PARAMETERS,
+        success=_ok(schemas.Claims),
+        errors=(*USUAL, 409),
+    ),
+    _by_receipts("ack", "Acknowledge messages", schemas.Receipts),
+    _by_receipts("renew", "Renew claims", schemas.Renewal),
+    _by_receipts("release", "Release claims", schemas.Receipts),
+    Operation(
+        method="GET",
+        path=QUEUE + "/claims",
+        summary="Count claims",
+        success=_ok(schemas.ClaimCounts),
+        errors=(*USUAL, 409),
+    ),
+    Operation(
+        method="DELETE",
+        path=QUEUE + "/claims",
+        summary="Release all claims",
+        success=_ok(schemas.Done),
+        errors=(*USUAL, 409),
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/size",
+        summary="Count messages, those that are not acknowledged",
+        parameters=(
+            _query("limit", "Count up to so many, and estimate beyond", _number(1, MOST_COUNTED, DEFAULT_COUNTED)),
+            STRICT,
+        ),
+        success=_ok(schemas.QueueSize),
+        errors=(*USUAL, 409),
+    ),
+    Operation(
+        method="GET",
+        path=QUEUE + "/peek",
+        summary="Peek at messages, the oldest that are not acknowledged",
+        parameters=(_query("limit", "Messages at most", _number(1, MOST_CLAIMS, DEFAULT_CLAIMS)), STRICT),
+        success=_ok(schemas.Fetched),
+        errors=(*USUAL, 409),
+    ),
+)
 HELLO_OPERATIONS = tuple(
     Operation(
         method="GET",
@@ -302,7 +388,14 @@ DOCUMENT_OPERATION = Operation(
     errors=(400,),
     anonymous=True,
 )
-OPERATIONS = (*QUEUE_OPERATIONS, *MESSAGE_OPERATIONS, *OFFSET_OPERATIONS, *HELLO_OPERATIONS, DOCUMENT_OPERATION)
+OPERATIONS = (
+    *QUEUE_OPERATIONS,
+    *MESSAGE_OPERATIONS,
+    *OFFSET_OPERATIONS,
+    *CLAIM_OPERATIONS,
+    *HELLO_OPERATIONS,
+    DOCUMENT_OPERATION,
+)
 
 
 def document() -> dict[str, Any]:

@@ -28,8 +28,20 @@ ID = "0123456789ab11e88000000000000001"
 SECRET = "only for those who may read"
 KINDS = {"n": ("user", False), "p": ("public", False), "s": ("user", True), "ps": ("public", True)}
 """Type, and whether there are principals."""
-READING = {"GET /v1/{app}/{queue}", "POST /v1/{app}/_read", "GET /v1/{app}/{queue}/{ids}"}
-OFFSETS = {"partitions": {"1": {"offset": ID}}}
+READING = {
+    "GET /v1/{app}/{queue}",
+    "POST /v1/{app}/_read",
+    "GET /v1/{app}/{queue}/{ids}",
+    "POST /v1/{app}/{queue}/claims",
+    "GET /v1/{app}/{queue}/peek",
+}
+BODIES: dict[str, dict[str, Any]] = {
+    "PUT /v1/{app}/{queue}/offsets/{group}": {"partitions": {"1": {"offset": ID}}},
+    "POST /v1/{app}/{queue}/lag": {"partitions": {"1": None}},
+    **{f"POST /v1/{{app}}/{{queue}}/claims/{what}": {"receipts": []} for what in ("ack", "renew", "release")},
+}
+QUERIES = {"GET /v1/{app}/{queue}": {"delay": 0}, "POST /v1/{app}/{queue}/claims": {"ttl": 0}}
+"""What makes requests give what is there now, and change nothing for the next caller."""
 
 Row = dict[str, str]
 
@@ -171,14 +183,12 @@ class Scene:
         path = path.format(**{name: quote(part, safe="") for name, part in parts.items()})
         if route.endswith("/_read"):
             return caller.send_json(method, path, {"queues": [{"queue_name": self.names.queue, "delay": 0}]})
-        if method == "PUT" and path.endswith("/offsets/g"):
-            return caller.send_json(method, path, OFFSETS)
-        if route.endswith("/lag"):
-            return caller.send_json(method, path, {"partitions": {"1": None}})
+        if route in BODIES:
+            return caller.send_json(method, path, BODIES[route])
         if route == "POST /v1/{app}":
             return caller.send_form(method, path, queue_name=self.names.queue)
-        if route == "GET /v1/{app}/{queue}":
-            return caller.get(path, delay=0)
+        if route in QUERIES:
+            return caller(method, path, b"", headers=None, **QUERIES[route])
         return caller(method, path, "x" if method in {"POST", "PUT"} and "{queue}" in route else "")
 
 

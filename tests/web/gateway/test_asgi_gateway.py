@@ -200,11 +200,16 @@ def test_posts_hold_no_thread_for_their_commit(
 
 
 @pytest.mark.parametrize(
-    ("path", "match"),
+    ("path", "hot"),
     [
-        ("/v1/a/q", ("a", "q")),
-        ("/v1/a/q/", ("a", "q")),
-        ("/v1/a/\xc3\xbc ", ("a", "ü ")),
+        ("/v1/a/q", ("", "a", "q")),
+        ("/v1/a/q/", ("", "a", "q")),
+        ("/v1/a/\xc3\xbc ", ("", "a", "ü ")),
+        ("/v1/a/q/claims", ("/claims", "a", "q")),
+        ("/v1/a/claims/claims/ack/", ("/claims/ack", "a", "claims")),
+        ("/v1/a/q/claims/", ("/claims", "a", "q")),
+        ("/v1/a/q/claims//", None),
+        ("/v1/a/q/claims/acks", None),
         ("/v1/a/\xff", None),
         ("/v1/a/q//", None),
         ("/v1/a/_read", None),
@@ -216,9 +221,9 @@ def test_posts_hold_no_thread_for_their_commit(
         ("", None),
     ],
 )
-def test_only_queues_are_posted_to_at_once(path: str, match: tuple[str, str] | None) -> None:
-    """Nothing but the path of a queue takes the short way."""
-    assert hot_match(path) == (match and {"app": match[0], "queue": match[1]})
+def test_only_queues_and_claims_are_posted_to_at_once(path: str, hot: tuple[str, str, str] | None) -> None:
+    """Nothing but the paths of a queue and of its claims takes the short way."""
+    assert hot_match(path) == (hot and (hot[0], {"app": hot[1], "queue": hot[2]}))
 
 
 @pytest.mark.parametrize(

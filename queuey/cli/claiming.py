@@ -1,0 +1,148 @@
+"""``queuey claim``, ``queuey ack`` and ``queuey release``: a queue as a job queue, for shells."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from queuey.cli import output
+from queuey.cli.output import Json
+from queuey.cli.reading import Partitions, Queue, body_bytes, body_text, json_fields, note_absence
+from queuey.cli.service_options import connected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from queuey.client import Client, Job, JobQueue
+    from queuey.client.results import Claimed, Refused
+
+claim_app = typer.Typer(add_completion=False)
+ack_app = typer.Typer(add_completion=False)
+release_app = typer.Typer(add_completion=False)
+
+Receipts = Annotated[
+    list[str] | None,
+    typer.Argument(help="Receipts; none: one a line from standard input.", show_default=False),
+]
+
+
+@claim_app.command()
+@connected
+def claim(
+    client: Client,
+    queue: Queue,
+    command: Annotated[
+        list[str] | None, typer.Argument(help="After --: a program to run for each message.", show_default=False)
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", "-n", min=1, help="At most so many messages. 1; with a program no limit.")
+    ] = None,
+    ttl: Annotated[float, typer.Option(help="Seconds until somebody else may get a message that is not done.")] = 30.0,
+    wait: Annotated[
+        float | None,
+        typer.Option(min=0, help="Seconds to wait for messages, up to 20. 0; with a program any number, and for ever."),
+    ] = None,
+    retry: Annotated[
+        float, typer.Option(min=0, help="Seconds until a message whose program failed is handed out again.")
+    ] = 10.0,
+    partitions: Partitions = "*",
+    json: Json = False,
+) -> None:
+    """Claim messages, so that nobody else gets them for a while; with --json one a line.
+
+    A line has the receipt, the number of deliveries and the body. `queuey ack` says that a message is done. With a
+    program, each message is its standard input; exit code 0 acknowledges the message.
+    """
+    jobs = client.job_queue(queue)
+    if command:
+        _work(jobs, command, limit=limit, ttl=ttl, idle=wait, retry=retry, partitions=partitions)
+        return
+    claimed = jobs.receive(limit or 1, ttl=ttl, wait=wait or 0.0, partitions=partitions)
+    if json:
+        output.write(b"".join(_json(each) + b"\n" for each in claimed), json=True)
+    else:
+        for each in claimed:
+            output.say(f"{each.receipt}  {each.deliveries}  {output.printable(body_text(each.message.body))}")
+    if not claimed:
+        output.note("There is nothing to claim now.")
+
+
+@ack_app.command()
+@connected
+def ack(client: Client, queue: Queue, receipt: Receipts = None, json: Json = False) -> None:
+    """Say that claimed messages are done: nobody gets them again."""
+    _settle(client.job_queue(queue).ack, receipt, "acknowledged", json=json)
+
+
+@release_app.command()
+@connected
+def release(client: Client, queue: Queue, receipt: Receipts = None, json: Json = False) -> None:
+    """Give claimed messages back: they are handed out again at once."""
+    _settle(client.job_queue(queue).release, receipt, "released", json=json)
+
+
+def _work(
+    jobs: JobQueue,
+    command: list[str],
+    *,
+    limit: int | None,
+    ttl: float,
+    idle: float | None,
+    retry: float,
+    partitions: str,
+) -> None:
+    """Runs a program for each message until the limit, or nothing has come for so long."""
+    left = sys.maxsize if limit is None else limit
+    for job in jobs.claim(ttl=ttl, idle=idle, partitions=partitions, notice=note_absence):
+        code = _run(job, command)
+        if code == 0:
+            job.ack()
+        else:
+            output.note(f"{command[0]} ended with {code} for {job.receipt}; it is handed out again.")
+            job.release(delay=retry)
+        left -= 1
+        if left <= 0:
+            return
+
+
+def _run(job: Job, command: list[str]) -> int:
+    message = job.message
+    about = {
+        "JOB_ID": message.id,
+        "JOB_PARTITION": str(message.partition),
+        "JOB_DELIVERIES": str(job.deliveries),
+    }
+    try:
+        return subprocess.run(  # noqa: S603 - it is what the caller has typed
+            command, input=body_bytes(job.body), env=os.environ | about, check=False
+        ).returncode
+    except OSError as error:
+        job.release()
+        raise typer.BadParameter(f"{command[0]!r} cannot be run: {error}", param_hint="command") from error
+
+
+def _settle(call: Callable[[list[str]], list[Refused]], receipts: list[str] | None, what: str, *, json: bool) -> None:
+    given = receipts or sys.stdin.read().split()
+    if not given:
+        raise typer.BadParameter("give one at least, as queuey claim prints them", param_hint="receipt")
+    refused = call(given)
+    done = len(set(given)) - len(refused)
+    if json:
+        output.emit({what: done, "refused": [each.receipt for each in refused]})
+    else:
+        output.say(f"{output.plural(done, 'message')} {what}.")
+    if refused:
+        for each in refused:
+            output.note(f"{each.receipt}: the claim had expired, and the message was handed out again.")
+        raise typer.Exit(1)
+
+
+def _json(claimed: Claimed) -> bytes:
+    import msgspec
+
+    about = {"receipt": claimed.receipt, "deliveries": claimed.deliveries, "expires": claimed.expires}
+    return msgspec.json.encode(json_fields(claimed.message) | about)

@@ -1,0 +1,272 @@
+"""Views of claims: messages handed out to one caller each, until they are acknowledged, released or expire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+from zlib import crc32
+
+from msgspec import UNSET
+
+from queuey.claims import Receipt, Settlement, Status, parse_receipt
+from queuey.errors import ClaimLost, InvalidRequest, Outcome, TooManyClaims
+from queuey.messages import Queue
+from queuey.service import Claimed, QueueAccess, Service
+from queuey.service.reading import SHORT_BYTES
+from queuey.service.watching import Waiter
+from queuey.web import validators
+from queuey.web.authorization import Authorization
+from queuey.web.endpoint import WAITER, Begin, Begun, Done, Match, WouldBlock
+from queuey.web.requests import read_body, read_object, read_query
+from queuey.web.responses import JSON, Environ, Response, body_of, json_response
+from queuey.web.v1 import schemas
+from queuey.web.v1.message_json import render_claims, render_fetched
+from queuey.web.v1.ranges import read_partitions
+from queuey.web.v1.spec import DEFAULT_CLAIM, DEFAULT_CLAIMS, DEFAULT_COUNTED, MAX_CLAIM, MOST_CLAIMS, MOST_COUNTED
+from queuey.web.validators import Errors
+
+CLAIM_FIELDS = frozenset({"limit", "ttl", "wait", "partitions"})
+LIMIT_FIELDS = frozenset({"limit"})
+LOOK = 0.25
+"""Seconds between looks at a queue for messages whose claims have ended, while somebody waits."""
+LONGEST_LOOK = 5.0
+"""Seconds until each of those who wait looks, however many they are."""
+MOST_QUEUES = 10_000
+"""Queues whose next look is remembered."""
+
+
+class ClaimViews:
+    """Views of ``/v1/{app}/{queue}/claims`` and what is below it, and of ``size`` and ``peek``."""
+
+    def __init__(self, service: Service, authorization: Authorization) -> None:
+        self._claims = service.claims
+        self._limits = service.limits
+        self._authorization = authorization
+        self._looks: dict[int, float] = {}
+
+    # Claims
+
+    def claim(self, environ: Environ, match: Match) -> Response:
+        """Hands out messages."""
+        access = self._enter(environ, match)
+        asked = self._asked(environ)
+        waiter, wait = self._expect(environ, access.queue, asked)
+        return self._handed_out(access.queue, self._claims.claim(access, **asked), waiter, wait)
+
+    def begin_claim(self, environ: Environ, match: Match) -> Begun:
+        """Is ``claim`` without blocking."""
+        queue = self._authorization.enter_at_once(environ, match, "work")
+        asked = self._asked(environ)
+        waiter, wait = self._expect(environ, queue, asked)
+        begin = partial(self._claims.begin_claim, queue, **asked, max_bytes=SHORT_BYTES)
+        return _begun(begin, lambda claimed: self._handed_out(queue, claimed, waiter, wait))
+
+    def _asked(self, environ: Environ) -> dict[str, Any]:
+        """Reads what the query asks for, as the use case takes it."""
+        given = read_query(environ, CLAIM_FIELDS)
+        errors = Errors()
+        limit = errors.take("limit", validators.integer, given.get("limit"), 1, MOST_CLAIMS)
+        ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
+        wait = errors.take("wait", validators.decimal, given.get("wait"), 0, self._limits.max_wait)
+        partitions = errors.take("partitions", read_partitions, given.get("partitions"))
+        errors.check()
+        return {
+            "limit": limit or DEFAULT_CLAIMS,
+            "ttl": DEFAULT_CLAIM if ttl is None else ttl,
+            "wait": wait or 0.0,
+            "partitions": partitions,
+        }
+
+    def _expect(self, environ: Environ, queue: Queue, asked: dict[str, Any]) -> tuple[Waiter | None, float]:
+        """Leaves the waiting to the server if that does it; returns what it waits with, and for how long."""
+        waiter: Waiter | None = environ.get(WAITER)
+        if waiter is None or not asked["wait"]:
+            return None, 0.0
+        wait, asked["wait"] = asked["wait"], 0.0
+        numbers = asked["partitions"] or range(1, queue.partitions + 1)
+        waiter.expect([(queue, numbers, False)])
+        return waiter, wait
+
+    def _handed_out(self, queue: Queue, claimed: Sequence[Claimed], waiter: Waiter | None, wait: float) -> Response:
+        if not claimed and waiter is not None:
+            waiter.wait, waiter.again = wait, self._pace(queue)
+        return Response(200, body_of(render_claims(claimed, _mark(queue))), JSON)
+
+    def _pace(self, queue: Queue) -> float:
+        """Returns in how many seconds to look again for messages that come back without being written.
+
+        Of all who wait for a queue, one looks at a time: the next later than those before.
+        """
+        now = monotonic()
+        if len(self._looks) >= MOST_QUEUES:
+            self._looks = {qid: at for qid, at in self._looks.items() if at > now}
+        at = min(max(now, self._looks.get(queue.qid, 0.0)) + LOOK, now + LONGEST_LOOK)
+        self._looks[queue.qid] = at
+        return at - now
+
+    # Receipts
+
+    def acknowledge(self, environ: Environ, match: Match) -> Response:
+        """Has messages done."""
+        access = self._enter(environ, match)
+        receipts, _ = self._read_fresh(environ, access)
+        return _settled(access.queue, self._claims.acknowledge(access, receipts))
+
+    def renew(self, environ: Environ, match: Match) -> Response:
+        """Has claims last longer."""
+        access = self._enter(environ, match)
+        return _settled(access.queue, self._claims.renew(access, *self._read_fresh(environ, access)))
+
+    def release(self, environ: Environ, match: Match) -> Response:
+        """Has claims end now."""
+        access = self._enter(environ, match)
+        receipts, _ = self._read_fresh(environ, access)
+        return _settled(access.queue, self._claims.release(access, receipts))
+
+    def begin_acknowledge(self, environ: Environ, match: Match) -> Begun:
+        """Is ``acknowledge`` without blocking."""
+        queue, receipts, _ = self._read_at_once(environ, match)
+        return _begun(partial(self._claims.begin_acknowledge, queue, receipts), partial(_settled, queue))
+
+    def begin_renew(self, environ: Environ, match: Match) -> Begun:
+        """Is ``renew`` without blocking."""
+        queue, receipts, ttl = self._read_at_once(environ, match)
+        return _begun(partial(self._claims.begin_renew, queue, receipts, ttl), partial(_settled, queue))
+
+    def begin_release(self, environ: Environ, match: Match) -> Begun:
+        """Is ``release`` without blocking."""
+        queue, receipts, _ = self._read_at_once(environ, match)
+        return _begun(partial(self._claims.begin_release, queue, receipts), partial(_settled, queue))
+
+    def _enter(self, environ: Environ, match: Match) -> QueueAccess:
+        return self._authorization.enter(environ, self._authorization.find(environ, match), "work")
+
+    def _read_at_once(self, environ: Environ, match: Match) -> tuple[Queue, list[Receipt], float]:
+        queue = self._authorization.enter_at_once(environ, match, "work")
+        try:
+            return (queue, *self._read(environ, queue))
+        except InvalidRequest:
+            raise WouldBlock from None  # it may be the row that is wrong
+
+    def _read_fresh(self, environ: Environ, access: QueueAccess) -> tuple[list[Receipt], float]:
+        try:
+            return self._read(environ, access.queue)
+        except InvalidRequest:
+            if not access.renew():
+                raise
+            return self._read(environ, access.queue)
+
+    def _read(self, environ: Environ, queue: Queue) -> tuple[list[Receipt], float]:
+        """Reads receipts, and for how long to renew them."""
+        given = read_object(read_body(environ, self._limits.max_body))
+        errors = Errors()
+        receipts = _receipts(given.get("receipts"), queue, errors)
+        ttl = errors.take("ttl", validators.decimal, given.get("ttl"), 0, MAX_CLAIM)
+        errors.check()
+        return receipts, DEFAULT_CLAIM if ttl is None else ttl
+
+    # The queue
+
+    def release_all(self, environ: Environ, match: Match) -> Response:
+        """Ends every claim."""
+        self._claims.release_all(self._authorization.enter(environ, self._authorization.find(environ, match), "admin"))
+        return json_response(schemas.Done())
+
+    def counts(self, environ: Environ, match: Match) -> Response:
+        """Counts what is handed out."""
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
+        partitions = {
+            str(number): schemas.PartitionClaims(claimed=each.claimed, waiting=each.waiting)
+            for number, each in self._claims.counts(access).items()
+        }
+        claimed = sum(each.claimed for each in partitions.values())
+        waiting = sum(each.waiting for each in partitions.values())
+        return json_response(schemas.ClaimCounts(claimed=claimed, waiting=waiting, partitions=partitions))
+
+    def size(self, environ: Environ, match: Match) -> Response:
+        """Counts what is not acknowledged."""
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "measure")
+        size = self._claims.size(access, _limit(environ, MOST_COUNTED) or DEFAULT_COUNTED)
+        return json_response(schemas.QueueSize(size=size.count, exact=size.exact))
+
+    def peek(self, environ: Environ, match: Match) -> Response:
+        """Shows the oldest messages that are not acknowledged."""
+        access = self._authorization.enter(environ, self._authorization.find(environ, match), "read")
+        messages = self._claims.peek(access, _limit(environ, MOST_CLAIMS) or DEFAULT_CLAIMS)
+        return Response(200, body_of(render_fetched(messages)), JSON)
+
+
+def _begun(begin: Begin, respond_with: Callable[[Any], Response]) -> Begun:
+    """Has bad input looked at again in a thread, with a fresh row: it may be the row that is wrong."""
+
+    def begin_unless_wrong(done: Done) -> Callable[[], Outcome]:
+        def ended(value: object, error: Exception | None) -> None:
+            done(value, None if isinstance(error, InvalidRequest) else error)
+
+        try:
+            return begin(ended)
+        except InvalidRequest:
+            raise WouldBlock from None
+
+    return begin_unless_wrong, respond_with
+
+
+def _limit(environ: Environ, most: int) -> int | None:
+    errors = Errors()
+    limit = errors.take("limit", validators.integer, read_query(environ, LIMIT_FIELDS).get("limit"), 1, most)
+    errors.check()
+    return limit
+
+
+def _receipts(value: object, queue: Queue, errors: Errors) -> list[Receipt]:
+    """Reads receipts; what is bad is noted in ``errors``."""
+    if not isinstance(value, list):
+        errors["receipts"] = validators.REQUIRED if value is None else "Is not a list"
+        return []
+    if len(value) > MOST_CLAIMS:
+        errors["receipts"] = f"Longer than maximum length {MOST_CLAIMS}"
+        return []
+    found = []
+    mark = _mark(queue)
+    for index, item in enumerate(value):
+        text, _, marked = item.rpartition("-") if isinstance(item, str) else ("", "", "")
+        try:
+            receipt = parse_receipt(text)
+        except ValueError:
+            errors[f"receipts.{index}"] = f'"{validators.show(item)}" is not a receipt'
+            continue
+        if marked != mark or receipt.partition > queue.partitions:
+            errors[f"receipts.{index}"] = f'"{item}" is of another queue, or of before this one was purged'
+        found.append(receipt)
+    return found
+
+
+def _mark(queue: Queue) -> str:
+    """Returns what ends the receipts of a queue, so that those of others, and of before a purge, are told apart."""
+    return f"{crc32(b'%d' % queue.qid) & 0xFFFFFF:06x}"
+
+
+def _settled(queue: Queue, settlements: Sequence[Settlement]) -> Response:
+    """Says what became of receipts.
+
+    Raises:
+        TooManyClaims: The partition has no room for what was asked.
+        ClaimLost: Some were superseded.
+    """
+    mark = _mark(queue)
+    results = [
+        schemas.Settlement(
+            receipt=f"{each.receipt}-{mark}",
+            status="superseded" if each.status is Status.SUPERSEDED else "ok",
+            expires=each.expires or UNSET,
+        )
+        for each in settlements
+    ]
+    statuses = {each.status for each in settlements}
+    if Status.REFUSED in statuses:
+        raise TooManyClaims("A partition has as many claims as it may have. Acknowledge or release some first.")
+    if Status.SUPERSEDED in statuses:
+        raise ClaimLost(results)
+    return json_response(schemas.Settled(results=results))

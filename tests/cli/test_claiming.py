@@ -1,0 +1,123 @@
+"""``queuey claim``, ``ack`` and ``release`` on a real service."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from queuey.client import Client
+from tests.commands import Run
+from tests.servers.processes import ending
+from tests.servers.served import Served, environment
+
+
+@pytest.fixture
+def jobs(client: Client, queue: str) -> str:
+    """A queue with the jobs a, b and c."""
+    client.send_many(queue, ["a", "b", "c"], after=None)
+    return queue
+
+
+def test_claim_and_acknowledge(run: Run, client: Client, jobs: str) -> None:
+    """A line has the receipt, the deliveries and the body; the receipt acknowledges."""
+    ended = run("claim", jobs)
+    receipt, deliveries, body = ended.text.split()
+    assert (ended.code, ended.err, deliveries) == (0, "", "1")
+    assert body in "abc"
+    ended = run("ack", jobs, receipt)
+    assert (ended.code, ended.text) == (0, "1 message acknowledged.\n")
+    assert client.job_queue(jobs).size().size == 2
+
+
+def test_receipts_are_piped(run: Run, client: Client, jobs: str) -> None:
+    """What --json prints can be given to ack on standard input."""
+    claimed = [line for _ in range(3) for line in run("claim", jobs, "--limit", "3", "--json").json_lines]
+    assert sorted(line["body"] for line in claimed) == ["a", "b", "c"]
+    assert all(line["deliveries"] == 1 and line["expires"] > 0 and line["message_id"] for line in claimed)
+    receipts = "\n".join(line["receipt"] for line in claimed)
+    ended = run("ack", jobs, "--json", stdin=receipts.encode())
+    assert (ended.code, ended.json) == (0, {"acknowledged": 3, "refused": []})
+    ended = run("claim", jobs)
+    assert (ended.code, ended.text, ended.err) == (0, "", "There is nothing to claim now.\n")
+
+
+def test_released_jobs_come_again(run: Run, jobs: str) -> None:
+    """A released message is handed out again; its old receipt is refused with exit code 1 and named."""
+    (first,) = run("claim", jobs, "--json").json_lines
+    assert run("release", jobs, first["receipt"]).text == "1 message released.\n"
+    partition = str(first["partition"])
+    (second,) = run("claim", jobs, "--json", "--partitions", partition).json_lines
+    assert (second["message_id"], second["deliveries"]) == (first["message_id"], 2)
+    ended = run("ack", jobs, first["receipt"], second["receipt"])
+    assert (ended.code, ended.text) == (1, "1 message acknowledged.\n")
+    assert ended.err.startswith(f"{first['receipt']}: ")
+
+
+@pytest.mark.parametrize("arguments", [["ack"], ["release"]])
+def test_no_receipts_are_wrong_usage(run: Run, jobs: str, arguments: list[str]) -> None:
+    """Nothing to acknowledge is wrong usage."""
+    assert run(*arguments, jobs).code == 2
+
+
+def test_bad_receipts_are_named(run: Run, jobs: str) -> None:
+    """A text that is no receipt is a failure that shows it."""
+    ended = run("ack", jobs, "nonsense")
+    assert ended.code == 1
+    assert "nonsense" in ended.err
+
+
+def test_a_program_handles_jobs(run: Run, client: Client, jobs: str, tmp_path: Path) -> None:
+    """Each message is a program's standard input; what fails is handed out again later, the rest is acknowledged."""
+    script = tmp_path / "job"
+    told = "$body $JOB_DELIVERIES $JOB_PARTITION $JOB_ID"
+    script.write_text(f'#!/bin/sh\nread body\necho "{told}" >> {tmp_path / "done"}\n[ "$body" != b ]\n')
+    script.chmod(0o700)
+    ended = run("claim", jobs, "--wait", "0", "--retry", "600", "--", str(script))
+    assert ended.code == 0
+    assert "ended with 1 for" in ended.err
+    found = [line.split() for line in (tmp_path / "done").read_text().splitlines()]
+    assert sorted(words[0] for words in found) == ["a", "b", "c"]
+    assert {words[1] for words in found} == {"1"}
+    (left,) = client.job_queue(jobs).peek()
+    assert (left.body, str(left.partition), left.id) in [(words[0], words[2], words[3]) for words in found]
+
+
+def test_the_limit_ends_it(run: Run, client: Client, jobs: str) -> None:
+    """With a program, a limit is how many messages are handled."""
+    assert run("claim", jobs, "--limit", "2", "--", "true").code == 0
+    assert client.job_queue(jobs).size().size == 1
+
+
+def test_a_program_that_is_not_there(run: Run, client: Client, jobs: str) -> None:
+    """A program that cannot be run is wrong usage, and its message is given back."""
+    ended = run("claim", jobs, "--", "/nowhere/program")
+    assert ended.code == 2
+    assert "/nowhere/program" in ended.err
+    assert client.job_queue(jobs).counts().claimed == 0
+
+
+def test_ctrl_c_releases(served: Served, client: Client, jobs: str) -> None:
+    """Ctrl-C ends the program and gives its message back at once."""
+    command = [sys.executable, "-m", "queuey", "claim", jobs, "--", "sh", "-c", "echo begun; exec sleep 600"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(QUEUEY_PROFILE=str(served.profile_path)),
+        start_new_session=True,
+    )
+    with ending(process):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        assert client.job_queue(jobs).counts().claimed == 1
+        os.killpg(process.pid, signal.SIGINT)
+        process.communicate(timeout=100)
+        assert process.returncode == 130
+    counts = client.job_queue(jobs).counts()
+    assert (counts.claimed, counts.waiting) == (0, 1)

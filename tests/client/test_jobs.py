@@ -1,0 +1,144 @@
+"""Jobs of a real service, for both clients, in process and over a socket; and the examples that users see."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from queuey.client import AsyncClient, ClaimLost, Client
+from queuey.client.claims import jobs as jobs_module
+from queuey.client.credentials.profile import read_profile
+from tests.client.live import Served
+
+Queuey = Any
+"""A client of either kind."""
+
+
+def test_every_job_is_done_once(queuey: Queuey, queue: str) -> None:
+    """Two loops share the jobs of a queue; each is done by one of them, and nothing is left."""
+    queuey.send_many(queue, [str(number) for number in range(30)])
+    done = []
+    for limit in (1, 10):
+        for job in queuey.job_queue(queue).claim(limit=limit, idle=0):
+            done.append(job.body)
+            if limit == 1 and len(done) == 10:
+                job.ack()
+                break
+    assert sorted(done, key=int) == [str(number) for number in range(30)]
+    assert queuey.job_queue(queue).size().size == 0
+    counts = queuey.job_queue(queue).counts()
+    assert (counts.claimed, counts.waiting, sorted(counts.partitions)) == (0, 0, [1, 2, 3])
+
+
+def test_an_error_gives_the_job_back(queuey: Queuey, queue: str) -> None:
+    """A job whose handler raised is handed out again at once."""
+    queuey.send(queue, "a")
+
+    def fail() -> None:
+        for job in queuey.job_queue(queue).claim():
+            raise ValueError(job.body)
+
+    with pytest.raises(ValueError, match="a"):
+        fail()
+    (job,) = queuey.job_queue(queue).receive()
+    assert (job.message.body, job.deliveries) == ("a", 2)
+
+
+def test_who_waits_gets_what_is_sent_and_what_is_released(service: Served) -> None:
+    """A claim that waits ends with a message, whether that was sent or released meanwhile."""
+    with (
+        Client(read_profile(service.profile).url, key=read_profile(service.profile).key) as client,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        jobs = client.job_queue(client.create_queue(partitions=2).name)
+        waiting = pool.submit(jobs.receive, wait=20)
+        while not waiting.running():
+            time.sleep(0.01)
+        client.send(jobs.name, "sent")
+        (first,) = waiting.result(30)
+        waiting = pool.submit(jobs.receive, wait=20)
+        time.sleep(0.3)
+        assert jobs.release(first) == []
+        (again,) = waiting.result(30)
+        assert (again.message.body, again.deliveries) == ("sent", 2)
+        began = time.monotonic()
+        assert jobs.receive(wait=1) == []
+        assert time.monotonic() - began >= 0.9
+
+
+LONGER = 4.0
+"""Seconds: more than a claim of two seconds lasts, whatever the clocks are."""
+
+
+def test_a_claim_is_renewed_while_the_handler_runs(service: Served) -> None:
+    """Nobody else gets a job whose handler takes longer than the claim's time."""
+    with Client(read_profile(service.profile).url, key=read_profile(service.profile).key) as client:
+        jobs = client.job_queue(client.create_queue().name)
+        client.send(jobs.name, "long")
+        for job in jobs.claim(ttl=2, idle=0):
+            end = time.monotonic() + LONGER
+            while time.monotonic() < end:
+                assert jobs.receive() == []
+                time.sleep(0.1)
+            assert not job.lost
+        assert jobs.size().size == 0
+
+
+def test_a_claim_is_renewed_while_the_coroutine_runs(service: Served) -> None:
+    """The same in async code."""
+
+    async def work() -> None:
+        async with AsyncClient(read_profile(service.profile).url, key=read_profile(service.profile).key) as client:
+            jobs = client.job_queue((await client.create_queue()).name)
+            await client.send(jobs.name, "long")
+            async for job in jobs.claim(ttl=2, idle=0):
+                end = time.monotonic() + LONGER
+                while time.monotonic() < end:
+                    assert await jobs.receive() == []
+                    await asyncio.sleep(0.1)
+                assert not job.lost
+            assert (await jobs.size()).size == 0
+
+    asyncio.run(work())
+
+
+def test_batches_tell_what_was_refused(queuey: Queuey, queue: str) -> None:
+    """A receipt is stale once its message was handed out again; the others of the call are done."""
+    queuey.send_many(queue, ["a", "b"])
+    jobs = queuey.job_queue(queue)
+    first = [claimed for _ in range(3) for claimed in jobs.receive(10)]
+    stale = next(claimed for claimed in first if claimed.message.body == "a")
+    assert jobs.release(stale) == []
+    (again,) = jobs.receive(10)
+    refused = jobs.ack(first)
+    assert [(each.receipt, each.status) for each in refused] == [(stale.receipt, "superseded")]
+    assert [message.body for message in jobs.peek()] == ["a"]
+    assert jobs.renew([again], ttl=600) == []
+    jobs.release_all()
+    assert jobs.counts().waiting == 1
+
+
+def test_a_lost_job_is_an_error_by_hand(queuey: Queuey, queue: str) -> None:
+    """Acknowledging by hand what somebody else has got raises."""
+    queuey.send(queue, "a")
+    jobs = queuey.job_queue(queue)
+    for job in jobs.claim(idle=0):
+        jobs.release_all()
+        (taken,) = jobs.receive()
+        with pytest.raises(ClaimLost):
+            job.ack()
+        assert job.lost
+        assert jobs.ack(taken) == []
+    assert jobs.size().size == 0
+
+
+def test_examples_in_docstrings_run(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the docstrings of jobs show is what happens."""
+    monkeypatch.setenv("QUEUEY_PROFILE", str(service.profile))
+    ended = doctest.testmod(jobs_module, extraglobs={"Client": Client})
+    assert (ended.failed, ended.attempted >= 5) == (0, True)

@@ -1,0 +1,277 @@
+"""Messages that are claimed, acknowledged, renewed and released over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from queuey.service import Limits
+from tests.backends import Clock
+from tests.web.caller import Caller, Reply
+
+
+@pytest.fixture
+def q(owner: Caller) -> str:
+    """A queue of two partitions with the messages a, b and c in the first."""
+    owner.create("q", partitions=2)
+    for body in "abc":
+        owner.post("q", body, X_Partition="1")
+    return "q"
+
+
+def claim(caller: Caller, **asked: object) -> list[dict[str, Any]]:
+    """Claims messages."""
+    reply = caller("POST", "q/claims", b"", headers=None, **asked)
+    assert reply.status == 200, reply
+    return reply.messages
+
+
+def settle(caller: Caller, what: str, *claims: dict[str, Any] | str, **fields: object) -> Reply:
+    """Acknowledges, renews or releases."""
+    receipts = [each if isinstance(each, str) else each["receipt"] for each in claims]
+    return caller.send_json("POST", f"q/claims/{what}", {"receipts": receipts, **fields})
+
+
+def statuses(reply: Reply) -> list[str]:
+    """What became of the receipts."""
+    return [result["status"] for result in reply.json["results"]]
+
+
+def bodies(claims: list[dict[str, Any]]) -> list[str]:
+    """What was claimed."""
+    return [each["body"] for each in claims]
+
+
+def test_each_message_goes_to_one_caller(owner: Caller, q: str, clock: Clock) -> None:
+    """A claim gives the oldest messages, the next claim others; each says how often it came and until when it holds."""
+    first = claim(owner, limit=2, ttl=60)
+    assert bodies(first) == ["a", "b"]
+    assert [each["deliveries"] for each in first] == [1, 1]
+    assert len({each["receipt"] for each in first}) == 2
+    again = owner.get("q").messages
+    assert [each["message_id"] for each in first] == [each["message_id"] for each in again[:2]]
+    assert bodies(claim(owner)) == ["c"]
+    assert claim(owner) == []
+
+
+def test_an_acknowledged_message_is_done(owner: Caller, q: str, clock: Clock) -> None:
+    """It is never handed out again, may be acknowledged twice, and those who read by time still see it."""
+    claimed = claim(owner, limit=2, ttl=30)
+    reply = settle(owner, "ack", *claimed)
+    assert (reply.status, statuses(reply)) == (200, ["ok", "ok"])
+    assert [result["receipt"] for result in reply.json["results"]] == [each["receipt"] for each in claimed]
+    assert settle(owner, "ack", *claimed).status == 200
+    clock.advance(100)
+    assert bodies(claim(owner)) == ["c"]
+    assert owner.get("q").bodies == ["a", "b", "c"]
+
+
+def test_a_claim_expires(owner: Caller, q: str, clock: Clock) -> None:
+    """What was not acknowledged in time is handed out again, with one delivery more; the old receipt is stale."""
+    first = claim(owner, limit=3, ttl=30)
+    assert settle(owner, "ack", first[1]).status == 200
+    clock.advance(29)
+    assert claim(owner) == []
+    clock.advance(5)
+    second = claim(owner, ttl=30)
+    assert [(each["body"], each["deliveries"]) for each in second] == [("a", 2), ("c", 2)]
+    reply = settle(owner, "ack", first[0], first[2], second[1])
+    assert (reply.status, statuses(reply)) == (409, ["superseded", "superseded", "ok"])
+    assert list(reply.errors) == ["ClaimLost"]
+    clock.advance(100)
+    assert bodies(claim(owner)) == ["a"]
+
+
+def test_a_claim_that_has_expired_is_good_until_somebody_else_has_it(owner: Caller, q: str, clock: Clock) -> None:
+    """Who is late may still acknowledge, if the message was not handed out meanwhile."""
+    claimed = claim(owner, limit=3, ttl=10)
+    clock.advance(100)
+    assert settle(owner, "ack", claimed[0]).status == 200
+    assert settle(owner, "renew", claimed[1], ttl=10).status == 200
+    assert bodies(claim(owner)) == ["c"]
+
+
+def test_released_messages_come_at_once(owner: Caller, q: str, clock: Clock) -> None:
+    """A message that was given back is the next to be handed out."""
+    claimed = claim(owner, limit=2)
+    assert statuses(settle(owner, "release", claimed[0])) == ["ok"]
+    again = claim(owner)
+    assert [(each["body"], each["deliveries"]) for each in again] == [("a", 2), ("c", 1)]
+    assert statuses(settle(owner, "release", claimed[0])) == ["superseded"]
+    assert claim(owner) == []
+
+
+def test_renewing_prolongs_and_never_shortens(owner: Caller, q: str, clock: Clock) -> None:
+    """A renewed claim lasts for so long from then on, and a claim that lasts longer anyway stays as it is."""
+    long, short = claim(owner, limit=1, ttl=100) + claim(owner, limit=1, ttl=10)
+    reply = settle(owner, "renew", long, short, ttl=50)
+    assert statuses(reply) == ["ok", "ok"]
+    assert reply.json["results"][0]["expires"] == long["expires"]
+    assert reply.json["results"][1]["expires"] == pytest.approx(short["expires"] + 40, abs=0.01)
+    clock.advance(60)
+    assert bodies(claim(owner)) == ["b", "c"]
+
+
+def test_renewing_for_nothing_releases(owner: Caller, q: str, clock: Clock) -> None:
+    """A renewal of no time gives the message back."""
+    claimed = claim(owner, limit=1, ttl=100)
+    assert statuses(settle(owner, "renew", *claimed, ttl=0)) == ["ok"]
+    assert bodies(claim(owner)) == ["a", "b", "c"]
+
+
+def test_a_claim_of_no_time_shows_only(owner: Caller, q: str, clock: Clock) -> None:
+    """With ttl=0 messages are shown and stay free."""
+    assert bodies(claim(owner, ttl=0)) == ["a", "b", "c"]
+    assert bodies(claim(owner, ttl=30)) == ["a", "b", "c"]
+
+
+def test_partitions_are_chosen(owner: Caller, q: str, clock: Clock) -> None:
+    """A claim may name the partitions to look at; without, it finds messages wherever they are."""
+    owner.post(q, "d", X_Partition="2")
+    assert bodies(claim(owner, partitions="2")) == ["d"]
+    found = [body for _ in range(2) for body in bodies(claim(owner, partitions="*"))]
+    assert found == ["a", "b", "c"]
+
+
+def test_counts_size_and_peek(owner: Caller, q: str, clock: Clock) -> None:
+    """What is claimed and what waits is counted; size and peek leave out what is done, and nothing else."""
+    one, two = claim(owner, limit=2, ttl=100)
+    settle(owner, "ack", one)
+    settle(owner, "release", two)
+    claim(owner, limit=1, ttl=100, partitions="1")
+    owner.post(q, "d", X_Partition="2")
+    claim(owner, limit=1, partitions="2", ttl=5)
+    clock.advance(10)
+    counts = owner.get("q/claims").json
+    assert (counts["claimed"], counts["waiting"]) == (1, 1)
+    assert counts["partitions"] == {"1": {"claimed": 1, "waiting": 0}, "2": {"claimed": 0, "waiting": 1}}
+    size = owner.get("q/size").json
+    assert (size["size"], size["exact"]) == (3, True)
+    assert sorted(owner.get("q/peek").bodies) == ["b", "c", "d"]
+    assert len(owner.get("q/peek", limit=1).messages) == 1
+
+
+def test_all_claims_are_ended(owner: Caller, q: str, clock: Clock) -> None:
+    """DELETE gives everything back, whoever holds it."""
+    claim(owner, ttl=100)
+    assert owner("DELETE", "q/claims").json == {"status": "ok"}
+    assert bodies(claim(owner)) == ["a", "b", "c"]
+
+
+def test_a_purge_forgets_claims(owner: Caller, q: str) -> None:
+    """After a purge nothing is claimed, and receipts of before are of no use."""
+    claimed = claim(owner, limit=2)
+    assert owner("DELETE", "q/messages").status == 200
+    assert owner.get("q/claims").json["claimed"] == 0
+    reply = settle(owner, "ack", *claimed)
+    assert (reply.status, list(reply.errors)) == (400, ["receipts.0", "receipts.1"])
+    owner.post("q", "new", X_Partition="1")
+    assert bodies(claim(owner)) == ["new"]
+
+
+def test_waiting_for_messages(owner: Caller, q: str) -> None:
+    """A claim that waits gets what is posted meanwhile, and an empty answer when nothing comes."""
+    claim(owner)
+    assert claim(owner, wait=0.2) == []
+    timer = threading.Timer(0.3, lambda: owner.post("q", "later", X_Partition="2"))
+    timer.start()
+    assert bodies(claim(owner, wait=20)) == ["later"]
+    timer.join()
+
+
+@pytest.mark.parametrize("limits", [Limits(page_bytes=300_000)])
+def test_an_answer_has_a_page_of_bodies(owner: Caller) -> None:
+    """However many messages are asked for, an answer has as many bytes as a page of a range read, but for one body."""
+    owner.create("q")
+    for _ in range(5):
+        owner.post("q", "x" * 100_000)
+    assert [len(claim(owner, limit=1000)) for _ in range(3)] == [3, 2, 0]
+
+
+BAD_CLAIMS = [
+    ("limit", "0"),
+    ("limit", "1001"),
+    ("limit", "many"),
+    ("limit", "1.5"),
+    ("ttl", "-1"),
+    ("ttl", "43201"),
+    ("ttl", "soon"),
+    ("ttl", "nan"),
+    ("wait", "21"),
+    ("wait", "-1"),
+    ("partitions", "x"),
+    ("partitions", "3"),
+    ("partitions", "0"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_CLAIMS)
+def test_bad_claims_are_refused(owner: Caller, q: str, field: str, value: str) -> None:
+    """A parameter out of its range is named, and nothing is handed out."""
+    reply = owner("POST", "q/claims", b"", headers=None, **{field: value})
+    assert (reply.status, list(reply.errors)) == (400, [field]), reply
+    assert owner.get("q/claims").json["claimed"] == 0
+
+
+ID = "0123456789ab11e88000000000000001"
+BAD_RECEIPTS = [
+    ({}, "receipts"),
+    ({"receipts": None}, "receipts"),
+    ({"receipts": "1"}, "receipts"),
+    ({"receipts": {"1": "2"}}, "receipts"),
+    ({"receipts": [f"1-{ID}-1"] * 1001}, "receipts"),
+    ({"receipts": [5]}, "receipts.0"),
+    ({"receipts": [None]}, "receipts.0"),
+    ({"receipts": [""]}, "receipts.0"),
+    ({"receipts": [[]]}, "receipts.0"),
+    ({"receipts": [ID]}, "receipts.0"),
+    ({"receipts": [f"3-{ID}-1"]}, "receipts.0"),
+    ({"receipts": [f"0-{ID}-1"]}, "receipts.0"),
+    ({"receipts": [f"1-{ID}-999999"]}, "receipts.0"),
+    ({"receipts": ["1-" + "0" * 32 + "-1"]}, "receipts.0"),
+    ({"receipts": ["x" * 100_000]}, "receipts.0"),
+]
+
+
+@pytest.mark.parametrize("what", ["ack", "renew", "release"])
+@pytest.mark.parametrize(("body", "field"), BAD_RECEIPTS)
+def test_bad_receipts_are_refused(owner: Caller, q: str, what: str, body: dict[str, Any], field: str) -> None:
+    """What is no list of receipts, or has one that cannot be of this queue, is named, and nothing is done."""
+    (good,) = claim(owner, limit=1, ttl=100)
+    if isinstance(body.get("receipts"), list) and len(body["receipts"]) == 1:
+        body, field = {"receipts": [good["receipt"], *body["receipts"]]}, "receipts.1"
+    reply = owner.send_json("POST", f"q/claims/{what}", body)
+    assert (reply.status, list(reply.errors)) == (400, [field]), reply
+    assert owner.get("q/claims").json["partitions"]["1"] == {"claimed": 1, "waiting": 0}
+
+
+@pytest.mark.parametrize("ttl", [-1, 43201, "x", [], True])
+def test_bad_renewals_are_refused(owner: Caller, q: str, ttl: object) -> None:
+    """The time of a renewal has its bounds."""
+    reply = settle(owner, "renew", claim(owner, limit=1, ttl=100)[0], ttl=ttl)
+    assert (reply.status, list(reply.errors)) == (400, ["ttl"])
+
+
+def test_receipts_of_another_queue_are_refused(owner: Caller, q: str) -> None:
+    """A receipt that another queue gave does nothing to this one."""
+    owner.create("other")
+    for _ in range(3):
+        owner.post("other", "x")
+        foreign = owner("POST", "other/claims").messages[0]["receipt"]
+    reply = settle(owner, "ack", foreign)
+    assert (reply.status, list(reply.errors)) == (400, ["receipts.0"])
+
+
+@pytest.mark.parametrize("body", ["", "x", "[]", "1", '{"receipts":[1', '{"receipts":NaN}'])
+def test_bodies_that_are_none(owner: Caller, q: str, body: str) -> None:
+    """A body that is no JSON object is bad input."""
+    assert owner("POST", "q/claims/ack", body, headers={"Content-Type": "application/json"}).status == 400
+
+
+def test_queues_that_do_not_exist(owner: Caller) -> None:
+    """Claims of a queue that is not there are 404, in the usual form."""
+    for method, path in [("POST", ""), ("POST", "/ack"), ("GET", ""), ("DELETE", "")]:
+        reply = owner.send_json(method, f"nowhere/claims{path}", {"receipts": []})
+        assert (reply.status, list(reply.errors)) == (404, ["InvalidQueueName"])
