@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 LANES = {
     "spark": r"tests/spark/(?!unit/|faults/)",
     "cassandra": r"tests/cassandra/|tests/.*\[.*\bcassandra\b",
-    "three nodes": r"tests/faults/(?!test_two_centres)|tests/acceptance/test_(local_servers|serve_cassandra)",
-    "two data centres": r"tests/faults/test_two_centres",
+    "three nodes": r"tests/faults/(?!(claiming/)?test_two)|tests/acceptance/test_(local_servers|serve_cassandra)",
+    "two data centres": r"tests/faults/(claiming/)?test_two_centres",
     "spark faults": r"tests/spark/faults/",
     "zookeeper": r"tests/qdo/zookeeper/|tests/qdo/contract/.*\[.*\bzookeeper\b",
     "workers": r"tests/qdo/(consumer|worker)/",

@@ -1,10 +1,24 @@
 """The measures, in the order in which they run."""
 
-from tests.bench.measures import before, cassandra, cpu, fairness, over_http, peers, process, qdo, scale, spark, waiting
+from tests.bench.measures import (
+    before,
+    cassandra,
+    claims,
+    cpu,
+    fairness,
+    over_http,
+    peers,
+    process,
+    qdo,
+    scale,
+    spark,
+    waiting,
+)
 
 __all__ = [
     "before",
     "cassandra",
+    "claims",
     "cpu",
     "fairness",
     "over_http",

@@ -1,5 +1,5 @@
 """The measures on Cassandra."""
 
-from tests.bench.measures.cassandra import over_driver, over_http, scale
+from tests.bench.measures.cassandra import claims, over_driver, over_http, scale
 
-__all__ = ["over_driver", "over_http", "scale"]
+__all__ = ["claims", "over_driver", "over_http", "scale"]

@@ -1,0 +1,135 @@
+"""Clients that claim messages and acknowledge them, one cycle after another, in a process of its own.
+
+Run as ``python -m tests.bench.load.cycles``; reads one JSON plan from standard input and writes one JSON result. It is
+the load generator with two requests in turn on each connection: the second names the receipts that the first got.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import re
+import select
+import sys
+import time
+from typing import TypedDict
+
+from tests.bench.load.generator import BadAnswer, Connection, Generator, Result, body_length
+
+RECEIPT = re.compile(rb'"receipt":"([^"]+)"')
+IDLE = 20.0
+"""Seconds without a message after which there are none left, though there should be."""
+
+
+class CyclePlan(TypedDict):
+    """What to do: ``count`` messages, ``limit`` a claim, over so many ``connections``; the queue's path and the key."""
+
+    port: int
+    connections: int
+    path: str
+    key: str
+    limit: int
+    count: int
+
+
+class Cycles(Generator):
+    """Drives all connections from one epoll loop; an answer's latency is that of its claim."""
+
+    def __init__(self, plan: CyclePlan) -> None:
+        super().__init__(
+            {
+                "port": plan["port"],
+                "connections": plan["connections"],
+                "requests": [],
+                "status": 200,
+                "warm": 0.0,
+                "seconds": 0.0,
+                "count": 0,
+                "numbered": 0,
+            }
+        )
+        self.cycle = plan
+        self.bodies: dict[Connection, list[bytes]] = {}
+        self.receipts: dict[Connection, list[bytes]] = {}
+        self.settled = 0
+        self.claim = self.request(f"claims?limit={plan['limit']}&ttl=60", b"")
+
+    def request(self, what: str, body: bytes) -> bytes:
+        """Returns a whole request."""
+        head = (
+            f"POST {self.cycle['path']}/{what} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+            f"Authorization: Application {self.cycle['key']}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def work(self) -> Result:
+        """Works until the messages are done."""
+        for _ in range(self.cycle["connections"]):
+            connection = Connection(self.cycle["port"])
+            self.connections[connection.sock.fileno()] = connection
+            self.epoll.register(connection.sock.fileno(), select.EPOLLIN)
+        begin = progress = time.perf_counter_ns()
+        for connection in self.connections.values():
+            self.next_request(connection)
+        while self.settled < self.cycle["count"] and not self.errors:
+            for descriptor, event in self.epoll.poll(0.05):
+                connection = self.connections[descriptor]
+                if event == select.EPOLLOUT:
+                    self.flush(connection)
+                elif self.take(connection):
+                    progress = time.perf_counter_ns()
+            if time.perf_counter_ns() - progress > IDLE * 1e9:
+                raise BadAnswer(f"only {self.settled} of {self.cycle['count']} messages could be claimed")
+        seconds = (time.perf_counter_ns() - begin) / 1e9
+        for connection in self.connections.values():
+            connection.sock.close()
+        return self.result(self.settled, self.settled, seconds)
+
+    def next_request(self, connection: Connection) -> None:
+        """Sends the acknowledgement of what was claimed, or the next claim."""
+        receipts = self.receipts.get(connection)
+        request = self.claim
+        if receipts:
+            request = self.request("claims/ack", b'{"receipts":["' + b'","'.join(receipts) + b'"]}')
+        self.requests = [request]
+        self.bodies[connection] = []
+        self.send(connection)
+
+    def take(self, connection: Connection) -> bool:
+        """Takes what has arrived; returns whether messages were claimed or settled by it."""
+        data = connection.sock.recv(262144)
+        self.bodies[connection].append(data)
+        whole = b"".join(self.bodies[connection])
+        end = whole.find(b"\r\n\r\n")
+        if not data:
+            raise BadAnswer("connection closed")
+        if end < 0 or len(whole) < end + 4 + body_length(whole[:end]):
+            return False
+        if whole[9:12] != self.status:
+            self.errors += 1
+            self.error = whole[:600].decode("latin-1")
+            return False
+        receipts = self.receipts.pop(connection, None)
+        if receipts:
+            self.settled += len(receipts)
+        else:
+            self.latencies.append(time.perf_counter_ns() - connection.sent_at)
+            receipts = self.receipts[connection] = RECEIPT.findall(whole, end)
+        self.next_request(connection)
+        return bool(receipts)
+
+
+def main() -> None:
+    """Carries out the plan on standard input."""
+    plan: CyclePlan = json.load(sys.stdin)
+    gc.disable()
+    try:
+        print(json.dumps(Cycles(plan).work()))
+    except (BadAnswer, OSError, KeyError) as error:
+        print(json.dumps({"errors": 1, "error": f"{type(error).__name__}: {error}"}))
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

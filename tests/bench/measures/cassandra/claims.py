@@ -1,0 +1,69 @@
+"""Claims on Cassandra, against one lightweight transaction for each claimed message."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+
+from queuey.messages import NewMessage, Queue, QueueSpec
+from queuey.storage import Store
+from tests.bench.harness import Bench, Void, measure
+from tests.bench.load import traffic
+from tests.bench.load.traffic import Sample
+from tests.bench.measures.claims import run
+from tests.bench.opponents import wide_rows
+from tests.bench.results import Report, Verdict, paired
+from tests.bench.started import nodes, on_cassandra, service
+from tests.bench.started.nodes import Nodes
+
+CLIENTS = 32
+QUEUE = "jobs"
+
+
+@measure("cassandra-claim1", "Claims of one message and their acknowledgement, against a transaction for each message")
+def claim1(bench: Bench) -> Report:
+    """The opponent is the raw driver, and only claims. Both have eight partitions."""
+    count = bench.size(4_000, 500)
+    with nodes.cassandra(bench) as cassandra:
+        wide_rows.prepare(cassandra.address)
+        with (
+            contextlib.closing(on_cassandra.prepare(cassandra)) as store,
+            on_cassandra.serve(cassandra, bench.fresh("queuey")) as server,
+        ):
+            cycles = partial(run, server, count=count, limit=1, connections=CLIENTS, queue=QUEUE)
+            queue, _ = store.create_queue(service.APPLICATION, QUEUE, QueueSpec(partitions=wide_rows.PARTITIONS))
+            calls: dict[str, Callable[[], Sample]] = {
+                "queuey": partial(filled, store, queue, cycles, count),
+                "a transaction each": partial(transactions, cassandra, bench.pick(4, 2)),
+            }
+            bench.interleave(calls, 1)  # Cassandra's JVM compiles meanwhile.
+            samples = bench.interleave(calls, bench.size(5, 2))
+    ratio = paired(traffic.rates(samples["queuey"]), traffic.rates(samples["a transaction each"]))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {wide_rows.PARTITIONS} partitions; messages a second."]
+    verdict = Verdict("queuey / a transaction each", ratio, floor=5, aim=10)
+    return Report("cassandra-claim1", "", rows, [verdict], notes)
+
+
+def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -> Sample:
+    """Puts as many messages into all partitions of a queue as are about to be claimed."""
+    texts = traffic.bodies(1000)
+    for at in range(0, count, len(texts)):
+        some = min(len(texts), count - at)
+        new = [NewMessage(texts[n], 1 + n % queue.partitions, service.THREE_DAYS) for n in range(some)]
+        store.append(queue, new)
+    return more()
+
+
+def transactions(cassandra: Nodes, seconds: float) -> Sample:
+    """Runs the opponent in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.opponents.wide_rows", str(seconds), str(CLIENTS)]
+    environment = {**os.environ, "BENCH_CASSANDRA": cassandra.address.text}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=environment)
+    if done.returncode:
+        raise Void(f"wide_rows: {done.stderr}")
+    return Sample(rate=float(done.stdout), p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)

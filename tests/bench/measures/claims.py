@@ -1,0 +1,146 @@
+"""Claims: hand messages out and acknowledge them, counted as one, against the same work without a log of claims."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from queuey.messages import QueueSpec
+from queuey.storage import Store
+from tests.bench.harness import Bench, Void, measure
+from tests.bench.load import traffic
+from tests.bench.load.cycles import CyclePlan
+from tests.bench.load.generator import Result
+from tests.bench.load.traffic import Sample
+from tests.bench.opponents import claim_each
+from tests.bench.results import Report, Verdict, paired
+from tests.bench.started import processes, service
+
+QUEUE = "bench"
+
+
+def run(server: processes.Process, *, count: int, limit: int, connections: int, queue: str = QUEUE) -> Sample:
+    """Lets clients, in a process of their own, claim and acknowledge so many messages.
+
+    Raises:
+        Void: An answer had another status, or there were fewer messages.
+    """
+    plan: CyclePlan = {
+        "port": server.port,
+        "connections": connections,
+        "path": f"{service.BASE}/{queue}",
+        "key": traffic.KEY,
+        "limit": limit,
+        "count": count,
+    }
+    before = server.cpu_seconds()
+    command = [sys.executable, "-m", "tests.bench.load.cycles"]
+    done = subprocess.run(command, input=json.dumps(plan), capture_output=True, text=True, timeout=300, check=False)
+    result: Result = json.loads(done.stdout or '{"errors": 1}')
+    if result["errors"]:
+        raise Void(f"{server.name}: {result.get('error') or done.stderr}\n{server.log_tail()}")
+    return Sample(
+        rate=result["answers"] / result["seconds"],
+        p50=result["p50"],
+        p99=result["p99"],
+        longest=result["longest"],
+        cpu=(server.cpu_seconds() - before) * 1e6 / result["answers"],
+        answers=result["answers"],
+        size=0,
+    )
+
+
+def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QUEUE) -> Sample:
+    """Puts as many messages into a queue as are about to be claimed."""
+    service.fill(store, store.queue(service.APPLICATION, queue), traffic.bodies(1000), count)
+    return more()
+
+
+@measure("claim100", "Claims of 100 messages and their acknowledgement, against raw apsw doing the two commits")
+def claim100(bench: Bench) -> Report:
+    """The opponent has neither HTTP nor a log: it updates the rows themselves."""
+    count, ours, theirs = bench.size(40_000, 4_000), bench.fresh("queuey"), bench.fresh("rows")
+    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
+        cycles = partial(run, server, count=count, limit=100, connections=4)
+        filled(store, cycles, count)
+        calls: dict[str, Callable[[], Sample]] = {
+            "queuey, limit 100, 4 clients": partial(filled, store, cycles, count),
+            "apsw": partial(unserved, theirs / "jobs.sqlite3", bench.pick(2, 0.6)),
+        }
+        samples = bench.interleave(calls, bench.size(5, 2))
+    ratio = paired(traffic.rates(samples["queuey, limit 100, 4 clients"]), traffic.rates(samples["apsw"]))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"{traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
+    return Report("claim100", "", rows, [Verdict("queuey / apsw", ratio, floor=0.2, aim=0.4)], notes)
+
+
+@measure("claim1", "Claims of one message and their acknowledgement, against a view with UPDATE … RETURNING")
+def claim1(bench: Bench) -> Report:
+    """The opponent commits each claim and each end; with as many threads as the service has, and with one."""
+    count, ours = bench.size(4_000, 500), bench.fresh("queuey")
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(service.prepare(ours)))
+        server = stack.enter_context(service.serve(ours))
+        cycles = partial(run, server, count=count, limit=1, connections=32)
+        filled(store, cycles, count)
+        calls: dict[str, Callable[[], Sample]] = {"queuey": partial(filled, store, cycles, count)}
+        for threads in (service.THREADS, 1):
+            theirs = bench.fresh("jobs")
+            settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": "lock"}
+            opponent = stack.enter_context(
+                processes.granian("tests.bench.opponents.claim_each:app", theirs, threads=threads, environment=settings)
+            )
+            each = partial(run, opponent, count=count, limit=1, connections=32)
+            calls[f"claim each, {threads} threads"] = partial(refilled, theirs, each, count)
+        samples = bench.interleave(calls, bench.size(5, 2))
+    names = [name for name in samples if name != "queuey"]
+    best = max(names, key=lambda name: traffic.row(name, samples[name]).median)
+    ratio = paired(traffic.rates(samples["queuey"]), traffic.rates(samples[best]))
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    notes = [f"32 clients, {traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
+    return Report("claim1", "", rows, [Verdict(f"queuey / {best}", ratio, floor=2, aim=4)], notes)
+
+
+@measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
+def claims_behind(bench: Bench) -> Report:
+    """Both queues are in one store and served by one process."""
+    behind, count, ours = bench.size(1_000_000, 20_000), bench.size(4_000, 500), bench.fresh("queuey")
+    numbers = itertools.count()
+    with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
+        for _ in range(behind // 20_000):
+            whole = partial(run, server, count=20_000, limit=1000, connections=4)
+            filled(store, whole, 20_000)
+
+        def of_new_queue() -> Sample:
+            name = f"new-{next(numbers)}"
+            store.create_queue(service.APPLICATION, name, QueueSpec())
+            return filled(store, partial(run, server, count=count, limit=10, connections=4, queue=name), count, name)
+
+        old = partial(filled, store, partial(run, server, count=count, limit=10, connections=4), count)
+        calls: dict[str, Callable[[], Sample]] = {f"behind {behind:,}": old, "new queue": of_new_queue}
+        samples = bench.interleave(calls, bench.size(5, 2))
+    ratio = paired([run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]])
+    rows = [traffic.row(name, runs) for name, runs in samples.items()]
+    verdict = Verdict("p50 of a claim, behind / new", ratio, floor=1.2, aim=1, better="lower")
+    return Report("claims_behind", "", rows, [verdict], ["4 clients, limit 10, one partition."])
+
+
+def refilled(directory: Path, more: Callable[[], Sample], count: int) -> Sample:
+    """Gives the opponent as many jobs as are about to be claimed."""
+    claim_each.fill(directory / claim_each.PATH.name, count)
+    return more()
+
+
+def unserved(path: Path, seconds: float) -> Sample:
+    """Runs the opponent without a service in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.opponents.claim_each", str(path), str(seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
+    if done.returncode:
+        raise Void(f"claim_each: {done.stderr}")
+    return Sample(rate=float(done.stdout), p50=0, p99=0, longest=0, cpu=0, answers=0, size=0)

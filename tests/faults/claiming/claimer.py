@@ -1,0 +1,172 @@
+"""Clients that claim messages, and acknowledge, renew, release or forget them; each records what it saw."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from queuey import ids
+from tests.faults.checking.history import now
+from tests.faults.wire import Account, Answer, Line, NotSent, Unanswered, Web
+from tests.faults.workload import HASTE, PATIENCE
+from tests.sim.history import Acknowledging, Delivery, History, Outcome
+
+TTLS = (2.0, 4.0)
+"""Seconds of claims."""
+HASTY = 0.05
+"""Share of requests that are given up early."""
+LOST = 409
+
+Job = tuple[Delivery, str]
+"""A message and the receipt for it."""
+
+
+class Claimer:
+    """One client with a connection to each web process; claims from one at a time.
+
+    Args:
+        webs: The web processes.
+        account: On whose behalf.
+        queue: What is claimed from.
+        history: Where what it saw is noted down; several clients share it.
+        lock: Guards the history.
+        calm: Tells whether the faults are over: then everything is acknowledged.
+        rng: Decides what it does.
+    """
+
+    def __init__(
+        self,
+        webs: Sequence[Web],
+        account: Account,
+        queue: str,
+        history: History,
+        lock: threading.Lock,
+        calm: Callable[[], bool],
+        rng: random.Random,
+    ) -> None:
+        self._lines = [Line(web, account) for web in webs]
+        self._path = f"/{queue}/claims"
+        self._history = history
+        self._lock = lock
+        self._calm = calm
+        self._rng = rng
+        self.empty_since: float | None = None
+        """Since when every answer to a claim has been empty; None: the last one was not, or there was none."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Is the thread."""
+        while not stop.is_set():
+            jobs = self._claim()
+            if jobs:
+                self._handle(jobs, stop)
+            else:
+                stop.wait(0.05 if self._calm() else self._rng.uniform(0.0, 0.2))
+        for line in self._lines:
+            line.close()
+
+    def _claim(self) -> list[Job]:
+        ttl, limit = self._rng.choice(TTLS), self._rng.choice((1, 5, 20))
+        asked = now()
+        answer = self._ask("", query=f"?limit={limit}&ttl={ttl}&wait={self._rng.choice((0, 0, 1))}")
+        answered = now()
+        if answer is None or answer.status != 200:
+            self.empty_since = None
+            return []
+        messages = answer.content["messages"]
+        if messages:
+            self.empty_since = None
+        elif self.empty_since is None:
+            self.empty_since = asked
+        return [self._note(message, asked, answered) for message in messages]
+
+    def _note(self, message: Mapping[str, Any], asked: float, answered: float) -> Job:
+        receipt: str = message["receipt"]
+        number = int(receipt.split("-")[2])
+        lives = [(answered, message["expires"] - _ahead())]
+        delivery = Delivery(ids.parse_position(message["message_id"]), number, asked, answered, lives)
+        with self._lock:
+            self._history.deliveries.append(delivery)
+        return delivery, receipt
+
+    def _handle(self, jobs: list[Job], stop: threading.Event) -> None:
+        """Does with messages what the moment's mood is."""
+        mood = 0.0 if self._calm() else self._rng.random()
+        if mood < 0.6:
+            stop.wait(0.0 if self._calm() else self._rng.uniform(0.0, 0.3))
+            self._acknowledge(jobs)
+        elif mood < 0.75:
+            stop.wait(self._rng.uniform(0.0, 1.5))
+            self._renew(jobs)
+            stop.wait(self._rng.uniform(0.0, 1.5))
+            self._acknowledge(jobs)
+        elif mood < 0.85:
+            self._release(jobs)
+        elif mood < 0.93:
+            # Too late as a rule: others may have them by then.
+            stop.wait(self._rng.uniform(1.5, 6.0))
+            self._acknowledge(jobs)
+
+    def _acknowledge(self, jobs: list[Job]) -> None:
+        asked = now()
+        sent = [Acknowledging(delivery.position, asked) for delivery, _ in jobs]
+        with self._lock:
+            self._history.acknowledgings += sent
+            for delivery, _ in jobs:
+                delivery.dropped = min(asked, delivery.dropped or asked)
+        outcomes = self._settle("/ack", jobs)
+        with self._lock:
+            for one, outcome in zip(sent, outcomes, strict=True):
+                one.answered, one.outcome = now(), outcome
+
+    def _release(self, jobs: list[Job]) -> None:
+        with self._lock:
+            for delivery, _ in jobs:
+                delivery.dropped = now()
+        self._settle("/release", jobs)
+
+    def _renew(self, jobs: list[Job]) -> None:
+        body = self._receipts(jobs) | {"ttl": self._rng.choice(TTLS)}
+        answer = self._ask("/renew", body)
+        if answer is None or answer.status not in {200, LOST}:
+            return
+        with self._lock:
+            for (delivery, _), result in zip(jobs, answer.content["results"], strict=True):
+                if result["status"] == "ok" and "expires" in result:
+                    delivery.lives.append((now(), result["expires"] - _ahead()))
+
+    def _settle(self, what: str, jobs: list[Job]) -> list[Outcome]:
+        answer = self._ask(what, self._receipts(jobs))
+        if answer is None:
+            return [""] * len(jobs)
+        if answer.status in {200, LOST}:
+            words: dict[str, Outcome] = {"ok": "done", "superseded": "superseded"}
+            return [words[result["status"]] for result in answer.content["results"]]
+        assert answer.status == 503, answer
+        return [cast("Outcome", answer.content.get("outcome", "unknown"))] * len(jobs)
+
+    def _receipts(self, jobs: list[Job]) -> dict[str, Any]:
+        return {"receipts": [receipt for _, receipt in jobs]}
+
+    def _ask(self, what: str, body: Mapping[str, Any] | None = None, query: str = "") -> Answer | None:
+        """Asks any web process that listens; None: no answer came."""
+        timeout = self._rng.uniform(*HASTE) if self._rng.random() < HASTY and not self._calm() else PATIENCE
+        lines = self._rng.sample(self._lines, len(self._lines))
+        for line in lines:
+            ask = partial(line.ask, "POST", f"{self._path}{what}{query}", headers={"Content-Type": "application/json"})
+            try:
+                return ask(body=None if body is None else json.dumps(body).encode(), timeout=timeout)
+            except NotSent:
+                continue
+            except Unanswered:
+                return None
+        return None
+
+
+def _ahead() -> float:
+    """By how many seconds the wall clock, which all processes here share, is ahead of the histories' clock."""
+    return time.time() - now()
