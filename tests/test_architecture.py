@@ -175,7 +175,9 @@ def timed_at_import(source: str) -> Iterator[int]:
 
 
 def _at_once(node: ast.AST) -> Iterator[ast.AST]:
-    """Gives what is evaluated when the node is: all of it but for the bodies of functions."""
+    """Gives what is evaluated when the node is: all of it but for the bodies of functions and of programs."""
+    if isinstance(node, ast.If) and "__name__" in ast.unparse(node.test):
+        return
     yield node
     later = node.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) else []
     for child in ast.iter_child_nodes(node):
@@ -208,6 +210,7 @@ def test_the_time_of_an_import_is_found(lines: str) -> None:
         "def token(): return sign(time.time())\ndef test_it(): token()",
         "FIRST = time.monotonic()",
         "CLOCK = time.time",
+        "if __name__ == '__main__':\n    print(time.time())",
     ],
 )
 def test_the_time_of_a_test_is_not(lines: str) -> None:
