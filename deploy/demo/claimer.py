@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from queuey.client.profile import read_profile
+from queuey.client.credentials.profile import read_profile
 
 from queuey.client import Client
 

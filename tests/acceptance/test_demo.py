@@ -70,6 +70,7 @@ def test_demo_shows_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "acknowledged before the kill" in out
     assert "3 workers shared the 4 partitions" in out
     assert "killed with -9" in out
+    assert "Each of the 200 jobs was done and acknowledged" in out
     assert "1,707 of 1,707 are there, each once and as it was sent" in out
     assert fromstring(chart.read_text()).tag.endswith("svg")
     assert nothing_left(directory)
