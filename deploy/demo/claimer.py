@@ -7,9 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from queuey.client.credentials.profile import read_profile
-
 from queuey.client import Client
+from queuey.client.credentials.profile import read_profile
 
 EFFORT_SECONDS = 0.02
 TTL = 2.0
