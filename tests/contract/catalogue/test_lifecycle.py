@@ -89,6 +89,7 @@ def test_every_call_of_the_contract_is_tried() -> None:
         "guarantee",
         "read_delay",
         "statistics",
+        "watch",
     }
     assert asked | about_itself == set(Store.__abstractmethods__)
 
