@@ -105,11 +105,18 @@ def test_a_read_at_once_answers_as_any_other(run: Run, begins: Begins, q: str, q
     assert at_once.status == in_a_thread.status == 200
 
 
-@pytest.mark.parametrize("query", ["partitions=*", "partitions=1,2", "partitions=", "wait=0.1", "limit=2&wait=1"])
-def test_what_is_not_for_one_partition_or_waits_goes_to_a_thread(run: Run, begins: Begins, q: str, query: str) -> None:
-    """Reads of several partitions and long polls are answered, and not begun at once."""
+@pytest.mark.parametrize("query", ["partitions=*", "partitions=1,2", "partitions="])
+def test_what_is_not_for_one_partition_goes_to_a_thread(run: Run, begins: Begins, q: str, query: str) -> None:
+    """Reads of several partitions are answered, and not begun at once."""
     assert got(run, query).status == 200
     assert begins.asked == 0
+
+
+@pytest.mark.parametrize("query", ["wait=0.1", "limit=2&wait=1"])
+def test_a_long_poll_is_begun_at_once(run: Run, begins: Begins, q: str, query: str) -> None:
+    """A long poll of one partition is tried like any other read; it need not wait where messages are there."""
+    assert got(run, query).status == 200
+    assert begins.asked == 1
 
 
 def test_a_row_that_changed_is_read_again(run: Run, begins: Begins, q: str) -> None:
