@@ -93,7 +93,9 @@ def test_everything_is_kept_exactly(spark: SparkSession, embedded: Kept, to: Pat
         == min((one for one in old if one.partition == 1), key=lambda one: one.position).id
     )
     assert checked(spark, embedded, to).ok
-    assert archive(spark, options(embedded, to), quiet).archived == ()
+    # An hour may have ended meanwhile, that of the message of now.
+    done = {(one.queue, one.bucket) for one in report.archived}
+    assert not [one for one in archive(spark, options(embedded, to), quiet).archived if (one.queue, one.bucket) in done]
     assert not list((to / "_staging").iterdir())
 
 
