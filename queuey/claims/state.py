@@ -241,19 +241,6 @@ class State:
         claim = self.outstanding.get(position)
         return claim is not None and claim.expires < expired
 
-    def next_expiry(self) -> int | None:
-        """Returns the lowest expiry of a claim (milliseconds since 1970), or 0 if one has ended already; None: none."""
-        expiries, outstanding = self._expiries, self.outstanding
-        while expiries:
-            expires, position = expiries[0]
-            claim = outstanding.get(position)
-            if claim is not None and claim.expires == expires:
-                break
-            heappop(expiries)
-        if self._ended:
-            return 0
-        return expiries[0][0] if expiries else None
-
     # Snapshots
 
     def encode(self) -> bytes:

@@ -399,10 +399,6 @@ class ClaimUseCases:
 
         return give_up
 
-    def statistics(self) -> dict[str, float]:
-        """Returns gauges, by Prometheus-style name without prefix."""
-        return {"claim_logs": len(self._logs), "claim_logs_bytes": self._logs.weight}
-
 
 class _View:
     """What is not done in a state, and what scans pass over."""

@@ -98,11 +98,6 @@ class ThreadRuntime(Runtime):
         else:
             done(result, None)
 
-    def close(self) -> None:
-        """Starts nothing any more."""
-        self._timers.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
 
 class Timers:
     """Calls functions after a while, from one thread."""
@@ -112,7 +107,6 @@ class Timers:
         self._heap: list[tuple[float, int, list[Callable[[], None]]]] = []
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
-        self._closed = False
 
     def add(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
         """Has a quick function called after so many seconds; returns what calls that off."""
@@ -125,20 +119,12 @@ class Timers:
             self._changed.notify()
         return holder.clear
 
-    def close(self) -> None:
-        """Calls nothing any more."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._closed and (not self._heap or self._heap[0][0] > time.monotonic()):
+                while not self._heap or self._heap[0][0] > time.monotonic():
                     left = self._heap[0][0] - time.monotonic() if self._heap else None
                     self._changed.wait(None if left is None else max(0.0, left))
-                if self._closed:
-                    return
                 holder = heapq.heappop(self._heap)[2]
             for work in holder[:]:
                 _logged(work)
@@ -149,7 +135,7 @@ def _logged(work: Callable[[], None]) -> None:
     try:
         work()
     except RuntimeError as error:
-        # The pool is closed: the service is shutting down.
+        # The pool takes no work any more: the process is ending.
         _logger.debug("not done: %s", error)
     except Exception:
         _logger.exception("a claim log has failed")
