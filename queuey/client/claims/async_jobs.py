@@ -109,11 +109,7 @@ class AsyncJob(HeldJob):
 
     async def release(self, delay: float = 0.0) -> None:
         """Gives the message back, now or after ``delay`` seconds; see :meth:`Job.release`."""
-        queue = self._hold.queue
-        if delay:
-            await self._settle(claim_calls.renew(queue, [self.receipt], delay))
-        else:
-            await self._settle(claim_calls.release(queue, [self.receipt]))
+        await self._settle(self._giving_back(delay))
 
     async def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now; see :meth:`Job.renew`."""

@@ -54,11 +54,7 @@ class Job(HeldJob):
         Raises:
             ClaimLost: It was handed out to somebody else already.
         """
-        queue = self._hold.queue
-        if delay:
-            self._settle(claim_calls.renew(queue, [self.receipt], delay))
-        else:
-            self._settle(claim_calls.release(queue, [self.receipt]))
+        self._settle(self._giving_back(delay))
 
     def renew(self, ttl: float | None = None) -> None:
         """Renews the claim now, which otherwise happens by itself.
