@@ -20,72 +20,73 @@ _LINE = re.compile(r"    (?:(\w+)(?: \((.+?)\))?: |    )?(.+)")
 
 
 class WorkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings in force, as people see them in ``--help`` and in the documentation. Lengths of time are seconds.
+    """The settings in force, with the help texts of ``--help`` and of the documentation. Durations are seconds.
 
-    Behind a name, in brackets, what holds unless it is given, where the value itself does not say it.
+    Brackets behind a name contain the default in words, where the default value itself does not show it.
 
     Which service:
-        url (the profile's): Address of the service; several with commas.
+        url (the profile's): URL of the service; several are separated by commas.
         app (the profile's): The application.
-        key (the profile's): The API key; other users of this machine may see it here. Never in a file: a profile is for
-            that.
-        profile (the user's): File with all three, as written by `queuey serve`.
+        key (the profile's): The API key. Other users of this machine can see it on a command line. Not allowed in a
+            settings file: use a profile.
+        profile (the user's): File with URL, application and key, as written by `queuey serve`.
         ca (the system's): Certificates to trust (PEM).
 
     Which messages:
         queue: A queue; several may be given.
-        pattern: Every queue with such a name, also those to come: `crash-*`, `job-?`; several may be given.
-        start: Where a group begins that has no offset yet: with everything that is there, or with what comes.
+        pattern: All queues whose names match, also future ones: `crash-*`, `job-?`; several may be given.
+        start: Where a group without an offset begins: with the oldest message, or with new messages only.
 
     Group:
-        group: Name of the group; its members share out the partitions.
-        coordination: Where the members meet: `local:` (processes of this machine and user), `local:///path/to/file`, or
-            `zookeeper://host1,host2:2181/chroot`.
-        session_timeout (what suits the coordination): How long a member may be silent before its partitions go to
-            others.
-        name (one that is made up at each start): A name of this member's own, unique in the group and the same after a
-            restart; see `grace`.
-        grace: How long members with a `name` keep their partitions while they are gone; the same for all members.
-        host: What the group called the service before services had an id, if not host and port of an address: offsets
-            that it recorded under that name are copied.
+        group: Name of the group; its members divide the partitions among themselves.
+        coordination: The coordination service: `local:` (processes of this machine and user),
+            `local:///path/to/file`, or `zookeeper://host1,host2:2181/chroot`.
+        session_timeout (depends on the coordination): Time without a sign of life after which a member's partitions go
+            to others.
+        name (a new one at each start): Name of this member, unique in the group and the same after a restart; see
+            `grace`.
+        grace: How long members with a `name` keep their partitions while they are away; the same for all members.
+        host: The group's former name of the service, from before services had an id, if it was not host and port of
+            the URL: offsets recorded under that name are copied.
 
     Handling:
-        handler: What handles a message: `module:function`, seen from the working directory.
-        context: What the handler gets as its second argument: `module:factory`, called once; see docs/qdo.md.
-        threads (8): How many partitions a plain function handles at the same time.
-        tasks (100): The same for an async function.
-        processes (none): Handle in so many processes instead: for handlers that compute, or that need a time limit.
-        by (one after another): Handle messages of one partition at the same time, those with the same key in order:
-            `header:NAME` or `body:FIELD` says what the key is.
-        parallel: With `by`: how many of one partition at the same time.
-        time_limit (none): How long one attempt may take. For async functions and `processes`: a thread cannot be
-            stopped.
-        stalled_after: How long a message may be in hand; then its attempt has failed. A thread cannot be stopped, so
-            its worker hands its partitions back and joins again.
+        handler: The function that handles a message: `module:function`; modules of the working directory are found.
+        context: Makes the handler's second argument: `module:factory`, called once; see docs/qdo.md.
+        threads (8): Partitions that a plain function handles at the same time.
+        tasks (100): Partitions that an async function handles at the same time.
+        processes (none): Run the handler in this many processes: for handlers that compute or need a time limit.
+        by (one after another): Handle several messages of a partition at the same time, but those with the same key in
+            order. The key is `header:NAME` or `body:FIELD`.
+        parallel: With `by`: messages of one partition that are handled at the same time.
+        time_limit (none): Longest time of one attempt. Needs an async function or `processes`, because a thread cannot
+            be stopped.
+        stalled_after: Time after which an attempt that has not ended counts as failed. A thread cannot be stopped, so
+            its worker releases its partitions and joins the group again.
 
     When a handler fails:
-        attempts: How often a message is tried before it has failed; 0: without end.
-        retry_base: Longest pause after the first attempt; it doubles with each. Drawn evenly from 0.
+        attempts: Attempts before a message counts as failed; 0: no limit.
+        retry_base: Longest pause after the first attempt; doubles with each attempt. The pause is random, from 0 to
+            this.
         retry_cap: Longest pause after any attempt.
-        never_retry: Class of an error that another attempt does not help: `ValueError`; several may be given.
-        on_failure: What becomes of a message that has failed: `dead-letter` keeps it in `<queue>.dead`, `skip` only
-            logs it, `stop` ends the worker without marking it, `retry` goes on trying.
+        never_retry: Class of an error that is not retried: `ValueError`; several may be given.
+        on_failure: What happens to a failed message: `dead-letter` puts it into `<queue>.dead`, `skip` only logs it,
+            `stop` ends the worker and leaves it unhandled, `retry` tries it again.
         dead_queue (the message's queue with `.dead` behind): Queue for dead letters.
         dead_ttl (30d): How long dead letters are kept.
 
     Running:
-        commit_messages: Handled messages after which progress is recorded.
-        commit_seconds: Time after which it is recorded if there were fewer.
-        mirror: Record progress with the service too, so that `queuey offsets show` knows it.
-        prefetch_messages: Messages that may be held in advance, over all partitions.
-        prefetch_bytes: The same in bytes of their bodies.
-        discover: Time between two looks for new queues and partitions.
-        revoke_timeout: How long a partition that is to move waits for its message in hand; what takes longer is handled
-            again by the next owner.
-        drain: How long a stop may wait for messages in hand.
+        commit_messages: Number of handled messages after which offsets are committed.
+        commit_seconds: Time after which they are committed if fewer messages were handled.
+        mirror: Record the offsets in the service too, so that `queuey offsets show` shows them.
+        prefetch_messages: Messages that a worker fetches in advance, over all partitions.
+        prefetch_bytes: Bytes of their bodies.
+        discover: Time between two searches for new queues and partitions.
+        revoke_timeout: How long a rebalance waits for the current message of a partition that moves. After that the
+            next owner handles the message again.
+        drain: How long a stop waits for messages that are being handled.
         metrics (none): Address to serve Prometheus metrics on: `127.0.0.1:9400`; port 0 takes a free one.
-        log: Form of the log, which goes to standard error.
-        log_level: From which level on lines are written.
+        log: Format of the log, which goes to standard error.
+        log_level: The least severe log records to write.
     """
 
     url: str | None = None
