@@ -1,8 +1,9 @@
 """Which tests may run side by side: a plugin that deals the suite out to the worker processes of pytest-xdist.
 
 ``pytest -n 3`` collects the suite in three processes. Tests of one lane run in one of them, one after another, because
-they share something that takes long to start: a Spark session, a Cassandra node, a service. Lanes are dealt out in the
-order of :data:`LANES`, the longest first, then the files that share nothing, one by one, to whichever process is free.
+they share something that takes long to start: a Spark session, a Cassandra node, a service; a lane may also be a file
+whose slow tests take so long that they have to begin early. Lanes are dealt out in the order of :data:`LANES`, the
+longest first, then the files that share nothing, one by one, to whichever process is free.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ LANES = {
     "spark": r"tests/spark/(?!unit/|faults/)",
     "cassandra": r"tests/cassandra/|tests/.*\[.*\bcassandra\b",
     "three nodes": r"tests/faults/(?!(claiming/)?test_two)|tests/acceptance/test_(local_servers|serve_cassandra)",
-    "two data centres": r"tests/faults/(claiming/)?test_two_centres",
+    "groups for long": r"tests/qdo/faults/test_faults_long",
     "spark faults": r"tests/spark/faults/",
+    "two data centres": r"tests/faults/(claiming/)?test_two_centres",
+    "histories": r"tests/sim/test_histories",
     "zookeeper": r"tests/qdo/zookeeper/|tests/qdo/contract/.*\[.*\bzookeeper\b",
     "workers": r"tests/qdo/(consumer|worker)/",
     "qdo commands": r"tests/qdo/cli/",

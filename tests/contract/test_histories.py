@@ -53,4 +53,4 @@ def test_short_histories(site: Site, backend: Backend, clock: Clock) -> None:
 @pytest.mark.slow
 def test_long_histories(site: Site, backend: Backend, clock: Clock) -> None:
     """More and deeper ones, others at every run."""
-    check(site, backend, histories=1000, steps=80, same=False)
+    check(site, backend, histories=400, steps=80, same=False)

@@ -13,6 +13,19 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from tests.faults.checking.history import Fault, FaultKind, Recorder, now
 from tests.servers.served import Served
 
+MINUTES = 4.0
+"""Of each long run, unless ``FAULT_MINUTES`` says otherwise."""
+
+
+def fault_minutes() -> float:
+    """How long faults go on in each long run, of whatever kind."""
+    return float(os.environ.get("FAULT_MINUTES", MINUTES))
+
+
+def in_minutes(least: Mapping[str, int]) -> dict[str, int]:
+    """Adapts what a run of :data:`MINUTES` must have seen at least to how long faults go on."""
+    return {name: max(1, int(number * fault_minutes() / MINUTES)) for name, number in least.items()}
+
 
 class Victim(Protocol):
     """What can be killed, paused and brought back. The nodes of ``deploy.local`` are such."""

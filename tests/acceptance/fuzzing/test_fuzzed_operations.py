@@ -35,7 +35,7 @@ FEW = settings(
     suppress_health_check=list(HealthCheck),
 )
 OPERATOR = "an operator's key"
-MANY = settings(FEW, max_examples=500, derandomize=False, print_blob=True)
+MANY = settings(FEW, max_examples=150, derandomize=False, print_blob=True)
 
 
 @pytest.fixture(scope="module")

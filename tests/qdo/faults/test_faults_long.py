@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.faults.nemesis import fault_minutes, in_minutes
 from tests.qdo.faults.checking.counts import vacuous
 from tests.qdo.faults.conftest import PROPERTY
 from tests.qdo.faults.experiment import Experiment, explain
@@ -20,24 +21,26 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str, object], None]
 
-EVENTS = 220
-LEAST_OF_EACH = {"join": 20, "leave": 5, "kill": 10, "pause": 10, "expire": 10, "cut": 3, "mute": 1}
+EVENTS_A_MINUTE = 55
+LEAST = {"join": 20, "leave": 5, "kill": 10, "pause": 10, "expire": 10, "cut": 3, "mute": 1}
+LEAST |= {"events": 200, "messages": 10_000, "twice": 50, "lost": 20}
+LEAST_OF_SERVERS = {"leader": 3, "hush": 3, "silence": 3}
 
 
-def run(directory: Path, service: Service, seed: int, tell: Tell) -> dict[str, int]:
-    """Runs for as long as the events take, and demands that no rule is broken; returns the numbers of events."""
-    check_result = Experiment(directory, service, seed, settings=settings).run(SLOTS, EVENTS)
+def run(directory: Path, service: Service, seed: int, tell: Tell, least: dict[str, int]) -> None:
+    """Runs for as long as the events take, and demands that no rule is broken and that enough happened."""
+    events = round(EVENTS_A_MINUTE * fault_minutes())
+    check_result = Experiment(directory, service, seed, settings=settings).run(SLOTS, events)
     tell(PROPERTY, f"seed {seed}: {check_result.counts}")
     assert check_result.violations == [], explain(check_result)
-    assert vacuous(check_result.counts, events=200, messages=10_000, twice=50, lost=20, **LEAST_OF_EACH) == []
-    return check_result.counts.events
+    assert vacuous(check_result.counts, **in_minutes(least)) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_local_for_long(tmp_path: Path, record_property: Tell, seed: int) -> None:
-    """Workers of one machine that coordinate by a file, and more than 200 events."""
-    run(tmp_path, LocalService(tmp_path / "coordination.sqlite3"), seed, record_property)
+    """Workers of one machine that coordinate by a file."""
+    run(tmp_path, LocalService(tmp_path / "coordination.sqlite3"), seed, record_property, LEAST)
 
 
 @pytest.mark.slow
@@ -45,9 +48,8 @@ def test_local_for_long(tmp_path: Path, record_property: Tell, seed: int) -> Non
 def test_zookeeper_for_long(
     tmp_path: Path, record_property: Tell, zookeeper_nodes: ZooKeeperEnsemble, seed: int
 ) -> None:
-    """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too: more than 200 events."""
+    """Workers that coordinate by three servers of ZooKeeper, which are killed and stopped too."""
     from tests.qdo.faults.servers.ensemble import ZooKeeperService  # noqa: PLC0415 - only who uses it needs the driver
 
     with contextlib.closing(ZooKeeperService(zookeeper_nodes, apart=SLOTS[1:3])) as service:
-        events = run(tmp_path, service, seed, record_property)
-    assert min(events[kind] for kind in ("leader", "hush", "silence")) >= 3
+        run(tmp_path, service, seed, record_property, LEAST | LEAST_OF_SERVERS)

@@ -107,11 +107,18 @@ def test_a_stream_whose_driver_is_killed_writes_every_row_once(embedded: Kept, t
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["embedded", "clustered"])
-@pytest.mark.parametrize("lead", ["0.5", "60"], ids=["too-late", "in-time"])
+@pytest.mark.parametrize(
+    ("where", "lead", "points"),
+    [
+        pytest.param("embedded", "0.5", [*IN_TASKS, COMMITTING, COMMITTED], id="embedded-too-late-everywhere"),
+        pytest.param("clustered", "60", [*IN_TASKS, COMMITTING, COMMITTED], id="clustered-in-time-everywhere"),
+        pytest.param("embedded", "60", ["half", COMMITTED], id="embedded-in-time"),
+        pytest.param("clustered", "0.5", ["half", COMMITTING], id="clustered-too-late"),
+    ],
+)
 def test_a_stream_whose_driver_is_killed_at_every_point_writes_every_row_once(
-    where: str, lead: str, tmp_path: Path, request: pytest.FixtureRequest
+    where: str, lead: str, points: list[str], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Killed at each point between its logs, restarted in time and too late: exact on every store, for any reader."""
     kept: Kept = request.getfixturevalue(where)
-    stream(kept, tmp_path, [*IN_TASKS, COMMITTING, COMMITTED], lead)
+    stream(kept, tmp_path, points, lead)
