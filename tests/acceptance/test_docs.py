@@ -47,7 +47,7 @@ def test_tutorial_of_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd
     printed = capfd.readouterr().out
     assert "made a thumbnail of beach.jpg" in printed
     assert "made a thumbnail of forest.jpg" in printed
-    assert "mountain.jpg is handed out for the second time: 2" in printed
+    assert "mountain.jpg is delivered for the second time: 2" in printed
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
