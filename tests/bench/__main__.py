@@ -92,7 +92,7 @@ def summary(reports: list[Report], broken: dict[str, str]) -> str:
     lines = [[report.name, *verdict_cells(verdict)] for report in reports for verdict in report.verdicts]
     parts = ["## All figures"]
     if lines:
-        parts.append(table(["measure", "figure", "median", "over the rounds", "asked", ""], lines))
+        parts.append(table(["measure", "figure", "median", "lowest to highest", "goal", ""], lines))
     parts += [f"SKIPPED {report.name}: {report.skipped}" for report in reports if report.skipped]
     parts += [f"VOID {name}" for name in broken]
     return "\n\n".join(parts)

@@ -15,8 +15,8 @@ from queuey.messages import Message, Queue, Slice
 from queuey.storage import Store
 from queuey.storage.cassandra import open_store
 from queuey.storage.opening import patiently
+from tests.bench.baselines.arrow_rows import timed
 from tests.bench.load.traffic import bodies
-from tests.bench.opponents.arrow_rows import timed
 from tests.bench.started import service
 
 LIMIT = 10_000

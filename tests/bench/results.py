@@ -1,4 +1,4 @@
-"""What a measure gives: rows of samples, verdicts against a floor and an aim, notes; as tables and as JSON."""
+"""The results of a measure: rows of samples, figures compared with a goal and an aim, notes; as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One figure that was asked for, beside what was asked.
+    """One figure, compared with its goal.
 
     Attributes:
         samples: The figure of each round. The median counts.
-        floor: What must hold; None when nothing is asked and the figure is only shown.
+        goal: The value that must be reached; None if the figure is only shown.
+        aim: A better value that should be reached.
         better: Whether a higher or a lower figure is the better one.
     """
 
     name: str
     samples: Sequence[float]
     unit: str = "x"
-    floor: float | None = None
+    goal: float | None = None
     aim: float | None = None
     better: Better = "higher"
 
@@ -55,12 +56,12 @@ class Verdict:
 
     @property
     def standing(self) -> str:
-        """``aim reached``, ``floor held``, ``below the floor``, or nothing where nothing was asked."""
-        if self.floor is None:
+        """``aim met``, ``goal met``, ``goal missed``, or an empty text without a goal."""
+        if self.goal is None:
             return ""
         if self.aim is not None and self._reaches(self.aim):
-            return "aim reached"
-        return "floor held" if self._reaches(self.floor) else "below the floor"
+            return "aim met"
+        return "goal met" if self._reaches(self.goal) else "goal missed"
 
     def _reaches(self, mark: float) -> bool:
         return self.value >= mark if self.better == "higher" else self.value <= mark
@@ -93,7 +94,9 @@ class Report:
         if self.rows:
             parts.append(table(["side", "median", "lowest to highest", ""], [row_cells(row) for row in self.rows]))
         if self.verdicts:
-            parts.append(table(["figure", "median", "over the rounds", "asked", ""], map(verdict_cells, self.verdicts)))
+            parts.append(
+                table(["figure", "median", "lowest to highest", "goal", ""], map(verdict_cells, self.verdicts))
+            )
         parts.extend(f"* {note}" for note in self.notes)
         return "\n\n".join(parts) + f"\n\n({self.seconds:.0f} s)\n"
 
@@ -124,7 +127,7 @@ def row_cells(row: Row) -> list[str]:
 def verdict_cells(verdict: Verdict) -> list[str]:
     """Returns the cells of one verdict."""
     sign = "≥" if verdict.better == "higher" else "≤"
-    asked = "" if verdict.floor is None else f"{sign} {number(verdict.floor)}"
+    asked = "" if verdict.goal is None else f"{sign} {number(verdict.goal)}"
     if verdict.aim is not None:
         asked += f", aim {number(verdict.aim)}"
     shown = f"{number(verdict.value)} {verdict.unit}"

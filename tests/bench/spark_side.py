@@ -149,7 +149,7 @@ def _scan_connector(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN
 
 
 def _scan_tuples(spark: Any, options: Mapping[str, Any]) -> Any:  # noqa: ANN401 - Spark's
-    from tests.bench.opponents.tuple_source import TupleSource  # noqa: PLC0415 - needs PySpark
+    from tests.bench.baselines.tuple_source import TupleSource  # noqa: PLC0415 - needs PySpark
 
     spark.dataSource.register(TupleSource)
 

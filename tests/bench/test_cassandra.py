@@ -1,4 +1,4 @@
-"""The measures on Cassandra: that the opponents do the work they stand for, and that equals are compared."""
+"""The measures on Cassandra: that the baselines do the work they stand for, and that equals are compared."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 
 from queuey import ids
+from tests.bench.baselines import slices, wide_rows
 from tests.bench.load import traffic
 from tests.bench.load.traffic import Sample
 from tests.bench.measures import cassandra, over_http
-from tests.bench.opponents import slices, wide_rows
 from tests.bench.started import processes
 from tests.servers.plugin import Cassandra
 
 
 @pytest.fixture
 def address(cassandra: Cassandra, monkeypatch: pytest.MonkeyPatch) -> wide_rows.Address:
-    """A node with the opponents' table, named in the environment."""
+    """A node with the baselines' table, named in the environment."""
     found = wide_rows.Address(tuple(cassandra.contact_points), cassandra.port)
     monkeypatch.setenv("BENCH_CASSANDRA", found.text)
     wide_rows.prepare(found)
@@ -57,7 +57,7 @@ def test_the_plain_view_stores_what_it_is_sent(address: wide_rows.Address, tmp_p
 
 
 def test_a_cheap_id_is_the_uuid_of_its_tick() -> None:
-    """The opponent's ids are version 1 UUIDs that sort by their ticks."""
+    """The baseline's ids are version 1 UUIDs that sort by their ticks."""
     position = ids.parse_id(slices.Id(0x1EF_1234_89ABCDEF).bytes.hex())
     assert position[0] == 0x1EF_1234_89ABCDEF
 
@@ -75,16 +75,16 @@ def sample(rate: float) -> Sample:
 
 
 def test_only_equal_means_are_judged() -> None:
-    """The floor stands over pairs of equal workers and threads; the view's best stands beside, without a floor."""
+    """The goal stands over pairs of equal workers and threads; the view's best stands beside, without a goal."""
     rates = {"1 x 8 threads": (40.0, 10.0), "1 x 64 threads": (40.0, 20.0), "2 x 32 threads": (40.0, 5.0)}
     samples = {f"{who}, {means}": [sample(pair[at])] for means, pair in rates.items() for at, who in enumerate(SIDES)}
     samples["queuey, 1 x 8 threads, JSON"] = [sample(30.0)]
     verdicts = {verdict.name: verdict for verdict in cassandra.over_http.equals(samples, "", 3, 5)}
-    judged = {name: (verdict.value, verdict.standing) for name, verdict in verdicts.items() if verdict.floor}
+    judged = {name: (verdict.value, verdict.standing) for name, verdict in verdicts.items() if verdict.goal}
     assert judged == {
-        "1 x 8 threads each: queuey / view": (4.0, "floor held"),
-        "1 x 64 threads each: queuey / view": (2.0, "below the floor"),
-        "2 x 32 threads each: queuey / view": (8.0, "aim reached"),
+        "1 x 8 threads each: queuey / view": (4.0, "goal met"),
+        "1 x 64 threads each: queuey / view": (2.0, "goal missed"),
+        "2 x 32 threads each: queuey / view": (8.0, "aim met"),
     }
     assert verdicts["queuey, 1 x 8 threads, JSON / view, 1 x 64 threads"].value == 1.5
 
@@ -93,13 +93,13 @@ SIDES = ("queuey", "view")
 
 
 def test_the_drivers_best_number_of_callers_counts() -> None:
-    """What is asked for is judged at 64 connections, over the fastest opponent."""
+    """What is asked for is judged at 64 connections, over the fastest baseline."""
     rates = {"queuey, 4 connections": 30, "queuey, 64 connections": 60, "driver, 1 caller": 20, "driver, 2 callers": 40}
     report = cassandra.over_http.compared({name: [sample(rate)] for name, rate in rates.items()}, 1, 2, [])
     standings = {verdict.name: (verdict.value, verdict.standing) for verdict in report.verdicts}
     assert standings == {
         "queuey, 4 connections / driver, 2 callers": (0.75, ""),
-        "queuey, 64 connections / driver, 2 callers": (1.5, "floor held"),
+        "queuey, 64 connections / driver, 2 callers": (1.5, "goal met"),
     }
 
 
@@ -116,10 +116,10 @@ def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[], object]:
     return lambda: json.loads(capsys.readouterr().out)
 
 
-def test_the_opponent_prints_what_it_measured(
+def test_the_baseline_prints_what_it_measured(
     address: wide_rows.Address, monkeypatch: pytest.MonkeyPatch, printed: Callable[[], object]
 ) -> None:
-    """The command line of the opponent runs one action with one number of callers."""
+    """The command line of the baseline runs one action with one number of callers."""
     monkeypatch.setattr("sys.argv", ["slices", "insert", "1", "0.05"])
     slices.main()
     match printed():

@@ -11,9 +11,9 @@ import pytest
 
 from queuey import ids
 from tests.bench import __main__
+from tests.bench.baselines import rows, table
 from tests.bench.harness import REGISTRY, Bench, Measure, Skip, Void, file_system, take, workspace
 from tests.bench.load import traffic, wrk
-from tests.bench.opponents import rows, table
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import processes
 from tests.bench.started.processes import Process
@@ -24,7 +24,7 @@ JOB = traffic.posts_of_one("/v1/queuey/bench", traffic.bodies(3))
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     """A bare view on granian."""
-    with processes.granian("tests.bench.opponents.bare:app", tmp_path_factory.mktemp("bare"), threads=2) as server:
+    with processes.granian("tests.bench.baselines.bare:app", tmp_path_factory.mktemp("bare"), threads=2) as server:
         yield server
 
 
@@ -79,34 +79,34 @@ def test_ratios_are_taken_round_by_round() -> None:
 @pytest.mark.parametrize(
     ("value", "better", "standing"),
     [
-        (6.0, "higher", "aim reached"),
-        (5.0, "higher", "aim reached"),
-        (4.0, "higher", "floor held"),
-        (2.0, "higher", "below the floor"),
-        (2.0, "lower", "aim reached"),
-        (4.0, "lower", "below the floor"),
+        (6.0, "higher", "aim met"),
+        (5.0, "higher", "aim met"),
+        (4.0, "higher", "goal met"),
+        (2.0, "higher", "goal missed"),
+        (2.0, "lower", "aim met"),
+        (4.0, "lower", "goal missed"),
     ],
 )
 def test_a_verdict_stands_by_its_median(value: float, better: str, standing: str) -> None:
-    """Floors and aims are met inclusively, in the direction that is better."""
-    floor, aim = (3, 5) if better == "higher" else (3, 2.5)
+    """Goals and aims are met inclusively, in the direction that is better."""
+    goal, aim = (3, 5) if better == "higher" else (3, 2.5)
     verdict = Verdict(
-        "figure", [0.1, value, 99], floor=floor, aim=aim, better="higher" if better == "higher" else "lower"
+        "figure", [0.1, value, 99], goal=goal, aim=aim, better="higher" if better == "higher" else "lower"
     )
     assert verdict.standing == standing
 
 
 def test_a_report_shows_medians_spans_and_what_was_asked() -> None:
     """The text has every side and every verdict; the JSON has the samples as well."""
-    report = Report("post1", "title", [Row("one", [1, 3, 2], "ms")], [Verdict("a / b", [4, 2], floor=3)], ["note"])
+    report = Report("post1", "title", [Row("one", [1, 3, 2], "ms")], [Verdict("a / b", [4, 2], goal=3)], ["note"])
     text = report.as_text()
     assert "| one" in text
     assert "| 2 ms" in text
     assert "1 to 3" in text
     assert "| 3 x" in text
-    assert "floor held" in text
+    assert "goal met" in text
     assert report.as_json()["rows"][0]["median"] == 2
-    assert report.as_json()["verdicts"][0]["standing"] == "floor held"
+    assert report.as_json()["verdicts"][0]["standing"] == "goal met"
 
 
 def test_what_cannot_be_measured_is_said(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_temporary_data_is_on_a_real_disk() -> None:
     assert not directory.exists()
 
 
-def test_the_opponents_do_the_work_they_stand_for(tmp_path: Path) -> None:
-    """Every variant of the opponent without a service stores whole batches and reads the very same slices."""
+def test_the_baselines_do_the_work_they_stand_for(tmp_path: Path) -> None:
+    """Every variant of the baseline without a service stores whole batches and reads the very same slices."""
     for variant in rows.INSERTS:
         assert rows.insert_for(tmp_path / variant, variant, 0.02) > 0
         assert rows.read_for(tmp_path / variant, "sql", 0.01) > 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 from queuey.messages import QueueSpec
 from queuey.storage.cassandra import open_store
 from tests.bench import bulk_side
-from tests.bench.opponents import arrow_rows, slices, wide_rows
+from tests.bench.baselines import arrow_rows, slices, wide_rows
 from tests.servers.plugin import Cassandra, unique_name
 
 
 def test_the_driver_reads_and_writes_all_rows(cassandra: Cassandra) -> None:
-    """The opponent reads every row, over several pages, and writes as many as it says, the last batch included."""
+    """The baseline reads every row, over several pages, and writes as many as it says, the last batch included."""
     address = wide_rows.Address(tuple(cassandra.contact_points), cassandra.port)
     wide_rows.prepare(address)
     slices.fill(address, 300)

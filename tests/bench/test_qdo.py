@@ -1,4 +1,4 @@
-"""The measures of Qdo: that the opponents do the work they stand for, and that workers are counted rightly."""
+"""The measures of Qdo: that the baselines do the work they stand for, and that workers are counted rightly."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from queuey.client import EARLIEST, Client
 from queuey.messages import NewMessage, QueueSpec
+from tests.bench.baselines import batch_reads, three_calls
 from tests.bench.harness import Void
 from tests.bench.load import traffic
 from tests.bench.measures.qdo import rebalance
 from tests.bench.member import Told
-from tests.bench.opponents import batch_reads, three_calls
 from tests.bench.started import service, workers
 from tests.bench.started.processes import Process
 

@@ -69,7 +69,7 @@ def before(bench: Bench) -> Report:
                 samples = bench.interleave(calls, bench.size(9, 3))
                 rows += [traffic.row(f"{what}, {connections} connections, {name}", samples[name]) for name in NAMES]
                 rates = [now.rate / old.rate for now, old in zip(*(samples[name] for name in NAMES), strict=True)]
-                verdicts.append(Verdict(f"{what}, {connections} connections: rate now / before", rates, floor=0.95))
+                verdicts.append(Verdict(f"{what}, {connections} connections: rate now / before", rates, goal=0.95))
     return Report("before", "", rows, verdicts)
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from queuey.messages import QueueSpec
 from queuey.storage import Store
+from tests.bench.baselines import claim_each
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
 from tests.bench.load.cycles import CyclePlan
 from tests.bench.load.generator import Result
 from tests.bench.load.traffic import Sample
-from tests.bench.opponents import claim_each
 from tests.bench.results import Report, Verdict, paired
 from tests.bench.started import processes, service
 
@@ -64,7 +64,7 @@ def filled(store: Store, more: Callable[[], Sample], count: int, queue: str = QU
 
 @measure("claim100", "Claims of 100 messages and their acknowledgement, against raw apsw doing the two commits")
 def claim100(bench: Bench) -> Report:
-    """The opponent has neither HTTP nor a log: it updates the rows themselves."""
+    """The baseline has neither HTTP nor a log: it updates the rows themselves."""
     count, ours, theirs = bench.size(40_000, 4_000), bench.fresh("queuey"), bench.fresh("rows")
     with contextlib.closing(service.prepare(ours)) as store, service.serve(ours) as server:
         cycles = partial(run, server, count=count, limit=100, connections=4)
@@ -77,12 +77,12 @@ def claim100(bench: Bench) -> Report:
     ratio = paired(traffic.rates(samples["queuey, limit 100, 4 clients"]), traffic.rates(samples["apsw"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"{traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
-    return Report("claim100", "", rows, [Verdict("queuey / apsw", ratio, floor=0.2, aim=0.4)], notes)
+    return Report("claim100", "", rows, [Verdict("queuey / apsw", ratio, goal=0.2, aim=0.4)], notes)
 
 
 @measure("claim1", "Claims of one message and their acknowledgement, against a view with UPDATE … RETURNING")
 def claim1(bench: Bench) -> Report:
-    """The opponent commits each claim and each end; with as many threads as the service has, and with one."""
+    """The baseline commits each claim and each end; with as many threads as the service has, and with one."""
     count, ours = bench.size(4_000, 500), bench.fresh("queuey")
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(contextlib.closing(service.prepare(ours)))
@@ -93,10 +93,10 @@ def claim1(bench: Bench) -> Report:
         for threads in (service.THREADS, 1):
             theirs = bench.fresh("jobs")
             settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": "lock"}
-            opponent = stack.enter_context(
-                processes.granian("tests.bench.opponents.claim_each:app", theirs, threads=threads, environment=settings)
+            baseline = stack.enter_context(
+                processes.granian("tests.bench.baselines.claim_each:app", theirs, threads=threads, environment=settings)
             )
-            each = partial(run, opponent, count=count, limit=1, connections=32)
+            each = partial(run, baseline, count=count, limit=1, connections=32)
             calls[f"claim each, {threads} threads"] = partial(refilled, theirs, each, count)
         samples = bench.interleave(calls, bench.size(5, 2))
     names = [name for name in samples if name != "queuey"]
@@ -104,7 +104,7 @@ def claim1(bench: Bench) -> Report:
     ratio = paired(traffic.rates(samples["queuey"]), traffic.rates(samples[best]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"32 clients, {traffic.BODY_BYTES} B bodies, one partition; messages claimed and acknowledged a second."]
-    return Report("claim1", "", rows, [Verdict(f"queuey / {best}", ratio, floor=2, aim=4)], notes)
+    return Report("claim1", "", rows, [Verdict(f"queuey / {best}", ratio, goal=2, aim=4)], notes)
 
 
 @measure("claims_behind", "Claims behind a million acknowledged messages, against claims of a new queue")
@@ -127,19 +127,19 @@ def claims_behind(bench: Bench) -> Report:
         samples = bench.interleave(calls, bench.size(5, 2))
     ratio = paired([run.p50 for run in samples[f"behind {behind:,}"]], [run.p50 for run in samples["new queue"]])
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
-    verdict = Verdict("p50 of a claim, behind / new", ratio, floor=1.2, aim=1, better="lower")
+    verdict = Verdict("p50 of a claim, behind / new", ratio, goal=1.2, aim=1, better="lower")
     return Report("claims_behind", "", rows, [verdict], ["4 clients, limit 10, one partition."])
 
 
 def refilled(directory: Path, more: Callable[[], Sample], count: int) -> Sample:
-    """Gives the opponent as many jobs as are about to be claimed."""
+    """Gives the baseline as many jobs as are about to be claimed."""
     claim_each.fill(directory / claim_each.PATH.name, count)
     return more()
 
 
 def unserved(path: Path, seconds: float) -> Sample:
-    """Runs the opponent without a service in a process of its own."""
-    command = [sys.executable, "-m", "tests.bench.opponents.claim_each", str(path), str(seconds)]
+    """Runs the baseline without a service in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.baselines.claim_each", str(path), str(seconds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False)
     if done.returncode:
         raise Void(f"claim_each: {done.stderr}")

@@ -19,9 +19,9 @@ from queuey.storage.sqlite import SqliteOptions, SqliteStore
 from queuey.web import make_app
 from queuey.web.gateway.asgi import Gateway
 from queuey.web.responses import Environ
+from tests.bench.baselines import bare
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
-from tests.bench.opponents import bare
 from tests.bench.results import Report, Row, Verdict
 from tests.bench.started import service
 
@@ -80,7 +80,7 @@ def cpu(bench: Bench) -> Report:
     verdicts = []
     for name in ("queuey, as served", "queuey, as WSGI"):
         over = [ours - least for ours, least in zip(samples[name], samples["bare"], strict=True)]
-        verdicts.append(Verdict(f"{name} - bare", over, "us", floor=15, aim=8, better="lower"))
+        verdicts.append(Verdict(f"{name} - bare", over, "us", goal=15, aim=8, better="lower"))
     return Report("cpu", "", rows, verdicts)
 
 

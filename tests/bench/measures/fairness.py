@@ -89,7 +89,7 @@ def fairness(bench: Bench) -> Report:
             rows.append(Row(f"{what}, {kind}", [run.p99 for run in runs], "ms", {"p50 ms": runs[0].p50}))
             if kind != ALONE:
                 ratios = [run.p99 / alone for run in runs]
-                verdicts.append(Verdict(f"p99 of a {what} beside {kind} / alone", ratios, floor=3, better="lower"))
+                verdicts.append(Verdict(f"p99 of a {what} beside {kind} / alone", ratios, goal=3, better="lower"))
             if kind not in {ALONE, BUSY}:
                 ratios = [run.p99 / busy for run in runs]
                 verdicts.append(Verdict(f"p99 of a {what} beside {kind} / beside {BUSY}", ratios, better="lower"))

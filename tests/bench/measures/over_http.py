@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+from tests.bench.baselines import rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic, wrk
 from tests.bench.load.traffic import Sample
-from tests.bench.opponents import rows
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import processes, service
 
@@ -24,7 +24,7 @@ CONNECTIONS = 64
 BATCH = 100
 
 
-OPPONENTS = {
+BASELINES = {
     "commit each, lock": ("lock", service.THREADS),
     "commit each, busy timeout": ("busy", service.THREADS),
     "commit each, 64 threads": ("lock", 64),
@@ -45,12 +45,12 @@ def post1(bench: Bench) -> Report:
             ours = bench.fresh("queuey")
             service.prepare(ours).close()
             sides[name] = stack.enter_context(service.serve(ours, threads=threads))
-        for name, (turns, threads) in OPPONENTS.items():
+        for name, (turns, threads) in BASELINES.items():
             theirs = bench.fresh(turns)
             settings = {"BENCH_DATA": str(theirs), "BENCH_KEY": traffic.KEY, "BENCH_TURNS": turns}
-            app = "tests.bench.opponents.commit_each:app"
-            opponent = processes.granian(app, theirs, threads=threads, environment=settings)
-            sides[name] = stack.enter_context(opponent)
+            app = "tests.bench.baselines.commit_each:app"
+            baseline = processes.granian(app, theirs, threads=threads, environment=settings)
+            sides[name] = stack.enter_context(baseline)
         for server in sides.values():
             traffic.run(server, job, seconds=1)
         calls = {name: partial(traffic.run, server, job, seconds=seconds) for name, server in sides.items()}
@@ -67,9 +67,9 @@ def post1(bench: Bench) -> Report:
 
 
 def against_equals(samples: dict[str, list[Sample]], generator: str) -> list[Verdict]:
-    """Compares, for one generator, sides of equal threads, and the service with the opponent's best of one thread."""
+    """Compares, for one generator, sides of equal threads, and the service with the baseline's best of one thread."""
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
-    equal = [name + generator for name, (_, threads) in OPPONENTS.items() if threads == service.THREADS]
+    equal = [name + generator for name, (_, threads) in BASELINES.items() if threads == service.THREADS]
     best = fastest({name: samples[name] for name in equal})
     queuey, alone = "queuey" + generator, "commit each, 1 thread" + generator
     many = "commit each, 64 threads" + generator
@@ -77,13 +77,13 @@ def against_equals(samples: dict[str, list[Sample]], generator: str) -> list[Ver
         f"64 threads each: queuey / {many}": paired(rates["queuey, 64 threads" + generator], rates[many]),
         f"{service.THREADS} threads each: queuey / {best}": paired(rates[queuey], rates[best]),
     }
-    verdicts = [Verdict(name, ratio, floor=3, aim=5) for name, ratio in ratios.items()]
+    verdicts = [Verdict(name, ratio, goal=3, aim=5) for name, ratio in ratios.items()]
     return [*verdicts, Verdict(f"queuey / {alone}", paired(rates[queuey], rates[alone]))]
 
 
 @measure("post100", "POST of 100 messages, against one process that inserts 100 rows a commit")
 def post100(bench: Bench) -> Report:
-    """The opponent has neither HTTP nor JSON to do; the faster of its variants counts."""
+    """The baseline has neither HTTP nor JSON to do; the faster of its variants counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
     seconds = bench.pick(2, 0.6)
     ours = bench.fresh("queuey")
@@ -105,7 +105,7 @@ def post100(bench: Bench) -> Report:
 
 @measure("get100", "GET of 100 messages, against one process that reads the same slices and encodes the same JSON")
 def get100(bench: Bench) -> Report:
-    """Both read the very same rows: the opponent opens the service's file."""
+    """Both read the very same rows: the baseline opens the service's file."""
     ours = bench.fresh("queuey")
     store = service.prepare(ours)
     count = bench.size(200_000, 20_000)
@@ -156,12 +156,12 @@ def fastest(samples: dict[str, list[Sample]]) -> str:
     return max(samples, key=lambda name: traffic.row(name, samples[name]).median)
 
 
-def compared(samples: dict[str, list[Sample]], prefix: str, floor: float, aim: float, notes: list[str]) -> Report:
+def compared(samples: dict[str, list[Sample]], prefix: str, goal: float, aim: float, notes: list[str]) -> Report:
     """Reports every other side over the fastest one whose name begins with ``prefix``."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith(prefix)})
     under = traffic.rates(samples[best])
     verdicts = [
-        Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), floor=floor, aim=aim)
+        Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=goal, aim=aim)
         for name, runs in samples.items()
         if not name.startswith(prefix)
     ]
@@ -173,9 +173,9 @@ def compared(samples: dict[str, list[Sample]], prefix: str, floor: float, aim: f
 
 
 def unserved(action: str, variant: str, path: Path, seconds: float) -> Sample:
-    """Runs the opponent without a service in a process of its own."""
+    """Runs the baseline without a service in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.opponents.rows", action, variant, str(path), str(seconds)],
+        [sys.executable, "-m", "tests.bench.baselines.rows", action, variant, str(path), str(seconds)],
         capture_output=True,
         text=True,
         timeout=seconds + 60,
@@ -187,7 +187,7 @@ def unserved(action: str, variant: str, path: Path, seconds: float) -> Sample:
 
 
 def check_slice(server: processes.Process, request: str) -> None:
-    """Makes sure that the service's answer holds what the opponent encodes.
+    """Makes sure that the service's answer holds what the baseline encodes.
 
     Raises:
         Void: It does not.

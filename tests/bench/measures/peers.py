@@ -6,11 +6,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from tests.bench.baselines import elasticmq
 from tests.bench.harness import Bench, measure
 from tests.bench.load import traffic
 from tests.bench.load.traffic import Sample
 from tests.bench.measures.over_http import QUEUE, fastest
-from tests.bench.opponents import elasticmq
 from tests.bench.results import Report, Verdict, paired
 from tests.bench.started import service
 from tests.bench.started.processes import Process
@@ -58,12 +58,12 @@ def beside(bench: Bench, other: Process, ours: Process, asked: Asked) -> Report:
     return Report("", "", rows, verdicts, [note])
 
 
-def versus(what: str, samples: dict[str, list[Sample]], floor: float, aim: float) -> list[Verdict]:
+def versus(what: str, samples: dict[str, list[Sample]], goal: float, aim: float) -> list[Verdict]:
     """Compares with the faster of the other side's protocols."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("elasticmq")})
     ours = next(name for name in samples if name.startswith("queuey"))
     ratios = paired(traffic.rates(samples[ours]), traffic.rates(samples[best]))
-    return [Verdict(f"{what}: queuey / {best}", ratios, floor=floor, aim=aim)]
+    return [Verdict(f"{what}: queuey / {best}", ratios, goal=goal, aim=aim)]
 
 
 def warm(server: Process, seconds: float, texts: list[str]) -> None:

@@ -44,8 +44,8 @@ def memory(bench: Bench) -> Report:
     ]
     growth = max(after_reads, after_posts) - rest
     verdicts = [
-        Verdict("at rest, all processes", [rest], "MB", floor=150, better="lower"),
-        Verdict(f"growth over {count:,} queues", [growth], "MB", floor=100, better="lower"),
+        Verdict("at rest, all processes", [rest], "MB", goal=150, better="lower"),
+        Verdict(f"growth over {count:,} queues", [growth], "MB", goal=100, better="lower"),
     ]
     return Report("memory", "", rows, verdicts, ["Proportional set size (PSS); 10^6 bytes to the MB."])
 
@@ -72,8 +72,8 @@ def imports(bench: Bench) -> Report:
     calls = {name: partial(wall, command) for name, command in COMMANDS.items()}
     samples = bench.interleave(calls, bench.size(21, 5))
     verdicts = [
-        Verdict(f"{ours} / {theirs}", paired(samples[ours], samples[theirs]), floor=floor, better="lower")
-        for ours, theirs, floor in (("import queuey.client", "import httpx2", 2), ("queuey --help", "import typer", 3))
+        Verdict(f"{ours} / {theirs}", paired(samples[ours], samples[theirs]), goal=goal, better="lower")
+        for ours, theirs, goal in (("import queuey.client", "import httpx2", 2), ("queuey --help", "import typer", 3))
     ]
     return Report("imports", "", [Row(name, values, "ms") for name, values in samples.items()], verdicts)
 

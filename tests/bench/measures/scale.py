@@ -53,7 +53,7 @@ def flatness(bench: Bench, servers: Mapping[int, Process]) -> Report:
         costs = {size: [sample.p50 for sample in samples[f"{action}, {size:,} there"]] for size in servers}
         rows += [Row(f"{action}, {size:,} there", values, "ms") for size, values in costs.items()]
         ratios = paired(costs[most], costs[fewest])
-        verdicts.append(Verdict(f"{action}: {most:,} / {fewest:,}", ratios, floor=FLAT, better="lower"))
+        verdicts.append(Verdict(f"{action}: {most:,} / {fewest:,}", ratios, goal=FLAT, better="lower"))
     return Report("", "", rows, verdicts, ["Medians of the time of a request over one connection."])
 
 
@@ -158,7 +158,7 @@ def places_in(bench: Bench, server: Process, found: list[str], count: int) -> Re
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     rows = [Row(name, values, "ms") for name, values in costs.items()]
     ratios = [max(values) / min(values) for values in zip(*costs.values(), strict=True)]
-    verdict = Verdict("dearest place / cheapest place", ratios, floor=FLAT, better="lower")
+    verdict = Verdict("slowest position / fastest position", ratios, goal=FLAT, better="lower")
     return Report("", "", rows, [verdict], [f"{count:,} messages in one partition; time of a request."])
 
 

@@ -71,9 +71,9 @@ def on_sqlite(bench: Bench) -> Report:
         Row(f"one message answers {count:,}", together, "s"),
     ]
     verdicts = [
-        Verdict(f"memory of a long poll, {name}", size, "kB", floor=15, better="lower") for name, size in sizes.items()
+        Verdict(f"memory of a long poll, {name}", size, "kB", goal=15, better="lower") for name, size in sizes.items()
     ]
-    verdicts.append(Verdict("p99 of posts beside them / without", ratios, floor=1.5, better="lower"))
+    verdicts.append(Verdict("p99 of posts beside them / without", ratios, goal=1.5, better="lower"))
     notes = ["Proportional set size of the service, connections included; 1,000 bytes to the kB."]
     return Report("waiting", "", rows, verdicts, notes)
 
@@ -105,9 +105,9 @@ def on_cassandra_nodes(bench: Bench) -> Report:
     rows += [Row("posts, nobody waits", alone, "ms p99"), Row(f"posts, {count:,} wait", beside, "ms p99")]
     verdicts = [
         Verdict(
-            f"requests while {count:,} wait / while 1 waits", paired(rates[count], rates[1]), floor=1.1, better="lower"
+            f"requests while {count:,} wait / while 1 waits", paired(rates[count], rates[1]), goal=1.1, better="lower"
         ),
-        Verdict("p99 of posts beside them / without", paired(beside, alone), floor=1.5, better="lower"),
+        Verdict("p99 of posts beside them / without", paired(beside, alone), goal=1.5, better="lower"),
     ]
     notes = ["The clock check of an idle worker asks Cassandra as well: see the row of nobody."]
     return Report("waiting-cassandra", "", rows, verdicts, notes)

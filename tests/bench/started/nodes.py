@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from deploy.local import CannotFetch, CassandraCluster, CassandraOptions, NoJava, ServersError, start_cassandra
+from tests.bench.baselines.wide_rows import Address
 from tests.bench.harness import Bench, Skip, Void
-from tests.bench.opponents.wide_rows import Address
 from tests.bench.started.processes import TICKS
 
 Sync = Literal["periodic", "batch"]
@@ -43,7 +43,7 @@ class Nodes:
         return total / TICKS
 
     def environment(self) -> dict[str, str]:
-        """Returns what tells an opponent where the nodes are."""
+        """Returns what tells a baseline where the nodes are."""
         return {**os.environ, "BENCH_CASSANDRA": self.address.text}
 
 

@@ -22,7 +22,7 @@ from tests.servers.served import free_port
 APPLICATION = "queuey"
 BASE = f"/v1/{APPLICATION}"
 THREADS = Settings().threads
-"""As users run it; opponents get as many."""
+"""As users run it; baselines get as many."""
 THREE_DAYS = 259_200
 FILE = "queuey.sqlite3"
 

@@ -11,11 +11,11 @@ from functools import partial
 
 from queuey.messages import NewMessage, Queue, QueueSpec
 from queuey.storage import Store
+from tests.bench.baselines import wide_rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
 from tests.bench.load.traffic import Sample
 from tests.bench.measures.claims import run
-from tests.bench.opponents import wide_rows
 from tests.bench.results import Report, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, service
 from tests.bench.started.nodes import Nodes
@@ -26,7 +26,7 @@ QUEUE = "jobs"
 
 @measure("cassandra-claim1", "Claims of one message and their acknowledgement, against a transaction for each message")
 def claim1(bench: Bench) -> Report:
-    """The opponent is the raw driver, and only claims. Both have eight partitions."""
+    """The baseline is the raw driver, and only claims. Both have eight partitions."""
     count = bench.size(4_000, 500)
     with nodes.cassandra(bench) as cassandra:
         wide_rows.prepare(cassandra.address)
@@ -45,7 +45,7 @@ def claim1(bench: Bench) -> Report:
     ratio = paired(traffic.rates(samples["queuey"]), traffic.rates(samples["a transaction each"]))
     rows = [traffic.row(name, runs) for name, runs in samples.items()]
     notes = [f"{CLIENTS} callers, {traffic.BODY_BYTES} B bodies, {wide_rows.PARTITIONS} partitions; messages a second."]
-    verdict = Verdict("queuey / a transaction each", ratio, floor=5, aim=10)
+    verdict = Verdict("queuey / a transaction each", ratio, goal=5, aim=10)
     return Report("cassandra-claim1", "", rows, [verdict], notes)
 
 
@@ -60,8 +60,8 @@ def filled(store: Store, queue: Queue, more: Callable[[], Sample], count: int) -
 
 
 def transactions(cassandra: Nodes, seconds: float) -> Sample:
-    """Runs the opponent in a process of its own."""
-    command = [sys.executable, "-m", "tests.bench.opponents.wide_rows", str(seconds), str(CLIENTS)]
+    """Runs the baseline in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.baselines.wide_rows", str(seconds), str(CLIENTS)]
     environment = {**os.environ, "BENCH_CASSANDRA": cassandra.address.text}
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=False, env=environment)
     if done.returncode:

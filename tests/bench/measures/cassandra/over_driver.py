@@ -8,11 +8,11 @@ import sys
 from functools import partial
 
 from tests.bench import bulk_side
+from tests.bench.baselines import arrow_rows, slices, wide_rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
 from tests.bench.load.traffic import Sample
 from tests.bench.measures.over_http import fastest
-from tests.bench.opponents import arrow_rows, slices, wide_rows
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, service
 from tests.bench.started.nodes import Nodes
@@ -89,7 +89,7 @@ def compared(
         for name, runs in samples.items()
     ]
     verdicts = [
-        Verdict(f"{name} / {best}", paired(traffic.rates(samples[name]), under), floor=floor, aim=aim)
-        for name, (floor, aim) in asked.items()
+        Verdict(f"{name} / {best}", paired(traffic.rates(samples[name]), under), goal=goal, aim=aim)
+        for name, (goal, aim) in asked.items()
     ]
     return Report("", "", rows, verdicts, [f"{count:,} rows of {traffic.BODY_BYTES} B, one node."])

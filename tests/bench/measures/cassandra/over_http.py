@@ -10,17 +10,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from tests.bench.baselines import elasticmq, slices, wide_rows
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic, wrk
 from tests.bench.load.traffic import Job, Sample
 from tests.bench.measures.over_http import BATCH, BY_WRK, CONNECTIONS, QUEUE, check_slice, fastest
 from tests.bench.measures.peers import Asked, beside
-from tests.bench.opponents import elasticmq, slices, wide_rows
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, processes, service
 from tests.bench.started.nodes import Nodes
 
-VIEW = "tests.bench.opponents.session_execute:app"
+VIEW = "tests.bench.baselines.session_execute:app"
 WARM_SECONDS = 5.0
 """For each side, before anything is measured: Cassandra's JVM compiles meanwhile."""
 CALLERS = (1, 2, 4, 8)
@@ -51,17 +51,17 @@ def warm(bench: Bench, server: processes.Process, job: Job, connections: int = C
 def post1(bench: Bench) -> Report:
     """Acknowledged before the fsync, as Cassandra does by default."""
     with nodes.cassandra(bench) as cassandra:
-        return against_view(bench, cassandra, floor=2, aim=4)
+        return against_view(bench, cassandra, goal=2, aim=4)
 
 
 @measure("cassandra-post1-fsync", "The same with commitlog_sync: batch, an fsync before every acknowledgement")
 def post1_fsync(bench: Bench) -> Report:
     """Another node, started with that setting."""
     with nodes.cassandra(bench, sync="batch") as cassandra:
-        return against_view(bench, cassandra, floor=3, aim=5)
+        return against_view(bench, cassandra, goal=3, aim=5)
 
 
-def against_view(bench: Bench, cassandra: Nodes, *, floor: float, aim: float) -> Report:
+def against_view(bench: Bench, cassandra: Nodes, *, goal: float, aim: float) -> Report:
     """Compares at equal workers and threads; the view is sent JSON, the service plain text and, once, the same JSON."""
     texts = traffic.bodies(64)
     plain, as_json = traffic.posts_of_one(QUEUE, texts), traffic.posts_of_many(QUEUE, texts, 1)
@@ -88,20 +88,20 @@ def against_view(bench: Bench, cassandra: Nodes, *, floor: float, aim: float) ->
         if wrk.PATH is not None:
             calls |= {name + BY_WRK: partial(wrk.run, *side, seconds=seconds) for name, side in sides.items()}
         samples = bench.interleave(calls, bench.size(5, 2))
-    verdicts = equals(samples, "", floor, aim)
+    verdicts = equals(samples, "", goal, aim)
     if wrk.PATH is not None:
-        verdicts += equals(samples, BY_WRK, floor, aim)
+        verdicts += equals(samples, BY_WRK, goal, aim)
     note = f"{CONNECTIONS} connections, {traffic.BODY_BYTES} B bodies; workers x threads of each side as its name says."
     return Report("", "", [traffic.row(name, runs) for name, runs in samples.items()], verdicts, [note])
 
 
-def equals(samples: dict[str, list[Sample]], generator: str, floor: float, aim: float) -> list[Verdict]:
+def equals(samples: dict[str, list[Sample]], generator: str, goal: float, aim: float) -> list[Verdict]:
     """Compares, for one generator, sides of equal means, and the service as it is by default with the view's best."""
     rates = {name: traffic.rates(runs) for name, runs in samples.items()}
     verdicts = []
     for means in EQUAL_MEANS:
         ratios = paired(rates[f"queuey, {means.text}{generator}"], rates[f"view, {means.text}{generator}"])
-        verdicts.append(Verdict(f"{means.text} each: queuey / view{generator}", ratios, floor=floor, aim=aim))
+        verdicts.append(Verdict(f"{means.text} each: queuey / view{generator}", ratios, goal=goal, aim=aim))
     default = EQUAL_MEANS[0].text
     best = fastest(
         {f"view, {means.text}{generator}": samples[f"view, {means.text}{generator}"] for means in EQUAL_MEANS}
@@ -112,7 +112,7 @@ def equals(samples: dict[str, list[Sample]], generator: str, floor: float, aim: 
 
 @measure("cassandra-post100", "POST of 100 messages on Cassandra, against one process that writes batches of 100 rows")
 def post100(bench: Bench) -> Report:
-    """The opponent has neither HTTP nor JSON to do; its best number of callers counts."""
+    """The baseline has neither HTTP nor JSON to do; its best number of callers counts."""
     job = traffic.posts_of_many(QUEUE, traffic.bodies(BATCH * 16), BATCH)
     seconds = bench.pick(2, 0.8)
     with nodes.cassandra(bench) as cassandra:
@@ -129,7 +129,7 @@ def post100(bench: Bench) -> Report:
 
 @measure("cassandra-get100", "GET of 100 messages on Cassandra, against one process that reads slices of 100 rows")
 def get100(bench: Bench) -> Report:
-    """Slices from random places; the opponent makes nothing of its rows."""
+    """Slices from random places; the baseline makes nothing of its rows."""
     count = bench.size(200_000, 20_000)
     seconds = bench.pick(2, 0.8)
     with nodes.cassandra(bench) as cassandra:
@@ -181,7 +181,7 @@ def over_http(
 
 
 def raw(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
-    """Runs the opponent without a service in a process of its own.
+    """Runs the baseline without a service in a process of its own.
 
     Raises:
         Void: It failed.
@@ -200,8 +200,8 @@ def raw(cassandra: Nodes, action: str, callers: int, seconds: float) -> Sample:
     return Sample(rate=rate, p50=0, p99=0, longest=0, cpu=cpu, answers=0, size=0)
 
 
-def compared(samples: dict[str, list[Sample]], floor: float, aim: float, notes: list[str]) -> Report:
-    """Reports the service over the opponent with its best number of callers; at 64 connections as it was asked for."""
+def compared(samples: dict[str, list[Sample]], goal: float, aim: float, notes: list[str]) -> Report:
+    """Reports the service over the baseline with its best number of callers; at 64 connections as it was asked for."""
     best = fastest({name: runs for name, runs in samples.items() if name.startswith("driver")})
     under = traffic.rates(samples[best])
     rows, verdicts = [], []
@@ -211,8 +211,8 @@ def compared(samples: dict[str, list[Sample]], floor: float, aim: float, notes: 
             rows.append(Row(name, traffic.rates(runs), "messages/s", {"its CPU us/message": cpu}))
             continue
         rows.append(traffic.row(name, runs))
-        asked = (floor, aim) if name == http_name(CONNECTIONS) else (None, None)
-        verdicts.append(Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), floor=asked[0], aim=asked[1]))
+        asked = (goal, aim) if name == http_name(CONNECTIONS) else (None, None)
+        verdicts.append(Verdict(f"{name} / {best}", paired(traffic.rates(runs), under), goal=asked[0], aim=asked[1]))
     return Report("", "", rows, verdicts, notes)
 
 

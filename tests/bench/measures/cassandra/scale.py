@@ -57,7 +57,7 @@ def queues(bench: Bench) -> Report:
     ratio = Verdict(
         f"creations a second: first {few:,} / last {few:,}",
         [rates["the first"].rate / rates["the last"].rate],
-        floor=FLAT,
+        goal=FLAT,
         better="lower",
     )
     notes = [*report.notes, f"Creations a second over {CONNECTIONS} connections."]
@@ -149,7 +149,7 @@ def deletes(bench: Bench) -> Report:
             samples = bench.interleave(calls, bench.size(5, 2))
     costs = {name: [sample.p50 for sample in runs] for name, runs in samples.items()}
     verdicts = [
-        Verdict(f"{name}, {what} / untouched", ratios, floor=BEHIND, better="lower")
+        Verdict(f"{name}, {what} / untouched", ratios, goal=BEHIND, better="lower")
         for name in PASTS
         if name != "untouched"
         for what in ("head", "from a cursor")
@@ -216,7 +216,7 @@ def idle_probes(store: Store) -> tuple[list[Row], list[Verdict]]:
         Row("idle queue, looked up and read", cold, "requests"),
         Row("idle queue, read again at once", warmed, "requests"),
     ]
-    return rows, [Verdict("probes of a read of an idle queue", warmed, "requests", floor=2, better="lower")]
+    return rows, [Verdict("probes of a read of an idle queue", warmed, "requests", goal=2, better="lower")]
 
 
 def requests_of_read(store: Store, queue: Queue) -> float:

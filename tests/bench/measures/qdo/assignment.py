@@ -79,7 +79,7 @@ def verdicts(samples: Mapping[str, list[Outcome]]) -> list[Verdict]:
     for name in dict.fromkeys(name.rpartition(", ")[0] for name in samples):
         own, other = samples[f"{name}, ours"], samples[f"{name}, round"]
         found += [
-            Verdict(f"{name}: time", [outcome.spent for outcome in own], "ms", floor=500, aim=250, better="lower"),
+            Verdict(f"{name}: time", [outcome.spent for outcome in own], "ms", goal=500, aim=250, better="lower"),
             Verdict(
                 f"{name}: time, ours / round",
                 paired([outcome.spent for outcome in own], [outcome.spent for outcome in other]),
@@ -88,7 +88,7 @@ def verdicts(samples: Mapping[str, list[Outcome]]) -> list[Verdict]:
             Verdict(
                 f"{name}: moves, round / ours",
                 [each.moves / max(1, mine.moves) for mine, each in zip(own, other, strict=True)],
-                floor=10,
+                goal=10,
             ),
         ]
     return found

@@ -41,7 +41,7 @@ def before(bench: Bench) -> Report:
         for handler in workers.HANDLERS:
             side = name(handler, partitions)
             now, old = (rates(samples[f"{side}, {which}"]) for which in NAMES)
-            verdicts.append(Verdict(f"{side}: rate now / before", paired(now, old), floor=0.9))
+            verdicts.append(Verdict(f"{side}: rate now / before", paired(now, old), goal=0.9))
     return Report("", "", [row(side, runs) for side, runs in samples.items()], verdicts)
 
 
@@ -63,7 +63,7 @@ class Turn(NamedTuple):
     longest: float
 
 
-@measure("qdo-rebalance-before", f"{PARTITIONS:,} partitions over {MEMBERS} members, one comes and goes, as before")
+@measure("qdo-rebalance-before", f"{PARTITIONS:,} partitions over {MEMBERS} members, one joins and leaves")
 def rebalance(bench: Bench) -> Report:
     """A group of each tree, one after the other, on one ZooKeeper server and one service."""
     rounds = bench.size(4, 2)

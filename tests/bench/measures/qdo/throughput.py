@@ -12,9 +12,9 @@ from functools import partial
 
 from queuey.messages import NewMessage, QueueSpec
 from queuey.storage import Store
+from tests.bench.baselines import batch_reads, three_calls
 from tests.bench.harness import Bench, Void, measure
 from tests.bench.load import traffic
-from tests.bench.opponents import batch_reads, three_calls
 from tests.bench.results import Report, Row, Verdict, paired
 from tests.bench.started import nodes, on_cassandra, service, workers
 from tests.bench.started.processes import Process
@@ -64,7 +64,7 @@ def one_worker(bench: Bench) -> Report:
         for handler in workers.HANDLERS:
             ours = name(f"worker, {handler}", partitions)
             ratios = paired(rates(samples[ours]), rates(samples[best]))
-            verdicts.append(Verdict(f"{ours} / {best.partition(', of')[0]}", ratios, floor=0.8, aim=0.95))
+            verdicts.append(Verdict(f"{ours} / {best.partition(', of')[0]}", ratios, goal=0.8, aim=0.95))
     notes = [
         f"{count:,} messages of {traffic.BODY_BYTES} B, handled by their own count; pages of {batch_reads.PAGE}.",
         f"Measured from {workers.WARM:.0%} on; a worker up to {workers.END:.0%}. Local coordination, default settings.",
@@ -86,7 +86,7 @@ def against_original(bench: Bench) -> Report:
         samples = bench.interleave(calls, bench.size(5, 2))
     under = rates(samples["three calls a message"])
     verdicts = [
-        Verdict(f"worker, {h} / three calls", paired(rates(samples[f"worker, {h}"]), under), floor=10, aim=50)
+        Verdict(f"worker, {h} / three calls", paired(rates(samples[f"worker, {h}"]), under), goal=10, aim=50)
         for h in workers.HANDLERS
     ]
     note = (
@@ -142,16 +142,16 @@ def bare(server: Process, variant: str, messages: int) -> Pace:
     """Runs the loop over batch reads in a process of its own."""
     url = f"http://127.0.0.1:{server.port}/v1/{service.APPLICATION}"
     arguments = [variant, url, QUEUE, str(messages), str(int(messages * workers.WARM))]
-    return opponent(server, batch_reads.__name__, arguments, messages)
+    return baseline(server, batch_reads.__name__, arguments, messages)
 
 
 def three(server: Process, seconds: float) -> Pace:
     """Runs the loop of three calls in a process of its own."""
-    return opponent(server, three_calls.__name__, [str(server.port), QUEUE, str(seconds), str(seconds / 4)], None)
+    return baseline(server, three_calls.__name__, [str(server.port), QUEUE, str(seconds), str(seconds / 4)], None)
 
 
-def opponent(server: Process, module: str, arguments: Sequence[str], messages: int | None) -> Pace:
-    """Runs an opponent, which prints its rate and its CPU.
+def baseline(server: Process, module: str, arguments: Sequence[str], messages: int | None) -> Pace:
+    """Runs a baseline, which prints its rate and its CPU.
 
     Args:
         server: The service.

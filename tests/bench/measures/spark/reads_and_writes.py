@@ -54,9 +54,9 @@ def scan(bench: Bench) -> Report:
     wall = {name: [run.seconds for run in found] for name, found in runs.items()}
     cpu = {name: [run.cpu for run in found] for name, found in runs.items()}
     verdicts = [
-        Verdict("wall: connector / queuey", paired(wall["connector"], wall["queuey"]), floor=WALL),
-        Verdict("CPU: queuey / connector", paired(cpu["queuey"], cpu["connector"]), floor=CPU, better="lower"),
-        Verdict("wall: tuples / queuey", paired(wall["tuples"], wall["queuey"]), floor=TUPLES),
+        Verdict("wall: connector / queuey", paired(wall["connector"], wall["queuey"]), goal=WALL),
+        Verdict("CPU: queuey / connector", paired(cpu["queuey"], cpu["connector"]), goal=CPU, better="lower"),
+        Verdict("wall: tuples / queuey", paired(wall["tuples"], wall["queuey"]), goal=TUPLES),
     ]
     notes = [f"{count:,} messages of {len(BODY)} B in {PARTITIONS} partitions, one node, local[2]."]
     return Report("", "", _rows(runs, count), verdicts, notes)
@@ -72,9 +72,9 @@ def write(bench: Bench) -> Report:
     with nodes.cassandra(bench) as cassandra, contextlib.ExitStack() as stack:
         store = on_cassandra.prepare(cassandra)
         stack.callback(store.close)
-        _opponents_table(cassandra)
+        _baseline_table(cassandra)
         source = _parquet(bench.directory / "rows", count)
-        table = {"keyspace": "opponent", "table": "messages"}
+        table = {"keyspace": "baseline", "table": "messages"}
         sides = {
             "queuey": _side(stack, bench, "queuey", "write-queuey", cassandra, _writes(cassandra)),
             "connector": _side(stack, bench, "connector", "write-connector", cassandra, table),
@@ -88,7 +88,7 @@ def write(bench: Bench) -> Report:
         )
         _all_there(store, count * (bench.size(2, 1) + bench.size(5, 1)))
     wall = {name: [run.seconds for run in found] for name, found in runs.items()}
-    verdicts = [Verdict("rows/s: queuey / connector", paired(wall["connector"], wall["queuey"]), floor=WRITES)]
+    verdicts = [Verdict("rows/s: queuey / connector", paired(wall["connector"], wall["queuey"]), goal=WRITES)]
     notes = [f"{count:,} rows of {len(BODY)} B over {PARTITIONS} partitions, one node, local[2]; fresh ids each round."]
     return Report("", "", _rows(runs, count), verdicts, notes)
 
@@ -180,11 +180,11 @@ def _keys(cassandra: Nodes) -> dict[str, str]:
     }
 
 
-def _opponents_table(cassandra: Nodes) -> None:
+def _baseline_table(cassandra: Nodes) -> None:
     cluster, session = _session(cassandra)
-    session.execute("CREATE KEYSPACE opponent WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+    session.execute("CREATE KEYSPACE baseline WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
     session.execute(
-        "CREATE TABLE opponent.messages (qid bigint, partition int, bucket bigint, id timeuuid, body blob, expires "
+        "CREATE TABLE baseline.messages (qid bigint, partition int, bucket bigint, id timeuuid, body blob, expires "
         "bigint, "
         "meta blob, PRIMARY KEY ((qid, partition, bucket), id))"
     )

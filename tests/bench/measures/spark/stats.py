@@ -76,7 +76,7 @@ def _compared(
     ]
     verdicts = [
         *(
-            Verdict(f"a queue's cost: {many} / {name}", paired(costs[many], costs[name]), floor=FLAT, better="lower")
+            Verdict(f"a queue's cost: {many} / {name}", paired(costs[many], costs[name]), goal=FLAT, better="lower")
             for name in others
         ),
         Verdict(f"{naive} / measured", paired(costs[naive], costs[few])),

@@ -100,7 +100,7 @@ def compared(bench: Bench, calls: Mapping[tuple[str, int], Callable[[], float]],
         sizes = sorted(size for one, size in calls if one == kind)
         fewest, most = (samples[f"{kind}, {size:,} there"] for size in (sizes[0], sizes[-1]))
         name = f"{kind}: {sizes[-1]:,} there / {sizes[0]:,} there"
-        verdicts.append(Verdict(name, paired(most, fewest), floor=FLAT, better="lower"))
+        verdicts.append(Verdict(name, paired(most, fewest), goal=FLAT, better="lower"))
     return Report("", "", rows, verdicts, [f"latestOffset, partitions and read of {BATCH:,} messages of 200 B."])
 
 

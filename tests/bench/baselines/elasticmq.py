@@ -1,4 +1,4 @@
-"""ElasticMQ as an opponent: fetched once into a cache directory, started in memory, spoken to as SQS."""
+"""ElasticMQ as a baseline: fetched once into a cache directory, started in memory, spoken to as SQS."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The opponents' keyspace: one table of the same shape as the service's, spoken to through cassandra-driver.
+"""The baselines' keyspace: one table of the same shape as the service's, spoken to through cassandra-driver.
 
 The driver is used as its documentation advises, and with TCP_NODELAY, which it leaves off: without it, batches of 100
 messages wait for delayed acknowledgements of TCP and are some fifty times slower.
 
-With ``BENCH_CASSANDRA`` set, ``python -m tests.bench.opponents.wide_rows SECONDS CALLERS`` has so many callers claim
+With ``BENCH_CASSANDRA`` set, ``python -m tests.bench.baselines.wide_rows SECONDS CALLERS`` has so many callers claim
 one job after another by a lightweight transaction each, and prints jobs a second. Jobs lie in as many Cassandra
 partitions as the service's queue has, because somebody has to find those that are free, and no two callers want the
 same one.
@@ -24,7 +24,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, S
 from cassandra.policies import RoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import tuple_factory
 
-KEYSPACE = "opponent"
+KEYSPACE = "baseline"
 TTL = 259_200
 QUEUE = 1
 PARTITION = 1

@@ -1,6 +1,6 @@
 """A bare loop that creates owners' nodes in ZooKeeper, one after another.
 
-``python -m tests.bench.opponents.owner_nodes HOSTS COUNT`` prints the seconds that the nodes took. They are ephemeral
+``python -m tests.bench.baselines.owner_nodes HOSTS COUNT`` prints the seconds that the nodes took. They are ephemeral
 and hold an owner's name, and lie as deep as those that members make; the connection and the nodes above them are there
 before the clock starts.
 """

@@ -1,6 +1,6 @@
 """One process that reads a partition of Cassandra into Arrow, or writes one in batches, with nothing but the driver.
 
-``python -m tests.bench.opponents.arrow_rows read FETCH`` reads what :func:`slices.fill` wrote, by the driver's own
+``python -m tests.bench.baselines.arrow_rows read FETCH`` reads what :func:`slices.fill` wrote, by the driver's own
 decoder into NumPy; ``… write COUNT ROWS`` writes fresh rows in unlogged batches of so many, some on the way at a time.
 Prints rows a second and microseconds of its CPU a row, once warm.
 """
@@ -20,9 +20,9 @@ from cassandra.protocol import NumpyProtocolHandler
 from cassandra.query import BatchStatement, BatchType
 
 from queuey import ids
+from tests.bench.baselines import wide_rows
+from tests.bench.baselines.slices import Id
 from tests.bench.load.traffic import bodies
-from tests.bench.opponents import wide_rows
-from tests.bench.opponents.slices import Id
 
 SELECT = "SELECT timeuuid_as_blob(id), text_as_blob(body) FROM messages WHERE queue = ? AND partition = ?"
 """As blobs: making UUIDs and strings of them costs the driver more than everything else."""

@@ -1,6 +1,6 @@
 """A bare loop over the client's batch reads: page after page, and nothing done with the messages.
 
-``python -m tests.bench.opponents.batch_reads VARIANT URL QUEUE MESSAGES WARM`` reads so many messages from the
+``python -m tests.bench.baselines.batch_reads VARIANT URL QUEUE MESSAGES WARM`` reads so many messages from the
 beginning of a queue; prints messages a second and microseconds of its CPU a message, both without the first ``WARM``.
 """
 

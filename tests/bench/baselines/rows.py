@@ -1,6 +1,6 @@
 """One process that inserts into SQLite or reads from it through apsw, with no service around it.
 
-``python -m tests.bench.opponents.rows insert|read VARIANT FILE SECONDS``; prints rows a second. The variants do
+``python -m tests.bench.baselines.rows insert|read VARIANT FILE SECONDS``; prints rows a second. The variants do
 the same in different ways; the comparison is made with the fastest.
 """
 
@@ -18,8 +18,8 @@ import apsw
 import msgspec
 
 from queuey import ids
+from tests.bench.baselines import table
 from tests.bench.load.traffic import bodies
-from tests.bench.opponents import table
 
 ROWS = 100
 

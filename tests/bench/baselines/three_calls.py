@@ -4,7 +4,7 @@ GET of the partition's status message, GET of up to two messages from the proces
 them), PUT of the status with the new one. The standard library's HTTP client, which costs less than the one that the
 original used; nothing is done with the message.
 
-``python -m tests.bench.opponents.three_calls PORT QUEUE SECONDS WARM`` prints messages a second and microseconds of its
+``python -m tests.bench.baselines.three_calls PORT QUEUE SECONDS WARM`` prints messages a second and microseconds of its
 CPU a message, after ``WARM`` seconds.
 """
 

@@ -4,7 +4,7 @@ A claim is one ``UPDATE … RETURNING`` of the oldest rows that nobody has. What
 favour: no history, no second process, no limits, no metrics, no TTL of messages.
 
 Environment: ``BENCH_DATA``, the directory of its file; ``BENCH_KEY``, the key it accepts; ``BENCH_TURNS`` as for
-:mod:`tests.bench.opponents.commit_each`. ``python -m tests.bench.opponents.claim_each FILE SECONDS`` does claims and
+:mod:`tests.bench.baselines.commit_each`. ``python -m tests.bench.baselines.claim_each FILE SECONDS`` does claims and
 ends of 100 rows each with no service around them, and prints messages a second.
 """
 
@@ -23,9 +23,9 @@ import apsw
 from pyramid.config import Configurator
 from pyramid.request import Request
 
+from tests.bench.baselines import table
+from tests.bench.baselines.commit_each import KEYS, LOCAL, TURNS, Answer
 from tests.bench.load.traffic import bodies
-from tests.bench.opponents import table
-from tests.bench.opponents.commit_each import KEYS, LOCAL, TURNS, Answer
 
 PATH = Path(os.environ.get("BENCH_DATA", ".")) / "claim_each.sqlite3"
 TABLE = """

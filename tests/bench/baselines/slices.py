@@ -1,6 +1,6 @@
 """One process that writes batches of 100 rows to Cassandra or reads slices of 100, with no service around it.
 
-``python -m tests.bench.opponents.slices insert|read CALLERS SECONDS``; prints rows a second and microseconds of its CPU
+``python -m tests.bench.baselines.slices insert|read CALLERS SECONDS``; prints rows a second and microseconds of its CPU
 a row. Every caller is a thread that waits for its answer; the comparison is made with the best number of them. Ids are
 counted up from the clock: ``uuid.uuid1`` alone would cost more than everything else.
 """
@@ -20,8 +20,8 @@ from cassandra.cluster import Session
 from cassandra.query import BatchStatement, BatchType
 
 from queuey import ids
+from tests.bench.baselines import wide_rows
 from tests.bench.load.traffic import bodies
-from tests.bench.opponents import wide_rows
 
 ROWS = 100
 NODE = 0x8080_0123_4567_89AB

@@ -25,7 +25,7 @@ from pyramid.request import Request
 from zope.interface import implementer
 
 from queuey import ids
-from tests.bench.opponents import table
+from tests.bench.baselines import table
 
 SQL = table.INSERT + "(?, ?, ?, ?, ?, NULL)"
 PATH = Path(os.environ.get("BENCH_DATA", ".")) / "commit_each.sqlite3"

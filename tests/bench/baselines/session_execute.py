@@ -3,7 +3,7 @@
 A prepared statement, JSON in and out by Pyramid's own means, ids by ``uuid.uuid1``. What the service does besides it
 leaves out, in its own favour: keys, limits, a catalogue, an order of ids that readers can rely on.
 
-Environment: ``BENCH_CASSANDRA``, see :class:`~tests.bench.opponents.wide_rows.Address`.
+Environment: ``BENCH_CASSANDRA``, see :class:`~tests.bench.baselines.wide_rows.Address`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyramid.config import Configurator
 from pyramid.request import Request
 
 from queuey import ids
-from tests.bench.opponents import wide_rows
+from tests.bench.baselines import wide_rows
 
 
 def post(request: Request) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The opponents' table: of the same shape as the service's, in the same mode of SQLite."""
+"""The baselines' table: of the same shape as the service's, in the same mode of SQLite."""
 
 from __future__ import annotations
 
