@@ -16,6 +16,7 @@ Done is: remembered in ``above``, or at or below the cursor and not outstanding.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from math import inf
 
 import msgspec
 
@@ -72,6 +73,7 @@ class State:
         outbox: Those that are to become dead letters, with the queue and the number of deliveries.
         undeleted: Those that are to be deleted, by the entry that says so.
         snapshot: The newest snapshot that the log names; 0: none.
+        released: How many claims were ended since this is in memory, before they expired.
     """
 
     __slots__ = (
@@ -83,6 +85,7 @@ class State:
         "number",
         "outbox",
         "outstanding",
+        "released",
         "snapshot",
         "undeleted",
     )
@@ -95,6 +98,7 @@ class State:
         self.outbox: dict[Position, tuple[str, int]] = {}
         self.undeleted: dict[int, list[Position]] = {}
         self.snapshot = 0
+        self.released = 0
         self._above_heap: list[Position] = []
         self._expiries: list[tuple[int, Position]] = []
         self._ended: dict[Position, None] = {}
@@ -178,6 +182,7 @@ class State:
         claim = self.outstanding.get(position)
         if claim is not None and claim.expires:
             claim.expires = 0
+            self.released += 1
             self._ended.setdefault(position)
 
     def _renew(self, position: Position, expires: int) -> None:
@@ -235,6 +240,17 @@ class State:
             if position in outstanding:
                 heappush(expiries, (outstanding[position].expires, position))
         return found
+
+    def next_expiry(self) -> float:
+        """Returns when the next claim expires that has not ended yet (milliseconds since 1970; infinity: none does)."""
+        outstanding, expiries = self.outstanding, self._expiries
+        while expiries:
+            expires, position = expiries[0]
+            claim = outstanding.get(position)
+            if claim is not None and claim.expires == expires:
+                return expires
+            heappop(expiries)
+        return inf
 
     def has_ended(self, position: Position, expired: int) -> bool:
         """Tells whether a message was delivered, is not done, and nobody has a claim on it."""

@@ -18,6 +18,10 @@ class Timing(msgspec.Struct, frozen=True):
         """Returns the expiry (milliseconds since 1970) below which claims are over for others at ``now``."""
         return now - round(self.margin * 1000)
 
+    def left(self, expires: float, now: int) -> float:
+        """Returns in how many seconds a claim with this expiry is over for others (not below 0)."""
+        return max(0.0, (expires - self.expired(now) + 1) / 1000)
+
     def answer_within(self, ttl: float) -> float:
         """Returns how many seconds after an expiry was chosen the caller may still be told of the claim."""
         return ttl - min(self.margin, ttl / 2)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 
 import msgspec
 
@@ -17,11 +17,8 @@ from queuey.service import ranges
 from queuey.service.limits import Limits
 from queuey.service.queue_access import ATTEMPTS, QueueAccess
 from queuey.service.ranges import Range, Reading
-from queuey.service.watching import Waiter, Watchers
+from queuey.service.watching import News, Waiter, WaitingThread, Watchers
 from queuey.storage import Store
-
-TICK = 0.5
-"""Seconds between looks at the end of service, and at whether the caller may still read, while waiting."""
 
 SHORT = 256
 """Messages of a short read, at most."""
@@ -36,18 +33,6 @@ class Source(msgspec.Struct, frozen=True):
     range: Range
 
 
-class _WaitingThread(Waiter):
-    """A thread that waits."""
-
-    def __init__(self, watchers: Watchers) -> None:
-        super().__init__(watchers)
-        self.woken = threading.Event()
-
-    def wake(self) -> None:
-        """Has the thread try again."""
-        self.woken.set()
-
-
 class Reader:
     """Reads ranges."""
 
@@ -56,7 +41,9 @@ class Reader:
         self._limits = limits
         self._metrics = metrics
         self._stopping = stopping
-        self.watchers = Watchers(store)
+        self.watchers = Watchers()
+        # By whether reads keep the read delay.
+        self._news = {delayed: News(partial(store.watch, delayed=delayed), for_all=True) for delayed in (True, False)}
 
     def read(self, access: QueueAccess, wanted: Range, wait: float = 0.0, *, waiter: Waiter | None = None) -> Reading:
         """Reads a range of one queue; waits up to ``wait`` seconds if there is nothing to answer.
@@ -105,7 +92,7 @@ class Reader:
         if not asked:
             return False
         if wait and waiter is not None:
-            waiter.expect([(queue, numbers, wanted.delayed)])
+            waiter.expect([(queue, numbers, self._news[wanted.delayed])])
 
         def ended(page: Page | None, error: Exception | None) -> None:
             if page is None or (page.more and len(page.messages) < wanted.limit and max_bytes == SHORT_BYTES):
@@ -114,7 +101,7 @@ class Reader:
             reading = Reading([], 0, {}, more=False, cursor_safe=wanted.delayed)
             ranges.one_after_another(asked, [page], reading)
             if waiter is not None and _fruitless([reading]):
-                waiter.wait = wait
+                waiter.found_nothing(wait)
             self._metrics.delivered(len(reading.messages))
             done(reading, None)
 
@@ -135,45 +122,35 @@ class Reader:
         """
         if wait <= 0:
             responses = self._read_each(sources)
-        elif waiter is None:
-            responses = self._read_patiently(sources, wait)
+        elif waiter is not None:
+            responses = self._read_expecting(sources, wait, waiter)
         else:
-            responses = self._read_expecting(sources, waiter)
-            if _fruitless(responses):
-                waiter.wait = wait
+
+            def look() -> None:
+                for source in sources:
+                    source.access.check_again()
+
+            with closing(WaitingThread(self.watchers)) as thread:
+                read = partial(self._read_expecting, sources, wait, thread)
+                responses = thread.patiently(read, wait, self._stopping, look)
         for response in responses:
             if isinstance(response, Reading):
                 self._metrics.delivered(len(response.messages))
         return responses
 
-    def _read_patiently(self, sources: Sequence[Source], wait: float) -> list[Reading | QueueyError]:
-        """Reads again and again while no queue has anything, for as long as the callers may read."""
-        deadline = time.monotonic() + wait
-        with closing(_WaitingThread(self.watchers)) as waiter:
-            woken = waiter.woken
-            while True:
-                woken.clear()
-                responses = self._read_expecting(sources, waiter)
-                if not _fruitless(responses):
-                    return responses
-                while not woken.is_set():
-                    left = deadline - time.monotonic()
-                    if left <= 0 or self._stopping.is_set():
-                        return responses
-                    woken.wait(min(left, TICK))
-                    for source in sources:
-                        source.access.check_again()
-
-    def _read_expecting(self, sources: Sequence[Source], waiter: Waiter) -> list[Reading | QueueyError]:
+    def _read_expecting(self, sources: Sequence[Source], wait: float, waiter: Waiter) -> list[Reading | QueueyError]:
         """Reads, after having the waiter woken by whatever comes then: so nothing is missed."""
         for _ in range(ATTEMPTS):
             queues = [source.access.queue for source in sources]
             waiter.expect(
-                (queue, _numbers(queue, source.range), source.range.delayed)
+                (queue, _numbers(queue, source.range), self._news[source.range.delayed])
                 for queue, source in zip(queues, sources, strict=True)
             )
             responses = self._read_each(sources)
-            if not _fruitless(responses) or queues == [source.access.queue for source in sources]:
+            if not _fruitless(responses):
+                return responses
+            if queues == [source.access.queue for source in sources]:
+                waiter.found_nothing(wait)
                 return responses
         raise StoreBusy("A queue is being changed all the time.")
 

@@ -1,64 +1,101 @@
 """Waiting for messages without a thread for each who waits.
 
-All who wait on a queue partition share one watch of the store (:class:`Watchers`). Whoever waits is a :class:`Waiter`:
-it names what it is about to read, reads, and if that gave nothing is woken when another read is worthwhile.
+All who wait for the same news of a queue partition share one watch (:class:`Watchers`). Whoever waits is a
+:class:`Waiter`: it names what it is about to try, tries, and if that gave nothing is woken when another try is
+worthwhile.
+
+Some news are for all who wait: each of them can read a new message. Others are for one of them: a message is claimed by
+one. Then one waiter is woken. If its try gives something there may be more, so two others are woken; if its try gives
+nothing nobody is. So one message among thousands who wait for it costs a few tries.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
 
 from queuey.messages import Queue
-from queuey.storage import Store
 
 FEW = 8
 """Whoever waits on more partitions of a queue than these is woken by all of its partitions."""
+TICK = 0.5
+"""Seconds between looks of a thread that waits at the end of service, and at whether its caller may still read."""
+
+T = TypeVar("T")
+
+
+class News(NamedTuple):
+    """A kind of news.
+
+    Attributes:
+        watch: Has a function called whenever there may be some in a queue's partition, from any thread; returns what
+            ends that. The function is quick and does not raise.
+        for_all: They are for all who wait, not for one of them.
+    """
+
+    watch: Callable[[Queue, int, Callable[[], None]], Callable[[], None]]
+    for_all: bool
+
 
 Key = tuple[Any, ...]
-"""Queue and version of its row, partitions, and whether reads keep the read delay."""
-Wanted = tuple[Queue, Sequence[int], bool]
-"""A queue, partitions of it, and whether the reads keep the read delay."""
+"""Queue and version of its row, partitions, and the kind of news."""
+Wanted = tuple[Queue, Sequence[int], News]
+"""A queue, partitions of it, and the kind of news."""
 
 
 class _Shared:
-    """What some wait for, and they."""
+    """What some wait for, and they: those who are to be woken first come first.
 
-    __slots__ = ("_told", "_watchers", "stops", "waiters")
+    Attributes:
+        called: Of news that are for one: who was woken and has not begun to try.
+        trying: Who tries because of such news.
+    """
 
-    def __init__(self, watchers: Watchers) -> None:
+    __slots__ = ("_told", "_watchers", "called", "for_all", "stops", "trying", "waiters")
+
+    def __init__(self, watchers: Watchers, *, for_all: bool) -> None:
         self.stops: tuple[Callable[[], None], ...] = ()
         self.waiters: dict[Waiter, None] = {}
+        self.for_all = for_all
+        self.called: set[Waiter] = set()
+        self.trying: set[Waiter] = set()
         self._told = False
         self._watchers = watchers
 
     def wake(self) -> None:
-        """Is told of news by the store, in any thread."""
+        """Is told of news, in any thread."""
         if not self._told:
             self._told = True
-            self._watchers.tell(self._wake_all)
+            self._watchers.tell(self._wake)
 
-    def _wake_all(self) -> None:
+    def _wake(self) -> None:
         self._told = False
-        for waiter in self._watchers.waiting(self):
-            waiter.wake()
+        self._watchers.call(self, 1)
+
+    def next(self, count: int) -> list[Waiter]:
+        """Returns whom to wake: all, or so many who were not woken already."""
+        if self.for_all:
+            return list(self.waiters)
+        found = [waiter for waiter in islice(self.waiters, count) if waiter not in self.called]
+        for waiter in found:
+            self.called.add(waiter)
+            self.waiters[waiter] = self.waiters.pop(waiter)
+        return found
 
 
 class Watchers:
-    """Shares the watches of the store. Safe for use by many threads.
-
-    Args:
-        store: Where messages come from.
+    """Shares the watches of those who wait. Safe for use by many threads.
 
     Attributes:
         tell: Makes a call that wakes waiters, however many they are. An event loop puts its own in this place, so that
             no thread of the store is held up.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self) -> None:
         self._lock = threading.RLock()
         self._shared: dict[Key, _Shared] = {}
         self.tell: Callable[..., None] = _call
@@ -70,30 +107,50 @@ class Watchers:
 
     def add(self, key: Key, waiter: Waiter, queue: Queue) -> None:
         """Has a waiter woken; ``key`` is of this queue."""
-        *_, partitions, delayed = key
+        *_, partitions, news = key
         with self._lock:
             shared = self._shared.get(key)
             if shared is None:
-                shared = self._shared[key] = _Shared(self)
-                watch, wake = self._store.watch, shared.wake
-                shared.stops = tuple(watch(queue, number, wake, delayed=delayed) for number in partitions)
+                shared = self._shared[key] = _Shared(self, for_all=news.for_all)
+                shared.stops = tuple(news.watch(queue, number, shared.wake) for number in partitions)
             shared.waiters[waiter] = None
 
     def remove(self, key: Key, waiter: Waiter) -> None:
-        """Ends what :meth:`add` began."""
+        """Ends what :meth:`add` began. What the waiter was woken for, others are woken for."""
         with self._lock:
             shared = self._shared[key]
             del shared.waiters[waiter]
-            if shared.waiters:
-                return
-            del self._shared[key]
-        for stop in shared.stops:
-            stop()
+            others = waiter in shared.called or waiter in shared.trying
+            shared.called.discard(waiter)
+            shared.trying.discard(waiter)
+            if not shared.waiters:
+                del self._shared[key]
+        if not shared.waiters:
+            for stop in shared.stops:
+                stop()
+        elif others:
+            self.tell(self.call, shared, 2)
 
-    def waiting(self, shared: _Shared) -> list[Waiter]:
-        """Returns who waits for the same."""
+    def call(self, shared: _Shared, count: int) -> None:
+        """Wakes some who wait for the same, where :attr:`tell` makes its calls."""
         with self._lock:
-            return list(shared.waiters)
+            called = shared.next(count)
+        for waiter in called:
+            waiter.wake()
+
+    def tries(self, keys: Iterable[Key], waiter: Waiter) -> None:
+        """Notes that a waiter begins to try: what it was woken for is its own now."""
+        with self._lock:
+            for shared in map(self._shared.__getitem__, keys):
+                if waiter in shared.called:
+                    shared.called.remove(waiter)
+                    shared.trying.add(waiter)
+
+    def tried(self, keys: Iterable[Key], waiter: Waiter) -> None:
+        """Notes that there was nothing, so nobody else need try."""
+        with self._lock:
+            for key in keys:
+                self._shared[key].trying.discard(waiter)
 
 
 class Waiter(ABC):
@@ -101,41 +158,82 @@ class Waiter(ABC):
 
     Attributes:
         wait: Seconds that the last try would have waited; 0: its answer is the one to give.
-        again: Seconds after which another try is worthwhile whatever comes; 0: none is.
     """
 
-    __slots__ = ("_keys", "_watchers", "again", "wait")
+    __slots__ = ("_keys", "_watchers", "wait")
 
     def __init__(self, watchers: Watchers) -> None:
         self._watchers = watchers
         self._keys: set[Key] = set()
         self.wait = 0.0
-        self.again = 0.0
 
     @abstractmethod
     def wake(self) -> None:
         """Is told of something worth another try, in any thread, or where ``Watchers.tell`` makes its calls."""
 
     def expect(self, wanted: Iterable[Wanted]) -> None:
-        """Has this waiter woken by news in these partitions from now on, and in no others."""
-        queues = {key: queue for queue, numbers, delayed in wanted for key in _keys_of(queue, numbers, delayed=delayed)}
+        """Is called before each try: has this waiter woken by these news from now on, and by no others."""
+        queues = {key: queue for queue, numbers, news in wanted for key in _keys_of(queue, numbers, news)}
         for key in queues.keys() - self._keys:
             self._watchers.add(key, self, queues[key])
         for key in self._keys - queues.keys():
             self._watchers.remove(key, self)
         self._keys = set(queues)
+        self._watchers.tries(self._keys, self)
+
+    def found_nothing(self, wait: float) -> None:
+        """Is called after a try without a result: the waiter may wait for so many seconds from its beginning."""
+        self.wait = wait
+        self._watchers.tried(self._keys, self)
 
     def close(self) -> None:
         """Is woken no more."""
         self.expect(())
 
 
-def _keys_of(queue: Queue, numbers: Sequence[int], *, delayed: bool) -> list[Key]:
+class WaitingThread(Waiter):
+    """A thread that waits."""
+
+    def __init__(self, watchers: Watchers) -> None:
+        super().__init__(watchers)
+        self._woken = threading.Event()
+
+    def wake(self) -> None:
+        """See the base class."""
+        self._woken.set()
+
+    def patiently(
+        self, attempt: Callable[[], T], wait: float, stopping: threading.Event, look: Callable[[], None]
+    ) -> T:
+        """Tries until there is a result or the time is over; returns what the last try gave.
+
+        Args:
+            attempt: Tries; it calls :meth:`expect` first, and :meth:`found_nothing` if that was so.
+            wait: Seconds.
+            stopping: Set when the service ends.
+            look: Called now and then meanwhile; what it raises ends the waiting.
+        """
+        deadline = time.monotonic() + wait
+        while True:
+            self._woken.clear()
+            self.wait = 0.0
+            result = attempt()
+            if not self.wait:
+                return result
+            while not self._woken.is_set():
+                left = deadline - time.monotonic()
+                if left <= 0 or stopping.is_set():
+                    return result
+                self._woken.wait(min(left, TICK))
+                look()
+
+
+def _keys_of(queue: Queue, numbers: Sequence[int], news: News) -> list[Key]:
     there = [number for number in numbers if number <= queue.partitions]
     row = (queue.qid, queue.version)
     if len(there) > FEW:
-        return [(*row, range(1, queue.partitions + 1), delayed)]
-    return [(*row, (number,), delayed) for number in there]
+        return [(*row, range(1, queue.partitions + 1), news)]
+    return [(*row, (number,), news) for number in there]
 
 
 def _call(call: Callable[..., None], *arguments: object) -> None:

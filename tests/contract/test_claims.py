@@ -213,7 +213,6 @@ def test_given_up(store: Store) -> None:
     give_up = service.claims.begin_claim(queue, lambda *told_of: told.append(told_of), limit=1, ttl=1000)
     give_up()
     assert eventually(lambda: told != [] or texts(service.claims.claim(access, limit=1, ttl=1000)) == ["a"])
-    assert service.claims.claim(access, limit=1, ttl=60, wait=60, gone=lambda: True) == []
 
 
 def test_many_callers(store: Store, other: Store) -> None:

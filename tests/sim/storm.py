@@ -6,13 +6,15 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from queuey.claims import Receipt, Settlement, Status, Timing
 from queuey.errors import StoreUnavailable
 from queuey.ids import Position
 from queuey.messages import Queue
 from queuey.metrics import Metrics
-from queuey.service import Claimed, ClaimUseCases, Limits
+from queuey.service import Claimed, ClaimUseCases, Limits, Waiter, Watchers
+from queuey.service.claims.runtime import Done
 from queuey.service.claims.upkeep import Upkeep
 from tests.sim.history import Acknowledging, Delivery, History
 from tests.sim.replicas import Faults, ModelStore, Replicas
@@ -46,12 +48,14 @@ class Web:
         self.claims = self._start()
 
     def _start(self) -> ClaimUseCases:
+        self.watchers = Watchers()
         store = self._setup.store(self._replicas, self.process).store
         return ClaimUseCases(
             store,
             Limits(),
             Metrics(),
             threading.Event(),
+            watchers=self.watchers,
             runtime=SimulatedRuntime(self.process, self._replicas.faults.slow),
             timing=self._setup.timing,
             upkeep=Upkeep(entries=6, most_entries=30, kept_entries=3, kept_seconds=1.0),
@@ -61,6 +65,69 @@ class Web:
         """Ends, and is there again at once."""
         self.process.crash()
         self.claims = self._start()
+
+
+class Poll(Waiter):
+    """One claim of a client, which may wait.
+
+    Args:
+        web: Where it is sent to.
+        done: Told of the end.
+        limit, ttl, wait, queue: What is asked.
+
+    Attributes:
+        tries: How often it was tried.
+    """
+
+    __slots__ = ("_asked", "_attempting", "_done", "_process", "_queue", "_until", "_web", "_woken", "tries")
+
+    def __init__(self, web: Web, done: Done, *, limit: int, ttl: float, wait: float, queue: Queue = QUEUE) -> None:
+        super().__init__(web.watchers)
+        self.tries = 0
+        self._queue = queue
+        self._web = web
+        self._process = web.process
+        self._done = done
+        self._asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait}
+        self._until = web.process.world.now + wait
+        self._attempting = self._woken = False
+        if wait:
+            self._process.soon(wait, self._expire)
+
+    def attempt(self) -> None:
+        """Tries once."""
+        self._attempting, self._woken, self.wait = True, False, 0.0
+        self.tries += 1
+        self._web.claims.begin_claim(self._queue, self._tried, **self._asked, waiter=self)
+
+    def _tried(self, found: list[Claimed] | None, error: Exception | None) -> None:
+        self._attempting = False
+        if not self.wait or self._process.world.now >= self._until:
+            self._end(found, error)
+        elif self._woken:
+            self.attempt()
+
+    def wake(self) -> None:
+        """See the base class."""
+        self._woken = True
+        self._process.soon(0.0, self._retry)
+
+    def _retry(self) -> None:
+        if self._woken and self.wait and not self._attempting:
+            self.attempt()
+
+    def _expire(self) -> None:
+        if self.wait and not self._attempting and not self._woken:
+            self._end([], None)
+
+    def leave(self) -> None:
+        """Waits no more."""
+        self.wait = 0.0
+        self.close()
+
+    def _end(self, found: list[Claimed] | None, error: Exception | None) -> None:
+        self.leave()
+        self._done(found, error)
 
 
 class Client:
@@ -98,9 +165,7 @@ class Client:
                 self._poll()
 
         self._world.at(8.0, give_up)
-        web.claims.begin_claim(
-            QUEUE, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=self._rng.choice((0, 0, 0, 1.0))
-        )
+        Poll(web, done, limit=self._rng.randint(1, 3), ttl=ttl, wait=self._rng.choice((0, 0, 0, 1.0))).attempt()
 
     def _given(self, web: Web, asked: float, found: Sequence[Claimed]) -> None:
         now = self._world.now

@@ -7,21 +7,19 @@ from typing import Any, cast
 
 from queuey.messages import Queue
 from queuey.service import Waiter, Watchers
-from queuey.service.watching import FEW
-from queuey.storage import Store
+from queuey.service.watching import FEW, News
 
 
-class FakeStore:
-    """Notes who watches what."""
+class Watched:
+    """A kind of news. Notes who watches what."""
 
     def __init__(self) -> None:
-        self.watched: dict[tuple[int, int, bool], Callable[[], None]] = {}
+        self.watched: dict[tuple[int, int], Callable[[], None]] = {}
+        self.news = News(self.watch, for_all=True)
 
-    def watch(
-        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
-    ) -> Callable[[], None]:
-        """See the contract; refuses to be asked twice."""
-        key = (queue.qid, partition, delayed)
+    def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
+        """Refuses to be asked twice."""
+        key = (queue.qid, partition)
         assert key not in self.watched
         self.watched[key] = wake
         return lambda: cast("None", self.watched.pop(key))
@@ -46,13 +44,13 @@ def queue_of(partitions: int = 1) -> Queue:
 
 def test_one_watch_for_all() -> None:
     """A thousand who wait on a partition are one watch of the store; with the last of them it ends."""
-    store, queue = FakeStore(), queue_of()
-    watchers = Watchers(cast("Store", store))
+    store, queue = Watched(), queue_of()
+    watchers = Watchers()
     waiters = [Counting(watchers) for _ in range(1000)]
     for waiter in waiters:
-        waiter.expect([(queue, (1,), True)])
-    assert list(store.watched) == [(7, 1, True)]
-    store.watched[7, 1, True]()
+        waiter.expect([(queue, (1,), store.news)])
+    assert list(store.watched) == [(7, 1)]
+    store.watched[7, 1]()
     assert [waiter.woken for waiter in waiters] == [1] * 1000
     for waiter in waiters[1:]:
         waiter.close()
@@ -63,42 +61,42 @@ def test_one_watch_for_all() -> None:
 
 def test_many_partitions_are_one_watch_each() -> None:
     """Those who wait on more than a few partitions are woken by any of them, and there is no watch for each of them."""
-    store, queue = FakeStore(), queue_of(255)
-    watchers = Watchers(cast("Store", store))
+    store, queue = Watched(), queue_of(255)
+    watchers = Watchers()
     waiters = [Counting(watchers) for _ in range(10)]
     for number, waiter in enumerate(waiters):
-        waiter.expect([(queue, range(1, 2 + FEW + number), True)])
+        waiter.expect([(queue, range(1, 2 + FEW + number), store.news)])
     assert len(store.watched) == 255
     assert len(watchers) == 10
-    store.watched[7, 255, True]()
+    store.watched[7, 255]()
     assert [waiter.woken for waiter in waiters] == [1] * 10
 
 
 def test_expecting_something_else() -> None:
     """A waiter is woken by what it expects now, not by what it expected before; what stays is not watched anew."""
-    store, queue = FakeStore(), queue_of(3)
-    watchers = Watchers(cast("Store", store))
+    store, queue = Watched(), queue_of(3)
+    watchers = Watchers()
     waiter = Counting(watchers)
-    waiter.expect([(queue, (1, 2), True)])
-    waiter.expect([(queue, (2, 3), True)])
-    assert sorted(store.watched) == [(7, 2, True), (7, 3, True)]
-    waiter.expect([(queue, (9,), True)])
+    waiter.expect([(queue, (1, 2), store.news)])
+    waiter.expect([(queue, (2, 3), store.news)])
+    assert sorted(store.watched) == [(7, 2), (7, 3)]
+    waiter.expect([(queue, (9,), store.news)])
     assert not store.watched
 
 
 def test_a_thread_that_writes_makes_one_call() -> None:
     """However many wait and however often there is news, the loop is asked once until it has woken them."""
-    store, queue = FakeStore(), queue_of()
-    watchers = Watchers(cast("Store", store))
+    store, queue = Watched(), queue_of()
+    watchers = Watchers()
     calls: list[Callable[[], Any]] = []
     watchers.tell = calls.append
     waiters = [Counting(watchers) for _ in range(100)]
     for waiter in waiters:
-        waiter.expect([(queue, (1,), True)])
+        waiter.expect([(queue, (1,), store.news)])
     for _ in range(5):
-        store.watched[7, 1, True]()
+        store.watched[7, 1]()
     assert len(calls) == 1
     calls.pop()()
     assert [waiter.woken for waiter in waiters] == [1] * 100
-    store.watched[7, 1, True]()
+    store.watched[7, 1]()
     assert len(calls) == 1

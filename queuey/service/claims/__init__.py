@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
@@ -20,15 +21,16 @@ from queuey.errors import ClaimsRefused, InvalidRequest, Outcome
 from queuey.ids import Position
 from queuey.messages import Message, Queue, Slice
 from queuey.metrics import Metrics
-from queuey.service.claims.claiming import Claimed, Claiming, Means
+from queuey.service.claims.claiming import Claimed, Claiming
 from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.news import ClaimNews
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest
 from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
-from queuey.service.watching import Watchers
+from queuey.service.watching import News, Waiter, WaitingThread, Watchers
 from queuey.storage import Store
 
 __all__ = ["ClaimCounts", "ClaimUseCases", "Claimed", "Size"]
@@ -38,8 +40,6 @@ HOLD = 0.004
 """Seconds for which claims begin at the same partition, so that they share an entry."""
 AVOIDED = 1.0
 """Seconds for which a partition where another process is at work comes last."""
-LOOK = 0.5
-"""Seconds between looks whether a caller that waits is still there."""
 _PAGE = 1000
 
 
@@ -94,16 +94,22 @@ class ClaimUseCases:
         self._limits = limits
         self._metrics = metrics
         self._stopping = stopping
-        self._watchers = watchers or Watchers(store)
+        self._watchers = watchers or Watchers()
         self._runtime = runtime or ThreadRuntime(store)
         self._timing = timing or Timing()
         self._upkeep = upkeep or Upkeep()
         self._logs = LogCache(self._make, self._upkeep.memory)
+        self._back = ClaimNews(store, self._logs, self._runtime, self._timing)
+        self._news = News(self._back.watch, for_all=False)
         self._turn = 0
         self._turn_ends = 0.0
 
     def _make(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
-        return PartitionLog(self._store, key, self._runtime, self._timing, self._limits, self._upkeep, after)
+        def rested(log: PartitionLog) -> None:
+            after(log)
+            self._back.note(log)
+
+        return PartitionLog(self._store, key, self._runtime, self._timing, self._limits, self._upkeep, rested)
 
     # Claiming
 
@@ -115,17 +121,19 @@ class ClaimUseCases:
         limit: int,
         ttl: float,
         wait: float = 0.0,
+        waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
         max_bytes: int | None = None,
     ) -> Callable[[], Outcome]:
-        """Starts a claim; it waits where there is nothing to be had, without a thread.
+        """Starts a claim. It does not wait: where there is nothing to be had, it tells ``waiter`` so.
 
         Args:
             queue: A row that the caller was let in to.
             done: Told a list of :class:`Claimed`, or the error; called once, from any thread.
             limit: So many messages at most.
             ttl: Seconds that the claims last; 0: nothing is claimed, and what would be is shown.
-            wait: Seconds to wait at most.
+            wait: Seconds that the caller would wait at most.
+            waiter: Who waits: it is told for what, and whether it should. None: nobody does.
             partitions: Where to look; None: everywhere.
             max_bytes: Bytes of bodies, but for the last one's; None: as many as a page has.
 
@@ -138,14 +146,17 @@ class ClaimUseCases:
         """
         self._check(queue, partitions)
         order = self._order(queue, partitions)
+        if waiter is not None and wait:
+            waiter.expect([(queue, order, self._news)])
 
         def told(found: list[Claimed] | None, error: Exception | None) -> None:
+            if waiter is not None and wait and not found and error is None:
+                waiter.found_nothing(wait)
             self._metrics.delivered(len(found or ()))
             done(found, error)
 
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes))
-        means = Means(self._logs, self._watchers, self._runtime, self._stopping.is_set)
-        return Claiming(means, queue, order, poll, wait=wait, done=told).start()
+        return Claiming(self._logs, queue, order, poll, told).start()
 
     def claim(
         self,
@@ -154,27 +165,31 @@ class ClaimUseCases:
         limit: int,
         ttl: float,
         wait: float = 0.0,
+        waiter: Waiter | None = None,
         partitions: Sequence[int] | None = None,
-        gone: Callable[[], bool] | None = None,
     ) -> list[Claimed]:
-        """Gives messages to a caller; does what :meth:`begin_claim` does and waits for the end.
+        """Gives messages to a caller; does what :meth:`begin_claim` does, and waits if there is nothing.
 
         Args:
             access: The way to the queue.
             limit: See :meth:`begin_claim`, as for the others.
             ttl: Seconds.
-            wait: Seconds.
+            wait: Seconds to wait at most.
+            waiter: Who waits instead of this call, as for :meth:`begin_claim`. None: this call waits.
             partitions: Where to look.
-            gone: Tells whether nobody waits for the answer any more.
         """
         asked: dict[str, Any] = {"limit": limit, "ttl": ttl, "wait": wait, "partitions": partitions}
 
-        def look() -> bool:
-            access.check_again()
-            return gone is not None and gone()
+        def attempt(waiter: Waiter | None) -> list[Claimed]:
+            found: list[Claimed] = access.use(
+                lambda queue: _wait(partial(self.begin_claim, queue, **asked, waiter=waiter))
+            )
+            return found
 
-        found: list[Claimed] | None = access.use(lambda queue: _wait(partial(self.begin_claim, queue, **asked), look))
-        return found or []
+        if not wait or waiter is not None:
+            return attempt(waiter)
+        with closing(WaitingThread(self._watchers)) as thread:
+            return thread.patiently(lambda: attempt(thread), wait, self._stopping, access.check_again)
 
     def _check(self, queue: Queue, partitions: Sequence[int] | None = None) -> None:
         if (refusal := self._store.claims_refusal(queue)) is not None:
@@ -411,13 +426,8 @@ class _View:
         self.known = self.above | {position for position in state.outstanding if position > state.cursor}
 
 
-def _wait(begin: Callable[[Done], Callable[[], Outcome]], look: Callable[[], bool] | None = None) -> Any:  # noqa: ANN401 - what is begun
-    """Begins something and waits for its result.
-
-    Args:
-        begin: Begins it.
-        look: Asked now and then whether nobody waits any more; then it is given up, and the result is None.
-    """
+def _wait(begin: Callable[[Done], Callable[[], Outcome]]) -> Any:  # noqa: ANN401 - what is begun
+    """Begins something and waits for its result."""
     ended = threading.Event()
     result: list[Any] = []
 
@@ -427,10 +437,7 @@ def _wait(begin: Callable[[Done], Callable[[], Outcome]], look: Callable[[], boo
 
     give_up = begin(done)
     try:
-        while not ended.wait(LOOK):
-            if look is not None and look():
-                give_up()
-                return None
+        ended.wait()
     except BaseException:
         give_up()
         raise

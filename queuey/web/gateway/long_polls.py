@@ -56,7 +56,6 @@ class LongPoll(Waiter):
         "news",
         "place",
         "queued",
-        "retry",
         "tenant",
         "timer",
         "trying",
@@ -73,7 +72,6 @@ class LongPoll(Waiter):
         self.future: asyncio.Future[bool] | None = None
         self.heard: asyncio.Future[Any] | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.retry: asyncio.TimerHandle | None = None
         self.place = False
         self.news = False
         self.queued = False
@@ -192,7 +190,6 @@ class LongPolls:
             TooManyWaiters: It has no place, and there is none for it.
         """
         self._tried(poll)
-        self._forget_retry(poll)
         if not self._enter(poll):
             raise TooManyWaiters("Too many readers are waiting for messages; try again without waiting.")
         until = poll.began + poll.wait
@@ -203,8 +200,6 @@ class LongPolls:
             poll.settle(again=False)
         elif poll.news:
             self.line_up(poll)
-        elif poll.again and self.loop.time() + poll.again < until:
-            poll.retry = self.loop.call_later(poll.again, poll.wake)
         return poll.future
 
     def _enter(self, poll: LongPoll) -> bool:
@@ -229,17 +224,11 @@ class LongPolls:
             same.polls.discard(poll)
             if not same.polls:
                 del self._waiting[poll.header]
-        self._forget_retry(poll)
         if poll.timer is not None:
             poll.timer.cancel()
         if poll.heard is not None:
             poll.heard.cancel()
         poll.future = poll.timer = poll.heard = None
-
-    def _forget_retry(self, poll: LongPoll) -> None:
-        if poll.retry is not None:
-            poll.retry.cancel()
-            poll.retry = None
 
     def line_up(self, poll: LongPoll) -> None:
         """Lets a poll that waits have its turn."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from time import monotonic
 from typing import Any
 from zlib import crc32
 
@@ -15,7 +14,6 @@ from queuey.errors import ClaimLost, InvalidRequest, Outcome, TooManyClaims
 from queuey.messages import Queue
 from queuey.service import Claimed, QueueAccess, Service
 from queuey.service.reading import SHORT_BYTES
-from queuey.service.watching import Waiter
 from queuey.web import validators
 from queuey.web.authorization import Authorization
 from queuey.web.endpoint import WAITER, Begin, Begun, Done, Match, WouldBlock
@@ -29,12 +27,6 @@ from queuey.web.validators import Errors
 
 CLAIM_FIELDS = frozenset({"limit", "ttl", "wait", "partitions"})
 LIMIT_FIELDS = frozenset({"limit"})
-LOOK = 0.25
-"""Seconds between looks at a queue for messages whose claims have ended, while somebody waits."""
-LONGEST_LOOK = 5.0
-"""Seconds until each of those who wait looks, however many they are."""
-MOST_QUEUES = 10_000
-"""Queues whose next look is remembered."""
 
 
 class ClaimViews:
@@ -44,24 +36,19 @@ class ClaimViews:
         self._claims = service.claims
         self._limits = service.limits
         self._authorization = authorization
-        self._looks: dict[int, float] = {}
 
     # Claims
 
     def claim(self, environ: Environ, match: Match) -> Response:
         """Hands out messages."""
         access = self._enter(environ, match)
-        asked = self._asked(environ)
-        waiter, wait = self._expect(environ, access.queue, asked)
-        return self._handed_out(access.queue, self._claims.claim(access, **asked), waiter, wait)
+        return _handed_out(access.queue, self._claims.claim(access, **self._asked(environ)))
 
     def begin_claim(self, environ: Environ, match: Match) -> Begun:
         """Is ``claim`` without blocking."""
         queue = self._authorization.enter_at_once(environ, match, "work")
-        asked = self._asked(environ)
-        waiter, wait = self._expect(environ, queue, asked)
-        begin = partial(self._claims.begin_claim, queue, **asked, max_bytes=SHORT_BYTES)
-        return _begun(begin, lambda claimed: self._handed_out(queue, claimed, waiter, wait))
+        begin = partial(self._claims.begin_claim, queue, **self._asked(environ), max_bytes=SHORT_BYTES)
+        return _begun(begin, partial(_handed_out, queue))
 
     def _asked(self, environ: Environ) -> dict[str, Any]:
         """Reads what the query asks for, as the use case takes it."""
@@ -77,34 +64,8 @@ class ClaimViews:
             "ttl": DEFAULT_CLAIM if ttl is None else ttl,
             "wait": wait or 0.0,
             "partitions": partitions,
+            "waiter": environ.get(WAITER),
         }
-
-    def _expect(self, environ: Environ, queue: Queue, asked: dict[str, Any]) -> tuple[Waiter | None, float]:
-        """Leaves the waiting to the server if that does it; returns what it waits with, and for how long."""
-        waiter: Waiter | None = environ.get(WAITER)
-        if waiter is None or not asked["wait"]:
-            return None, 0.0
-        wait, asked["wait"] = asked["wait"], 0.0
-        numbers = asked["partitions"] or range(1, queue.partitions + 1)
-        waiter.expect([(queue, numbers, False)])
-        return waiter, wait
-
-    def _handed_out(self, queue: Queue, claimed: Sequence[Claimed], waiter: Waiter | None, wait: float) -> Response:
-        if not claimed and waiter is not None:
-            waiter.wait, waiter.again = wait, self._pace(queue)
-        return Response(200, body_of(render_claims(claimed, _mark(queue))), JSON)
-
-    def _pace(self, queue: Queue) -> float:
-        """Returns in how many seconds to look again for messages that come back without being written.
-
-        Of all who wait for a queue, one looks at a time: the next later than those before.
-        """
-        now = monotonic()
-        if len(self._looks) >= MOST_QUEUES:
-            self._looks = {qid: at for qid, at in self._looks.items() if at > now}
-        at = min(max(now, self._looks.get(queue.qid, 0.0)) + LOOK, now + LONGEST_LOOK)
-        self._looks[queue.qid] = at
-        return at - now
 
     # Receipts
 
@@ -196,6 +157,10 @@ class ClaimViews:
         access = self._authorization.enter(environ, self._authorization.find(environ, match), "read")
         messages = self._claims.peek(access, _limit(environ, MOST_CLAIMS) or DEFAULT_CLAIMS)
         return Response(200, body_of(render_fetched(messages)), JSON)
+
+
+def _handed_out(queue: Queue, claimed: Sequence[Claimed]) -> Response:
+    return Response(200, body_of(render_claims(claimed, _mark(queue))), JSON)
 
 
 def _begun(begin: Begin, respond_with: Callable[[Any], Response]) -> Begun:

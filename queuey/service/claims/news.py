@@ -1,0 +1,170 @@
+"""Tells those who wait in which partitions a claim may find something.
+
+A claim may find something for one of three reasons. A message was stored: the store tells. A claim was ended by this
+process: its log tells. Everything else, claims that expire and those that other processes end, is found by looks at the
+log: one for all who wait on a partition, when the next claim that this process knows of expires, and every half second.
+Looks of that second kind become rarer where more partitions are waited on than a process can look at so often.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from queuey.claims import State, Timing
+from queuey.errors import StoreUnavailable
+from queuey.messages import Queue
+from queuey.service.claims.log_cache import Key, LogCache
+from queuey.service.claims.partition_log import PartitionLog
+from queuey.service.claims.requests import LookRequest
+from queuey.service.claims.runtime import Runtime
+from queuey.service.claims.scans import LOOK_BACK_EVERY
+from queuey.storage import Store
+
+LOOK = 0.5
+"""Seconds between looks at a log on which somebody waits."""
+LOOKS = 200
+"""Of a process in a second; but for those that are made because a claim has expired."""
+SPACING = 0.1
+"""Seconds from a look at a log to the next, however many of its claims expire."""
+LATE = 2 * LOOK_BACK_EVERY
+"""Seconds after news of the store at which another try is made, for messages that become visible out of order."""
+
+
+class _Watched:
+    """A partition on which somebody waits. Attributes are guarded by the lock of :class:`ClaimNews`.
+
+    Attributes:
+        wakes: Who is to be told.
+        due: When (boot time) the next look is due.
+        call_off: Calls it off.
+        released: The log's count of releases when they were told last.
+        stored: The store had news since the last look.
+    """
+
+    __slots__ = ("call_off", "due", "queue", "released", "stored", "wakes")
+
+    def __init__(self, queue: Queue) -> None:
+        self.queue = queue
+        self.wakes: list[Callable[[], None]] = []
+        self.due = math.inf
+        self.call_off: Callable[[], None] = lambda: None
+        self.released = 0
+        self.stored = False
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What a state says: whether claims have ended, and in how many seconds the next one does."""
+
+    ended: bool
+    next: float
+
+
+class ClaimNews:
+    """Wakes those who wait. Safe for use by many threads.
+
+    Args:
+        store: Tells of messages.
+        logs: Of this process.
+        runtime: Clocks and timers.
+        timing: When claims are over.
+    """
+
+    def __init__(self, store: Store, logs: LogCache, runtime: Runtime, timing: Timing) -> None:
+        self._store = store
+        self._logs = logs
+        self._runtime = runtime
+        self._timing = timing
+        self._lock = threading.Lock()
+        self._watched: dict[Key, _Watched] = {}
+
+    def watch(self, queue: Queue, partition: int, wake: Callable[[], None]) -> Callable[[], None]:
+        """Has ``wake`` called whenever a claim may find something that it did not find before. Never blocks.
+
+        Args:
+            queue: The queue.
+            partition: One that it has.
+            wake: Called from any thread, any number of times.
+
+        Returns:
+            A function that ends the watch.
+        """
+        key = (queue.qid, partition)
+        with self._lock:
+            watched = self._watched.get(key)
+            if watched is None:
+                watched = self._watched[key] = _Watched(queue)
+                self._look_in(self._pause(), key, watched)
+            watched.queue = queue
+            watched.wakes.append(wake)
+        stop_watch = self._store.watch(queue, partition, partial(self._stored, key, watched, wake), delayed=False)
+
+        def stop() -> None:
+            stop_watch()
+            with self._lock:
+                watched.wakes.remove(wake)
+                if not watched.wakes:
+                    watched.call_off()
+                    del self._watched[key]
+
+        return stop
+
+    def note(self, log: PartitionLog) -> None:
+        """Is called after each round of a log, before the next one."""
+        watched = self._watched.get(log.key)
+        if watched is None:
+            return
+        try:
+            seen = self._see(log.state)
+        except StoreUnavailable:  # The clock cannot be trusted now; the look that is due finds out later.
+            return
+        with self._lock:
+            told = watched.released
+            watched.released = log.state.released
+            self._look_in(max(seen.next, SPACING), log.key, watched)
+            wakes = watched.wakes[:] if seen.ended and watched.released != told else []
+        for wake in wakes:
+            wake()
+
+    def _see(self, state: State) -> _Seen:
+        now = self._runtime.now()
+        ended = bool(state.ended(self._timing.expired(now), 1))
+        return _Seen(ended, self._timing.left(state.next_expiry(), now))
+
+    def _pause(self) -> float:
+        return max(LOOK, len(self._watched) / LOOKS)
+
+    def _stored(self, key: Key, watched: _Watched, wake: Callable[[], None]) -> None:
+        wake()
+        if not watched.stored:
+            with self._lock:
+                watched.stored = True
+                self._look_in(LATE, key, watched)
+
+    def _look_in(self, seconds: float, key: Key, watched: _Watched) -> None:
+        """Has the next look made in so many seconds at the latest, if somebody waits then."""
+        due = self._runtime.boottime() + seconds
+        if due < watched.due and self._watched.get(key) is watched:
+            watched.call_off()
+            watched.due = due
+            watched.call_off = self._runtime.later(seconds, partial(self._look, key, watched))
+
+    def _look(self, key: Key, watched: _Watched) -> None:
+        with self._lock:
+            if self._watched.get(key) is not watched:
+                return
+            watched.due = math.inf
+            stored, watched.stored = watched.stored, False
+        looked = partial(self._looked, key, watched, stored)
+        self._logs.add(key, LookRequest(watched.queue, looked, self._see))
+
+    def _looked(self, key: Key, watched: _Watched, stored: bool, seen: _Seen | None, _error: Exception | None) -> None:  # noqa: FBT001
+        with self._lock:
+            self._look_in(self._pause(), key, watched)
+            wakes = watched.wakes[:] if stored or (seen is not None and seen.ended) else []
+        for wake in wakes:
+            wake()

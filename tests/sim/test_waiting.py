@@ -1,0 +1,210 @@
+"""Claims that wait: who is woken, when, and what waiting asks of the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+
+from queuey.claims import Receipt
+from queuey.errors import TooManyClaims
+from queuey.ids import Position
+from queuey.messages import LogPage, Queue
+from queuey.service import Claimed
+from queuey.service.claims.news import LOOK, LOOKS
+from tests.sim.replicas import Faults, ModelStore, Replicas
+from tests.sim.storm import QUEUE, Poll, Setup, Web
+from tests.sim.world import World
+
+LONG = 1000.0
+"""Seconds."""
+
+
+class Telling(ModelStore):
+    """A store that tells of what the test says is stored, and counts what it is asked."""
+
+    wakes: list[Callable[[], None]]
+    reads: int
+
+    def watch(
+        self, queue: Queue, partition: int, wake: Callable[[], None], *, delayed: bool = True
+    ) -> Callable[[], None]:
+        """See the contract."""
+        self.wakes.append(wake)
+        return partial(self.wakes.remove, wake)
+
+    def read_log(self, queue: Queue, partition: int, first: int, *, newest: bool = False) -> LogPage:
+        """See the contract."""
+        Telling.reads += 1
+        return super().read_log(queue, partition, first, newest=newest)
+
+
+@dataclass
+class Result:
+    """What a caller who waits is told, and when."""
+
+    poll: Poll
+    found: list[Claimed] | None = None
+    error: Exception | None = None
+    at: float = 0.0
+
+
+@dataclass
+class Scene:
+    """Two web processes without faults."""
+
+    world: World = field(default_factory=lambda: World(1))
+
+    def __post_init__(self) -> None:
+        Telling.wakes, Telling.reads = [], 0
+        self.replicas = Replicas(self.world, Faults())
+        self.one, self.two = (Web(self.world, self.replicas, 0.0, Setup(store=Telling)) for _ in range(2))
+
+    def post(self, *partitions: int) -> list[Position]:
+        """Writes messages, and has the store tell of them when they are there."""
+        places: list[Position | None] = []
+        for partition in partitions or (1,):
+            self.replicas.write(self.one.process, partition, "x", places.append)
+        self.after(0.1)
+        for wake in Telling.wakes[:]:
+            wake()
+        return [place for place in places if place is not None]
+
+    def claim(self, web: Web, *, ttl: float = LONG, wait: float = 0.0, limit: int = 1, queue: Queue = QUEUE) -> Result:
+        """Sends a claim off."""
+
+        def done(found: list[Claimed] | None, error: Exception | None) -> None:
+            result.found, result.error, result.at = found, error, self.world.now
+
+        result = Result(Poll(web, done, limit=limit, ttl=ttl, wait=wait, queue=queue))
+        result.poll.attempt()
+        return result
+
+    def given(self, web: Web, **asked: Any) -> list[Receipt]:  # noqa: ANN401 - as `claim` has them
+        """Claims messages; returns their receipts."""
+        result = self.claim(web, **asked)
+        self.after(0.1)
+        assert result.found
+        return [one.receipt for one in result.found]
+
+    def release(self, web: Web, *receipts: Receipt) -> None:
+        """Gives messages back."""
+        web.claims.begin_release(QUEUE, receipts, lambda *_: None)
+
+    def after(self, seconds: float) -> None:
+        """Lets so much time pass."""
+        self.world.run(self.world.now + seconds)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Two processes."""
+    return Scene()
+
+
+def test_a_release_in_this_process_wakes_at_once(scene: Scene) -> None:
+    """Who waits has a message that another caller of the same process gives back before any look is due."""
+    scene.post()
+    receipts = scene.given(scene.one)
+    waiting = scene.claim(scene.one, wait=LONG)
+    scene.after(10 * LOOK)
+    tries = waiting.poll.tries
+    scene.release(scene.one, *receipts)
+    scene.after(LOOK / 5)
+    assert waiting.poll.tries == tries + 1
+    assert waiting.found
+    assert waiting.found[0].deliveries == 2
+
+
+def test_a_release_in_another_process_is_found_by_a_look(scene: Scene) -> None:
+    """What another process has ended is found within a second."""
+    scene.post()
+    receipts = scene.given(scene.two)
+    waiting = scene.claim(scene.one, wait=LONG)
+    scene.after(10 * LOOK)
+    scene.release(scene.two, *receipts)
+    scene.after(1.0)
+    assert waiting.found
+
+
+def test_an_expiry_wakes(scene: Scene) -> None:
+    """A claim that expires is given to one who waits as soon as it is over for others, whichever process made it."""
+    scene.post(1, 1)
+    began = scene.world.now
+    for web, ttl in ((scene.one, 20.0), (scene.two, 30.0)):
+        scene.given(web, ttl=ttl)
+    waiting = [scene.claim(scene.one, wait=LONG) for _ in range(2)]
+    scene.after(60.0)
+    assert [result.found and len(result.found) for result in waiting] == [1, 1]
+    assert [result.at - began for result in waiting] == pytest.approx([21.0, 31.0], abs=0.5)
+
+
+def test_a_message_wakes_few(scene: Scene) -> None:
+    """Of 1,000 who wait for one message a few try; messages for all of them are all given out at once."""
+    callers = 1000
+    waiting = [scene.claim(scene.one, wait=LONG) for _ in range(callers)]
+    scene.after(2.0)
+    tries = sum(result.poll.tries for result in waiting)
+    assert tries == callers
+    scene.post()
+    scene.after(LOOK)
+    assert sum(result.found is not None for result in waiting) == 1
+    assert sum(result.poll.tries for result in waiting) - tries <= 10
+    scene.post(*[1] * (callers - 1))
+    scene.after(2.0)
+    assert all(result.found for result in waiting)
+
+
+def test_who_leaves_hands_on_what_it_was_woken_for(scene: Scene) -> None:
+    """A message does not lie about because the one who was woken for it has gone."""
+    first = scene.claim(scene.one, wait=LONG)
+    second = scene.claim(scene.one, wait=LONG)
+    scene.after(1.0)
+    scene.post()
+    first.poll.leave()
+    scene.after(LOOK / 5)
+    assert second.found
+    assert first.poll.tries == 1
+
+
+def test_looks_are_shared_and_bounded(scene: Scene) -> None:
+    """However many wait on a partition there is one look for all; however many partitions, so many looks a second."""
+    for _ in range(200):
+        scene.claim(scene.one, wait=LONG)
+    scene.after(2.0)
+    before = Telling.reads
+    scene.after(100 * LOOK)
+    assert 90 <= Telling.reads - before <= 105
+    for number in range(2, 2000):
+        queue = Queue(application="acme", name=f"q{number}", uid=number, qid=number)
+        scene.claim(scene.one, wait=LONG, queue=queue)
+    scene.after(20.0)
+    before = Telling.reads
+    scene.after(50.0)
+    assert 0.8 * LOOKS <= (Telling.reads - before) / 50 <= 1.1 * LOOKS
+
+
+def test_a_full_partition_is_told_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who would wait on a partition that has as many claims as it may have is told so, and does not wait."""
+    monkeypatch.setattr("queuey.service.claims.partition_log.MOST_OUTSTANDING", 1)
+    monkeypatch.setattr("queuey.claims.drafts.MOST_OUTSTANDING", 1)
+    scene.post(1, 1)
+    scene.given(scene.one)
+    waiting = scene.claim(scene.one, wait=LONG)
+    scene.after(1.0)
+    assert isinstance(waiting.error, TooManyClaims)
+
+
+def test_nothing_is_watched_when_nobody_waits(scene: Scene) -> None:
+    """When the last one has gone nobody looks any more."""
+    waiting = scene.claim(scene.one, wait=3.0)
+    scene.after(5.0)
+    assert waiting.found == []
+    assert waiting.at - 1000.0 == pytest.approx(3.0, abs=0.1)
+    assert not Telling.wakes
+    before = Telling.reads
+    scene.after(10.0)
+    assert Telling.reads == before
