@@ -301,3 +301,41 @@ def test_polls_that_all_need_a_thread_are_not_refused(app: Any, owner: Caller, b
 
     replies = running(app, waiters=5000, max_wait=2.0)(work)
     assert [reply.bodies for reply in replies] == [["news"]] * 200
+
+
+def claiming(query: str = f"wait={ALWAYS}&ttl=600") -> Request:
+    """A claim that waits."""
+    return Request("POST", "/v1/queuey/q/claims", query=query)
+
+
+def test_a_message_that_comes_or_comes_back_is_claimed_by_one_who_waits(app: Any, run: Run, owner: Caller) -> None:  # noqa: ANN401
+    """Of 300 claims that wait one gets a message, when it comes and when it is released; few of the others try."""
+    owner.create("q")
+    service: Service = app.registry.service
+    tries = 0
+
+    async def work(gateway: Gateway) -> list[list[str]]:
+        nonlocal tries
+        begun = gateway._at_once
+
+        async def counting(*arguments: Any) -> Any:  # noqa: ANN401 - as it is called
+            nonlocal tries
+            tries += 1
+            return await begun(*arguments)
+
+        await claiming(query="").to(gateway)
+        tasks = [begin(gateway, claiming()) for _ in range(300)]
+        await waiting(gateway, 300)
+        gateway._at_once = counting  # type: ignore[method-assign]
+        await Request(body=b"news").to(gateway)
+        [first], left = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        [message] = (await first).messages
+        receipts = b'{"receipts":["%s"]}' % message["receipt"].encode()
+        await Request("POST", "/v1/queuey/q/claims/release", receipts).to(gateway)
+        [second], left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+        assert len(left) == 298
+        service.stopping.set()
+        return [(await first).bodies, (await second).bodies, *[(await task).bodies for task in left]]
+
+    assert run(work) == [["news"], ["news"], *[[]] * 298]
+    assert tries < 100
