@@ -31,7 +31,9 @@ MOST_UNDELETED = 20_000
 """Messages that are to be deleted and may be there still."""
 
 _ID_WEIGHT = 250
-_WEIGHT = 2048
+_WEIGHT = 5000
+_STALE = 100
+"""Expiries that may be noted besides those of claims that live, whatever their number."""
 
 
 class Delivery(msgspec.Struct, gc=False):
@@ -113,7 +115,7 @@ class State:
 
     @property
     def weight(self) -> int:
-        """About how many bytes it takes in memory."""
+        """About how many bytes it takes in memory, with what a process keeps beside it."""
         undeleted = sum(map(len, self.undeleted.values())) if self.undeleted else 0
         return _WEIGHT + _ID_WEIGHT * (len(self.outstanding) + len(self.above) + len(self.outbox) + undeleted)
 
@@ -162,7 +164,7 @@ class State:
             outstanding[position] = Delivery(number, 1 if before is None else before.deliveries + 1, expires)
             self._ended.pop(position, None)
             heappush(self._expiries, (expires, position))
-        if len(self._expiries) > 2 * len(outstanding) + 1000:
+        if len(self._expiries) > 2 * len(outstanding) + _STALE:
             self._index()
 
     def _finish(self, position: Position) -> None:
@@ -197,7 +199,7 @@ class State:
         else:
             return
         heappush(self._expiries, (expires, position))
-        if len(self._expiries) > 2 * len(self.outstanding) + 1000:
+        if len(self._expiries) > 2 * len(self.outstanding) + _STALE:
             self._index()
 
     def _move(self, cursor: Position) -> None:

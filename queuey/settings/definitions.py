@@ -167,6 +167,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=1 << 40,
         ),
     ] = 256 << 20
+    claims_memory: Annotated[
+        int,
+        Meta(
+            description="Bytes that a worker keeps of claims, about: 5,000 for each partition of which messages are "
+            "claimed, and 250 for each message that is claimed, or done before an older one. Beyond that it forgets "
+            "the partitions that were used longest ago, and reads their claims from the store when they are needed.",
+            ge=1 << 20,
+            le=1 << 40,
+        ),
+    ] = 64 << 20
     wait_slots: Annotated[
         int,
         Meta(
@@ -276,7 +286,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Store": ("store", "deadline"),
     SQLITE: ("data", "sync", "readers"),
     "Messages and requests": ("default_ttl", "max_body", "max_batch_bytes", "page_bytes", "max_wait"),
-    "Capacity of a worker": ("threads", "connections", "memory", "wait_slots", "rates"),
+    "Capacity of a worker": ("threads", "connections", "memory", "claims_memory", "wait_slots", "rates"),
     "Users of applications": ("users",),
     "Logs and metrics": ("metrics", "log_level", "log_format"),
     CASSANDRA: (

@@ -34,6 +34,7 @@ class Setup:
     """What is simulated, for tests that take a mechanism out."""
 
     timing: Timing = field(default_factory=lambda: Timing(margin=APART))
+    limits: Limits = field(default_factory=Limits)
     replicas: type[Replicas] = Replicas
     store: type[ModelStore] = ModelStore
 
@@ -52,7 +53,7 @@ class Web:
         store = self._setup.store(self._replicas, self.process).store
         return ClaimUseCases(
             store,
-            Limits(),
+            self._setup.limits,
             Metrics(),
             threading.Event(),
             watchers=self.watchers,

@@ -75,7 +75,7 @@ class ClaimUseCases:
         watchers: Tell those who wait of new messages; None: some of its own.
         runtime: Threads, clocks and chance; None: this process's.
         timing: When claims are over.
-        upkeep: How logs are kept short, and in memory.
+        upkeep: How logs are kept short.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class ClaimUseCases:
         self._runtime = runtime or ThreadRuntime(store)
         self._timing = timing or Timing()
         self._upkeep = upkeep or Upkeep()
-        self._logs = LogCache(self._make, self._upkeep.memory)
+        self._logs = LogCache(self._make, limits.claims_memory)
         self._back = ClaimNews(store, self._logs, self._runtime, self._timing)
         self._news = News(self._back.watch, for_all=False)
         self._turn = 0

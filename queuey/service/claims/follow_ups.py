@@ -67,6 +67,8 @@ class FollowUps:
     def letters(self, state: State, own: Iterable[Position], now: float) -> dict[Position, tuple[str, int]]:
         """Returns the dead letters that this process is to publish; as :meth:`deletions`."""
         if not state.outbox:
+            if not state.undeleted:
+                self._open.clear()
             return {}
         mine = set(own)
         return {

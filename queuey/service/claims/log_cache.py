@@ -62,9 +62,12 @@ class LogCache:
                 self._evict()
 
     def _evict(self) -> None:
-        for key in list(self._logs):
+        for _ in range(len(self._logs)):
             if self.weight <= self._bound:
                 return
+            key = next(iter(self._logs))
             if self._logs[key].idle:
                 del self._logs[key]
                 self.weight -= self._weights.pop(key, 0)
+            else:
+                self._logs.move_to_end(key)

@@ -18,14 +18,12 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
         most_entries: After so many one is made in any case.
         kept_entries: So many are left by truncation.
         kept_seconds: Those that have come since are left, too.
-        memory: Bytes that the states of all logs may take together in one process, about.
     """
 
     entries: int = 256
     most_entries: int = 2048
     kept_entries: int = 256
     kept_seconds: float = 60.0
-    memory: int = 64 << 20
 
 
 class LogLength:
@@ -58,6 +56,8 @@ class LogLength:
         self._bytes += length
         if not self._marks or now - self._marks[-1][0] >= min(MARK_EVERY, self._upkeep.kept_seconds):
             self._marks.append((now, number))
+            while len(self._marks) > 1 and self._marks[1][0] <= now - self._upkeep.kept_seconds:
+                self._marks.popleft()
 
     def read(self, length: int) -> None:
         """Notes that a snapshot of so many bytes was read."""

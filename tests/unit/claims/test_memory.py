@@ -1,0 +1,71 @@
+"""What a process keeps of claims stays within its bound, however many queues have some."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+import queuey
+from queuey.messages import Queue
+from queuey.service import Limits
+from queuey.service.claims import Claimed
+from tests.sim.replicas import Faults, Replicas
+from tests.sim.storm import Setup, Web
+from tests.sim.world import World
+
+OURS = tracemalloc.Filter(inclusive=True, filename_pattern=str(Path(queuey.__file__).parent / "*"))
+SOME, MANY = 1000, 100_000
+TOGETHER = 200
+BOUND = 1 << 20
+
+
+def allocated() -> int:
+    """Bytes that are in use and were asked for by the product's code."""
+    gc.collect()
+    snapshot = tracemalloc.take_snapshot().filter_traces([OURS])
+    return sum(statistic.size for statistic in snapshot.statistics("filename"))
+
+
+@pytest.mark.parametrize(
+    "count", [SOME, pytest.param(MANY, marks=[pytest.mark.slow, pytest.mark.timeout(7200)], id="many")]
+)
+def test_many_queues_with_claims(count: int) -> None:
+    """After claims in many queues the process has no more in memory than the bound, and what it forgot still holds."""
+    world = World(1)
+    replicas = Replicas(world, Faults())
+    web = Web(world, replicas, 0.0, Setup(limits=Limits(claims_memory=BOUND)))
+    given = 0
+
+    def done(claimed: list[Claimed] | None, error: Exception | None) -> None:
+        nonlocal given
+        assert error is None
+        given += len(claimed or ())
+
+    def claim(first: int, last: int) -> None:
+        for number in range(first, last):
+            queue = Queue(application="acme", name="q", uid=number, qid=number)
+            web.claims.begin_claim(queue, done, limit=1, ttl=1e6)
+        world.run(world.now + 1.0)
+
+    # The model has the same messages in all queues, and a log for each, of which the first are needed again.
+    replicas.write(web.process, 1, "x", lambda _place: None)
+    world.run(world.now + 1.0)
+    claim(1, TOGETHER)
+    tracemalloc.start()
+    try:
+        before = allocated()
+        highest = 0
+        for first in range(TOGETHER, count, TOGETHER):
+            claim(first, first + TOGETHER)
+            replicas.logs = {key: log for key, log in replicas.logs.items() if key[0] < TOGETHER}
+            if first % (count // 10) < TOGETHER:
+                highest = max(highest, allocated() - before)
+    finally:
+        tracemalloc.stop()
+    assert given == count - 1
+    assert 0.5 * BOUND < highest < 1.2 * BOUND
+    claim(1, TOGETHER)
+    assert given == count - 1
