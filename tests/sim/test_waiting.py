@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from queuey.claims import Receipt
-from queuey.errors import TooManyClaims
 from queuey.ids import Position
 from queuey.messages import LogPage, Queue
 from queuey.service import Claimed
@@ -185,17 +184,6 @@ def test_looks_are_shared_and_bounded(scene: Scene) -> None:
     before = Telling.reads
     scene.after(50.0)
     assert 0.8 * LOOKS <= (Telling.reads - before) / 50 <= 1.1 * LOOKS
-
-
-def test_a_full_partition_is_told_at_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who would wait on a partition that has as many claims as it may have is told so, and does not wait."""
-    monkeypatch.setattr("queuey.service.claims.partition_log.MOST_OUTSTANDING", 1)
-    monkeypatch.setattr("queuey.claims.drafts.MOST_OUTSTANDING", 1)
-    scene.post(1, 1)
-    scene.given(scene.one)
-    waiting = scene.claim(scene.one, wait=LONG)
-    scene.after(1.0)
-    assert isinstance(waiting.error, TooManyClaims)
 
 
 def test_nothing_is_watched_when_nobody_waits(scene: Scene) -> None:
