@@ -9,7 +9,7 @@ import pytest
 
 from queuey.messages import Queue, QueueSpec
 from queuey.storage import Store
-from tests.contract.test_claim_logs import (  # noqa: F401 - they are run here on the model
+from tests.contract.claims.test_claim_logs import (  # noqa: F401 - they are run here on the model
     test_appended_in_order,
     test_empty_log,
     test_long_logs_come_in_pages,

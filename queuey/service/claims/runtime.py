@@ -83,7 +83,13 @@ class ThreadRuntime(Runtime):
 
     def submit(self, work: Callable[[], None]) -> None:
         """See the base class."""
-        self._pool.submit(_logged, work)
+        try:
+            self._pool.submit(_logged, work)
+        except RuntimeError:
+            # Either the process is ending and takes no work any more, or it cannot start a thread; then those that it
+            # has do the work.
+            if threading.main_thread().is_alive():
+                _logger.exception("no thread could be started for claims")
 
     def later(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
         """See the base class. A thread of the pool does it."""
@@ -134,8 +140,5 @@ def _logged(work: Callable[[], None]) -> None:
     """Does some work in a thread where nobody would see its error."""
     try:
         work()
-    except RuntimeError as error:
-        # The pool takes no work any more: the process is ending.
-        _logger.debug("not done: %s", error)
     except Exception:
         _logger.exception("a claim log has failed")

@@ -1,0 +1,96 @@
+"""What claims ask of the store does not grow with what was acknowledged before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from queuey.messages import LogEntry, Page, Queue, Slice
+from queuey.service import QueueAccess, Service
+from queuey.storage import Store
+from queuey.storage.contracts.claim_logs import Appended
+from tests.contract.samples import make_queue, new
+from tests.interposed_store import InterposedStore
+
+ROUND = 1000
+"""Messages of one claim, the most that there may be."""
+
+
+class Counted(InterposedStore):
+    """Counts what is asked of a store for claims, and what it answers."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.asked: Counter[str] = Counter()
+        self.instead(Store.begin_read, self._begin_read)
+        self.instead(Store.begin_append_entry, self._begin_append_entry)
+        for method in (Store.read, Store.read_log, Store.begin_read_log, Store.fetch):
+            self.before(method, partial(self._count, method.__name__))
+
+    def _count(self, what: str) -> None:
+        self.asked[what] += 1
+
+    def _begin_read(self, queue: Queue, part: Slice, done: Callable[..., None]) -> bool:
+        def ended(page: Page | None, error: Exception | None) -> None:
+            self.asked["messages read"] += 0 if page is None else len(page.messages)
+            done(page, error)
+
+        self.asked["reads"] += 1
+        return self._store.begin_read(queue, part, ended)
+
+    def _begin_append_entry(
+        self,
+        queue: Queue,
+        partition: int,
+        entry: LogEntry,
+        done: Appended,
+        *,
+        snapshot: int | None = None,
+        truncate_below: int | None = None,
+    ) -> None:
+        self.asked["entries"] += 1
+        self.asked["bytes appended"] += len(entry.body)
+        more = {"snapshot": snapshot, "truncate_below": truncate_below}
+        self._store.begin_append_entry(queue, partition, entry, done, **more)
+
+
+def go_through(service: Service, access: QueueAccess, count: int) -> None:
+    """Posts so many messages, claims them, and acknowledges them."""
+    for _ in range(count // ROUND):
+        service.store.append(access.queue, [new("x") for _ in range(ROUND)])
+        claimed = service.claims.claim(access, limit=ROUND, ttl=600)
+        assert len(claimed) == ROUND
+        service.claims.acknowledge(access, [one.receipt for one in claimed])
+
+
+@pytest.mark.needs("exact_horizon")
+@pytest.mark.parametrize("stuck", [False, True])
+@pytest.mark.parametrize("count", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_what_was_acknowledged_costs_nothing(store: Store, count: int, stuck: bool) -> None:  # noqa: FBT001
+    """A claim after so many acknowledged messages asks of the store what the first did, also if one never is."""
+    counted = Counted(store)
+    service = Service(counted.store)
+    queue = make_queue(store)
+    access = service.enter(queue, lambda _queue: None)
+    if stuck:
+        store.append(queue, [new("never acknowledged")])
+        assert len(service.claims.claim(access, limit=1, ttl=43_200)) == 1
+
+    def cost_of_one() -> dict[str, int]:
+        counted.asked.clear()
+        go_through(service, access, ROUND)
+        return dict(counted.asked)
+
+    cost_of_one()
+    first = cost_of_one()
+    go_through(service, access, count)
+    last = cost_of_one()
+    bytes_first, bytes_last = first.pop("bytes appended"), last.pop("bytes appended")
+    assert last == first
+    assert first["messages read"] <= ROUND + 1
+    assert first["entries"] == 2
+    assert bytes_last <= 1.1 * bytes_first
+    assert service.claims.counts(access)[1].claimed == stuck

@@ -1,0 +1,40 @@
+"""The most that a partition of a queue of jobs holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from queuey.claims import MOST_OUTSTANDING
+from queuey.service import Claimed, Service
+from queuey.storage import Store
+from tests.contract.samples import new
+from tests.web.caller import Caller
+
+ROUND = 1000
+
+
+def test_a_partition_with_all_the_claims_that_it_may_have(app: Any, owner: Caller, store: Store) -> None:  # noqa: ANN401
+    """20,000 messages can be claimed. Then a claim is told so, and does not wait, until one is acknowledged."""
+    owner.create("q", partitions=2)
+    service: Service = app.registry.service
+    queue = store.queue("queuey", "q")
+    access = service.enter(queue, lambda _queue: None)
+    claimed: list[Claimed] = []
+    for _ in range(MOST_OUTSTANDING // ROUND):
+        store.append(queue, [new("x") for _ in range(ROUND)])
+        claimed += service.claims.claim(access, limit=ROUND, ttl=43_200, partitions=[1])
+    assert len(claimed) == MOST_OUTSTANDING
+    owner.post("q", "one more", X_Partition="1")
+    for wait in (0, 20):
+        reply = owner("POST", "q/claims", b"", headers=None, partitions="1", wait=wait)
+        assert (reply.status, list(reply.errors)) == (429, ["TooManyClaims"]), reply
+        assert "Partition 1 has 20000 claims" in reply.text
+        assert int(reply.headers["Retry-After"]) >= 1
+    owner.post("q", "elsewhere", X_Partition="2")
+    (found,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
+    assert found["body"] == "elsewhere"
+    counts = owner.get("q/claims").json["partitions"]
+    assert counts["1"] == {"claimed": MOST_OUTSTANDING, "waiting": 0}
+    service.claims.acknowledge(access, [claimed[0].receipt])
+    (found,) = owner("POST", "q/claims", b"", headers=None, ttl=60).messages
+    assert found["body"] == "one more"
