@@ -11,6 +11,12 @@ from qdo.errors import InvalidArgument
 class Queue(NamedTuple):
     """A queue.
 
+    Example:
+        >>> from qdo import Queue
+        >>> queue = Queue("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70", "queuey", "orders")
+        >>> str(queue)
+        '0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70/queuey/orders'
+
     Attributes:
         service: The id of the service's store, which is the same under whatever address the service is reached.
         application: Whose queue it is.
@@ -39,6 +45,12 @@ class Queue(NamedTuple):
 
 class Partition(NamedTuple):
     """One partition of a queue. Sorts by queue, then number.
+
+    Example:
+        >>> from qdo import Partition
+        >>> partition = Partition.parse("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70/queuey/orders/2")
+        >>> partition.queue.name, partition.number
+        ('orders', 2)
 
     Attributes:
         queue: The queue.

@@ -50,6 +50,7 @@ def user_name(issuer: str, user: str) -> str:
         ValueError: The user's name is empty, too long or no text that can be encoded.
 
     Example:
+        >>> from queuey.client import user_name
         >>> user_name("https://accounts.example.org", "ann")
         'user:nhabavi2.ann'
     """
@@ -70,6 +71,7 @@ def queue_name(pattern: str, user: str) -> str:
         ValueError: The pattern or the user's name has another form.
 
     Example:
+        >>> from queuey.client import queue_name, user_name
         >>> queue_name("inbox-{user}", user_name("https://accounts.example.org", "ann"))
         'inbox-nhabavi2.ann'
         >>> queue_name("inbox-{user}", "bid:ann@example.org")

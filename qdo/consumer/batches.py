@@ -18,6 +18,16 @@ _number = attrgetter("partition")
 class Batch(NamedTuple):
     """Messages of one partition, in order.
 
+    Example:
+        >>> from qdo import Consumer
+        >>> from queuey.client import AsyncClient
+        >>> with Consumer(AsyncClient()) as consumer:
+        ...     (first,) = consumer.assign({"orders": [1]})
+        ...     consumer.seek(first, "earliest")
+        ...     (batch,) = consumer.poll()
+        >>> batch.partition.number, [message.body for message in batch.messages]
+        (1, ['one apple', 'two eggs'])
+
     Attributes:
         partition: The partition.
         messages: At least one; each comes after the last one handed out before.

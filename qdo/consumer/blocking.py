@@ -175,8 +175,10 @@ class Consumer:
         """Reads these partitions from now on, and no others; see :meth:`AsyncConsumer.assign`.
 
         Example:
+            >>> from qdo import Consumer
+            >>> from queuey.client import AsyncClient
             >>> with Consumer(AsyncClient()) as consumer:
-            ...     (first,) = consumer.assign({"reports": [1]})
+            ...     (first,) = consumer.assign({"orders": [1]})
             ...     consumer.seek(first, "earliest")
             ...     batches = consumer.poll()
         """

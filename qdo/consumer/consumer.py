@@ -329,10 +329,17 @@ class AsyncConsumer:
             CoordinationError: The offsets cannot be read.
 
         Example:
-            >>> async with AsyncConsumer(client) as consumer:
-            ...     (first,) = await consumer.assign({"reports": [1]})
-            ...     await consumer.seek(first, "earliest")
-            ...     batches = await consumer.poll()
+            >>> import asyncio
+            >>> from qdo import AsyncConsumer
+            >>> from queuey.client import AsyncClient
+            >>> async def main():
+            ...     async with AsyncClient() as client, AsyncConsumer(client) as consumer:
+            ...         (first,) = await consumer.assign({"orders": [1]})
+            ...         await consumer.seek(first, "earliest")
+            ...         (batch,) = await consumer.poll()
+            ...         return [message.body for message in batch.messages]
+            >>> asyncio.run(main())
+            ['one apple', 'two eggs']
         """
         if self._assigned is None or not self._finder.own.service or self.closing:
             raise InvalidArgument(

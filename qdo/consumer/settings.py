@@ -18,7 +18,12 @@ Start = Literal["earliest", "latest"]
 
 
 class ConsumerSettings(CheckedSettings, frozen=True, kw_only=True):
-    """What can be chosen about a consumer.
+    """The settings of a consumer. Durations are seconds.
+
+    Example:
+        >>> from qdo import ConsumerSettings
+        >>> ConsumerSettings(start="latest", commit_every=5).commit_every
+        5
 
     Attributes:
         start: Where partitions begin of which the group has recorded nothing: with the oldest message, or with what

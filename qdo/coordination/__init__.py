@@ -243,10 +243,15 @@ class Session(abc.ABC):
 
 
 class Coordinator(abc.ABC):
-    """A group at a coordination service. Many members of one process may use it.
+    """The connection of a group to its coordination service. Many members of one process may use it.
 
     Every method but ``open`` and ``close`` raises ``CoordinationLost`` while the service cannot be reached, before
     ``open`` and after ``close``.
+
+    Example:
+        >>> from qdo import Coordinator, open_coordinator
+        >>> isinstance(open_coordinator("local:", "billing"), Coordinator)
+        True
 
     Attributes:
         group: Its name.

@@ -19,6 +19,19 @@ SCHEMES = ("local", "zookeeper")
 def open_coordinator(url: str, group: str, *, session_timeout: float | None = None, **options: Any) -> Coordinator:  # noqa: ANN401 - each service checks its own
     """Returns a coordinator for a group; ``await coordinator.open()`` connects it.
 
+    Example:
+        >>> import asyncio
+        >>> from qdo import open_coordinator
+        >>> async def main():
+        ...     coordinator = open_coordinator("local:", "billing")
+        ...     await coordinator.open()
+        ...     try:
+        ...         return await coordinator.members()
+        ...     finally:
+        ...         await coordinator.close()
+        >>> asyncio.run(main())
+        {}
+
     Args:
         url: ``local:`` (the processes of this user on this machine), ``local:///path/to/file`` (those that use the
             file), or ``zookeeper://host:port,host:port/chroot?option=value``.

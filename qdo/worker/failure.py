@@ -24,7 +24,13 @@ class WorkerLost(Exception):
 
 
 class Delivery(NamedTuple):
-    """Where a message in hand comes from.
+    """The partition of a message that is being handled, and the number of the attempt.
+
+    Example:
+        >>> from qdo import Delivery, Partition
+        >>> partition = Partition.parse("0c5b5c3aa3d54f9d8a8c4d5f2b1e6f70/queuey/orders/2")
+        >>> Delivery(partition, attempt=1).attempt
+        1
 
     Attributes:
         partition: The partition, with its queue.
@@ -37,7 +43,13 @@ class Delivery(NamedTuple):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a handler did not return.
+    """Why a handler failed.
+
+    Example:
+        >>> from qdo import Failure
+        >>> failure = Failure.of(ValueError("no stack"))
+        >>> str(failure), failure.effect
+        ('ValueError: no stack', 'fail')
 
     Attributes:
         kind: The error's class, with its module unless it is built in.

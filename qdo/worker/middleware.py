@@ -21,6 +21,7 @@ class Middleware:
     """Hooks around messages. Any object with some of these methods is a middleware.
 
     Example:
+        >>> from qdo import Middleware
         >>> class Log(Middleware):
         ...     def failed(self, message, delivery, failure):
         ...         print(f"{delivery.partition}: attempt {delivery.attempt} failed with {failure}")

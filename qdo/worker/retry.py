@@ -21,6 +21,7 @@ class Retry(CheckedSettings, frozen=True, kw_only=True):
     on up to ``cap``. So workers that failed together, because a service was down, do not retry all at the same moment.
 
     Example:
+        >>> from qdo import Retry
         >>> retry = Retry(attempts=3, base=1.0, never=("ValueError",))
         >>> [retry.longest(attempt) for attempt in (1, 2, 3)]
         [1.0, 2.0, 4.0]

@@ -17,7 +17,12 @@ _DAY = 86_400
 
 
 class WorkerSettings(CheckedSettings, frozen=True, kw_only=True):
-    """Checked when made. Lengths of time are seconds.
+    """The settings of a worker. Durations are seconds.
+
+    Example:
+        >>> from qdo import Retry, WorkerSettings
+        >>> WorkerSettings(threads=4, retry=Retry(attempts=3), on_failure="skip").on_failure
+        'skip'
 
     Attributes:
         threads: Partitions (with ``by``: shares of them) that a plain function handles at the same moment.

@@ -15,6 +15,7 @@ def order_of(identifier: str) -> tuple[int, int]:
     """Returns a key that sorts ids as queues do.
 
     Example:
+        >>> from queuey.client import order_of
         >>> first, second = "1d19e1fce14b11f0bfffe2e3d0c45a1f", "0a19e1fce14c11f0bfffe2e3d0c45a1f"
         >>> sorted([second, first], key=order_of) == [first, second]
         True
@@ -29,6 +30,7 @@ def time_of(identifier: str) -> datetime:
     """Returns an id's time in UTC, cut to microseconds.
 
     Example:
+        >>> from queuey.client import id_before, time_of
         >>> time_of(id_before(1_700_000_000)).isoformat()
         '2023-11-14T22:13:19.999999+00:00'
 
@@ -42,6 +44,7 @@ def id_after(identifier: str) -> str:
     """Returns the next higher id: the position (``since``) at which to continue after a message.
 
     Example:
+        >>> from queuey.client import id_after, order_of
         >>> last = "1d19e1fce14b11f0bfffe2e3d0c45a1f"
         >>> order_of(id_after(last)) > order_of(last)
         True
@@ -56,6 +59,8 @@ def id_before(instant: float | datetime) -> str:
     """Returns the highest id below a time: a reader that continues after it reads everything from that time on.
 
     Example:
+        >>> from datetime import UTC, datetime
+        >>> from queuey.client import id_before
         >>> id_before(1_700_000_000) == id_before(datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC))
         True
 

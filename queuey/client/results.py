@@ -19,7 +19,12 @@ Instant = Annotated[str, msgspec.Meta(pattern=r"^-?[0-9]{1,12}\.[0-9]{7}\Z")]
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """A message was stored.
+    """The answer to a stored message.
+
+    Example:
+        >>> receipt = client.send("orders", "two pears")
+        >>> receipt.partition, len(receipt.id)
+        (1, 32)
 
     Attributes:
         id: 32 lower-case hex digits.
@@ -45,8 +50,13 @@ class Receipt(msgspec.Struct, frozen=True):
 class Message(msgspec.Struct, frozen=True, gc=False):
     """A message of a queue.
 
-    The garbage collector passes messages by, which makes reading them a third faster: whoever puts an object into a
-    body that leads back to the message keeps both for ever.
+    The garbage collector does not track messages, which makes reading them a third faster. If you put an object into a
+    body that refers to the message, neither is ever freed.
+
+    Example:
+        >>> message = client.read("orders").messages[0]
+        >>> message.body, message.partition
+        ('one apple', 1)
 
     Attributes:
         id: 32 lower-case hex digits.
@@ -76,7 +86,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class RawMessage(msgspec.Struct, frozen=True):
-    """A message as its bytes, with what the server says about them. Fields as in :class:`Message`."""
+    """A message with its body as bytes. Fields as in :class:`Message`.
+
+    Example:
+        >>> receipt = client.send("orders", b"JPEG", content_type="image/jpeg")
+        >>> raw = client.get_raw("orders", receipt)
+        >>> raw.body, raw.content_type
+        (b'JPEG', 'image/jpeg')
+    """
 
     id: str
     timestamp: str
@@ -87,15 +104,22 @@ class RawMessage(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What one read gave.
+    """The result of one read.
+
+    Example:
+        >>> page = client.read("orders", limit=1)
+        >>> page.messages[0].body, page.more
+        ('one apple', True)
+        >>> client.read("orders", since=page.cursor).messages[0].body
+        'two eggs'
 
     Attributes:
         messages: In the order asked for.
         horizon: An id; nothing at or above it was read.
-        next: Per partition, where to go on with ``since`` in the same order; None: a descending read is through.
-        cursor: The same as one text, for keeping; empty when every partition is through.
-        more: Another read now may give messages.
-        cursor_safe: False after ``delay=0``: a read that goes on from this cursor may miss messages.
+        next: Per partition, the ``since`` of the next read in the same order; None: a descending read is complete.
+        cursor: The same as one text, to be kept; empty when every partition is complete.
+        more: Another read now may return messages.
+        cursor_safe: False after ``delay=0``: a read that continues from this cursor may miss messages.
     """
 
     messages: tuple[Message, ...]
@@ -107,7 +131,14 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class QueueRead(msgspec.Struct, frozen=True):
-    """What a read of several queues gave for one of them: a page, or the reason why there is none."""
+    """The result of a read of several queues for one of them: a page, or the error.
+
+    Example:
+        >>> for part in client.read_queues(["orders", "nothing"]):
+        ...     print(part.queue, len(part.page.messages) if part.page else part.error.status)
+        orders 2
+        nothing 404
+    """
 
     queue: str
     page: Page | None = None
@@ -117,13 +148,18 @@ class QueueRead(msgspec.Struct, frozen=True):
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as the server describes it.
 
+    Example:
+        >>> queue = client.update_queue("orders", ttl=3600)
+        >>> queue.name, queue.partitions, queue.ttl
+        ('orders', 1, 3600)
+
     Attributes:
-        principals: Who else may read and delete.
-        ttl: Seconds; None: the deployment's default.
-        read_delay: Seconds; None: what the consistency level means on that server.
-        max_deliveries: How often claims deliver a message before it becomes a dead letter; 0: endlessly.
+        principals: Callers that may read and delete.
+        ttl: Seconds; None: the service's default.
+        read_delay: Seconds; None: that of the consistency level on the server.
+        max_deliveries: Deliveries by claims before a message becomes a dead letter; 0: no limit.
         dead_letter: The queue of dead letters; blank: the queue's name and ``.dead``.
-        on_ack: ``keep`` or ``delete``: what becomes of acknowledged messages.
+        on_ack: ``keep`` or ``delete`` acknowledged messages.
         created: Seconds since 1970; None in the answer to a create.
         application: Only in listings.
         count: Messages, in listings that asked for them.
@@ -145,27 +181,48 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedQueue(Queue, frozen=True, kw_only=True):
-    """The answer to a create. ``new`` is False if the queue was there already, as it was asked for."""
+    """The answer to a create. ``new`` is False if the queue existed with the same fields.
+
+    Example:
+        >>> client.create_queue("orders", partitions=1).new
+        False
+    """
 
     new: bool
 
 
 class QueuePage(msgspec.Struct, frozen=True):
-    """One page of the list of queues; ``next`` is the ``start`` of the next one, None at the end."""
+    """One page of the list of queues; ``next`` is the ``start`` of the next one, None at the end.
+
+    Example:
+        >>> [queue.name for queue in client.queue_page(limit=10).queues]
+        ['orders']
+    """
 
     queues: tuple[Queue, ...]
     next: str | None
 
 
 class NamePage(msgspec.Struct, frozen=True):
-    """One page of the list of queue names; ``next`` is the ``start`` of the next one, None at the end."""
+    """One page of the list of queue names; ``next`` is the ``start`` of the next one, None at the end.
+
+    Example:
+        >>> client.name_page(limit=10).names
+        ('orders',)
+    """
 
     names: tuple[str, ...]
     next: str | None
 
 
 class PartitionInfo(msgspec.Struct, frozen=True):
-    """What is known of one partition. ``oldest`` and ``newest`` are ids, None when it is empty."""
+    """The state of one partition. ``oldest`` and ``newest`` are ids; None if the partition is empty.
+
+    Example:
+        >>> info = client.info("orders").partition_info[1]
+        >>> info.count, info.exact
+        (2, True)
+    """
 
     count: int
     exact: bool
@@ -174,7 +231,12 @@ class PartitionInfo(msgspec.Struct, frozen=True):
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the server says about a queue.
+    """The state of a queue.
+
+    Example:
+        >>> info = client.info("orders")
+        >>> info.store, info.count, info.consistency
+        ('sqlite', 2, 'strong')
 
     Attributes:
         ttl, read_delay: Seconds, those in force.
@@ -209,12 +271,17 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """What runs at an address.
+    """The service at an address.
+
+    Example:
+        >>> hello = client.hello()
+        >>> hello.store, len(hello.id)
+        ('sqlite', 32)
 
     Attributes:
         version: Of the service.
         store: ``sqlite`` or ``cassandra``.
-        id: Tells the store from every other, under whatever address it is reached; 32 hex digits.
+        id: Identifies the store, the same under every address; 32 hex digits.
     """
 
     version: str
@@ -223,12 +290,18 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a consumer group has processed one partition.
+    """The offset and the lag of a consumer group in one partition.
+
+    Example:
+        >>> last = client.read("orders", limit=1).messages[0].id
+        >>> committed = client.commit("orders", "billing", {1: last})
+        >>> client.offsets("orders", "billing").partitions[1].lag
+        1
 
     Attributes:
-        offset: The last id processed; None: nothing recorded.
+        offset: The id of the last message handled; None: no offset is recorded.
         updated: Seconds since 1970 when it was recorded.
-        lag: Messages behind it; ``lag_exact``: counted, otherwise estimated.
+        lag: Messages after it; ``lag_exact``: counted, otherwise estimated.
         lag_seconds: Age of the oldest of them.
     """
 
@@ -240,7 +313,15 @@ class GroupOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offsets(msgspec.Struct, frozen=True):
-    """How far a consumer group has processed a queue. ``lag`` is the sum over the partitions."""
+    """The offsets of a consumer group in a queue. ``lag`` is the sum over the partitions.
+
+    Example:
+        >>> last = client.read("orders").messages[-1].id
+        >>> committed = client.commit("orders", "billing", {1: last})
+        >>> offsets = client.offsets("orders", "billing")
+        >>> offsets.group, offsets.lag
+        ('billing', 0)
+    """
 
     group: str
     partitions: dict[int, GroupOffset]
@@ -248,13 +329,18 @@ class Offsets(msgspec.Struct, frozen=True):
 
 
 class Claimed(msgspec.Struct, frozen=True):
-    """A message that was handed out to this caller alone, until ``expires``.
+    """A message that is claimed by this caller alone, until ``expires``.
+
+    Example:
+        >>> (claimed,) = client.job_queue("orders").receive(1)
+        >>> claimed.message.body, claimed.deliveries
+        ('one apple', 1)
 
     Attributes:
         message: The message.
-        receipt: Names this claim of it; what acknowledges, renews or releases it.
-        deliveries: How often the message has been handed out, this time included.
-        expires: Seconds since 1970, by the server's clock; somebody else may get the message then.
+        receipt: Names this claim; acknowledge, renew or release the message with it.
+        deliveries: Number of deliveries of the message, including this one.
+        expires: Seconds since 1970, by the server's clock. Then another caller may get the message.
     """
 
     message: Message
@@ -264,11 +350,19 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A receipt that a call did nothing with.
+    """A receipt that a call refused.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> (first,) = jobs.receive(1)
+        >>> released = jobs.release(first)
+        >>> again = jobs.receive(10)
+        >>> [refused.status for refused in jobs.ack(first)]
+        ['superseded']
 
     Attributes:
         receipt: The receipt.
-        status: Why: ``superseded``, the claim had expired and the message was handed out again.
+        status: The reason: ``superseded``, the claim had expired and the message was delivered to another caller.
     """
 
     receipt: str
@@ -276,14 +370,29 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class PartitionClaims(msgspec.Struct, frozen=True):
-    """Messages of one partition that were handed out and are not done: ``claimed`` now, or ``waiting`` to be again."""
+    """Messages of one partition that were delivered and not acknowledged: ``claimed``, or ``waiting`` for delivery.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(1)
+        >>> jobs.counts().partitions[1].claimed
+        1
+    """
 
     claimed: int
     waiting: int
 
 
 class ClaimCounts(msgspec.Struct, frozen=True):
-    """Messages that were handed out and are not done, in all partitions and by partition."""
+    """Messages that were delivered and are not acknowledged, in all partitions and by partition.
+
+    Example:
+        >>> jobs = client.job_queue("orders")
+        >>> claimed = jobs.receive(2)
+        >>> counts = jobs.counts()
+        >>> counts.claimed, counts.waiting
+        (2, 0)
+    """
 
     claimed: int
     waiting: int
@@ -291,7 +400,13 @@ class ClaimCounts(msgspec.Struct, frozen=True):
 
 
 class QueueSize(msgspec.Struct, frozen=True):
-    """How many messages of a queue are not acknowledged; ``exact``: counted, otherwise estimated."""
+    """The number of messages of a queue that are not acknowledged. ``exact``: counted, otherwise estimated.
+
+    Example:
+        >>> size = client.job_queue("orders").size()
+        >>> size.size, size.exact
+        (2, True)
+    """
 
     size: int
     exact: bool

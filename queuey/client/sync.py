@@ -96,6 +96,7 @@ class Client:
     Every call may also raise :class:`TokenError`: the function, file or program gave no token.
 
     Example:
+        >>> from queuey.client import Client
         >>> with Client("http://127.0.0.1:5000", token=lambda: "eyJhbGciOi") as client:
         ...     client.application
         'queuey'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import doctest
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 
 from queuey.client import AsyncClient, ClaimLost, Client
-from queuey.client.claims import jobs as jobs_module
 from queuey.client.credentials.profile import read_profile
 from tests.client.live import Served
 
@@ -135,10 +133,3 @@ def test_a_lost_job_is_an_error_by_hand(queuey: Queuey, queue: str) -> None:
         assert job.lost
         assert jobs.ack(taken) == []
     assert jobs.size().size == 0
-
-
-def test_examples_in_docstrings_run(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the docstrings of jobs show is what happens."""
-    monkeypatch.setenv("QUEUEY_PROFILE", str(service.profile))
-    ended = doctest.testmod(jobs_module, extraglobs={"Client": Client})
-    assert (ended.failed, ended.attempted >= 5) == (0, True)

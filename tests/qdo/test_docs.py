@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import doctest
 import os
 import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from qdo import AsyncConsumer, Consumer, Worker
-from qdo.worker import middleware, retry
-from queuey.client import AsyncClient, Client
-from tests.pages import ROOT, Block, Reader, blocks, examples
+from tests.pages import ROOT, Block, Reader, blocks
 from tests.servers.served import Served
 
 TUTORIAL = "docs/qdo-tutorial.md"
@@ -62,20 +57,6 @@ def test_programs(reader: Reader, page: str) -> None:
     assert programs
     for block in programs:
         reader.run(page, block)
-
-
-def test_examples_in_docstrings(reader: Reader) -> None:
-    """What the docstrings of clients, consumers and workers show runs."""
-    for thing in (Client, AsyncClient, Consumer, AsyncConsumer, Worker):
-        (example,) = examples(thing)
-        reader.run(thing.__qualname__, example)
-
-
-@pytest.mark.parametrize("module", [middleware, retry])
-def test_small_examples_in_docstrings(module: ModuleType) -> None:
-    """What a docstring shows is what happens."""
-    ended = doctest.testmod(module)
-    assert (ended.failed, ended.attempted > 0) == (0, True)
 
 
 def test_every_page_is_run() -> None:

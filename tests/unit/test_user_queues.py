@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import re
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as some
 
-from queuey import user_queues
 from queuey.service.limits import Limits
 from queuey.service.queues import queue_name_error
 from queuey.user_queues import LONGEST_TEXT, LONGEST_USER, check_pattern, overlap, queue_name, user_name
@@ -29,11 +27,6 @@ mails = some.builds(
 )
 names = some.one_of(some.builds(user_name, issuers, users), mails.map(lambda mail: f"bid:{mail}"))
 patterns = some.sampled_from(PATTERNS)
-
-
-def test_the_examples_run() -> None:
-    """What the docstrings show is what happens."""
-    assert doctest.testmod(user_queues).failed == 0
 
 
 def test_the_page_shows_what_happens() -> None:

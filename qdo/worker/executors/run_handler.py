@@ -72,7 +72,18 @@ class RunControl:
 
 
 def delivery() -> Delivery:
-    """Returns where the message that the caller is handling comes from, and which attempt at it this is.
+    """Returns the partition of the message that the caller is handling, and the number of the attempt.
+
+    Example:
+        >>> from qdo import AsyncConsumer, StopWorker, Worker, delivery, open_coordinator
+        >>> from queuey.client import AsyncClient
+        >>> def handle(message, context):
+        ...     print(message.body, "attempt", delivery().attempt)
+        ...     raise StopWorker
+        >>> consumer = AsyncConsumer(AsyncClient(), open_coordinator("local:", "billing"), queues=["orders"])
+        >>> Worker(handle, consumer).run()
+        one apple attempt 1
+        0
 
     Raises:
         LookupError: The caller is not a handler, or not in the thread or task in which it was called.

@@ -16,7 +16,12 @@ _JSON = {"content-type": "application/json"}
 
 
 class QueueFields(TypedDict, total=False):
-    """What may be chosen about a queue.
+    """The fields of a queue that can be set.
+
+    Example:
+        >>> queue = client.create_queue("pictures", partitions=4, ttl=86_400, max_deliveries=5)
+        >>> queue.partitions, queue.max_deliveries
+        (4, 5)
 
     Attributes:
         partitions: 1 to 200; may only grow.

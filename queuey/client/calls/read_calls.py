@@ -27,7 +27,12 @@ Partitions = str | int | Iterable[int]
 
 
 class ReadOptions(TypedDict, total=False):
-    """Which messages to read. Every option is that of :class:`Query`."""
+    """Which messages to read. Every option is that of :class:`Query`.
+
+    Example:
+        >>> client.read("orders", order="descending", limit=1).messages[0].body
+        'two eggs'
+    """
 
     partitions: Partitions
     limit: int

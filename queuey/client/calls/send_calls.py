@@ -41,7 +41,13 @@ _HEADER_VALUE = re.compile(r"[!-~](?:[ -~]*[!-~])?")
 
 
 class SendOptions(TypedDict, total=False):
-    """What may be said about a message. Every option is that of :class:`Outgoing`."""
+    """Properties of a message. Every option is that of :class:`Outgoing`.
+
+    Example:
+        >>> receipt = client.send("orders", "six pears", ttl=3600, headers={"shop": "berlin"})
+        >>> client.get("orders", receipt)[0].headers
+        {'shop': 'berlin'}
+    """
 
     json: Any
     ttl: int | None

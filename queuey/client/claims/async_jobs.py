@@ -95,7 +95,20 @@ class AsyncKeeper:
 
 
 class AsyncJob(HeldJob):
-    """A message that this process works on; see :class:`queuey.client.Job`."""
+    """A claimed message, for async code; see :class:`queuey.client.Job`.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient
+        >>> async def main():
+        ...     async with AsyncClient() as client:
+        ...         async for job in client.job_queue("orders").claim(idle=0):
+        ...             print(job.body)
+        ...             await job.ack()
+        >>> asyncio.run(main())
+        one apple
+        two eggs
+    """
 
     def __init__(
         self, claimed: Claimed, hold: Hold, holding: Holding, clock: Callable[[], float], run: AsyncRun
@@ -132,6 +145,17 @@ class AsyncJob(HeldJob):
 
 class AsyncJobQueue:
     """A queue as a job queue, for async code on asyncio; see :class:`queuey.client.JobQueue`.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient
+        >>> async def main():
+        ...     async with AsyncClient() as client:
+        ...         jobs = client.job_queue("orders")
+        ...         claimed = await jobs.receive(10)
+        ...         return len(claimed), await jobs.ack(claimed)
+        >>> asyncio.run(main())
+        (2, [])
 
     Attributes:
         name: Of the queue.

@@ -24,7 +24,13 @@ _TOGETHER = 0.1
 
 
 class ClaimOptions(TypedDict, total=False):
-    """What to claim.
+    """Which messages to claim.
+
+    Example:
+        >>> for job in client.job_queue("orders").claim(idle=0, limit=10, ttl=60, partitions=1):
+        ...     print(job.body)
+        one apple
+        two eggs
 
     Attributes:
         limit: Messages that one request claims, at most 1,000; those that wait for their turn are renewed, too. 1.

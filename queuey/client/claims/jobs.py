@@ -23,7 +23,16 @@ LEAVING = 5.0
 
 
 class Job(HeldJob):
-    """A message that this process works on. The claim is renewed by itself until the loop asks for the next job.
+    """A claimed message. The claim is renewed in the background until the loop asks for the next job.
+
+    Example:
+        >>> for job in client.job_queue("orders").claim(idle=0):
+        ...     if job.deliveries > 3:
+        ...         job.ack()  # give up
+        ...     elif job.body == "two eggs":
+        ...         job.release(delay=60)
+        >>> client.job_queue("orders").counts().claimed
+        1
 
     Attributes:
         message, body: The message, and its body alone.
@@ -91,6 +100,7 @@ class JobQueue:
         name: Of the queue.
 
     Example:
+        >>> from queuey.client import Client
         >>> with Client() as client:
         ...     name = client.create_queue().name
         ...     _ = client.send(name, "to ann")
@@ -137,6 +147,7 @@ class JobQueue:
             InvalidArgument: An option cannot be used.
 
         Example:
+            >>> from queuey.client import Client
             >>> with Client() as client:
             ...     name = client.create_queue().name
             ...     _ = client.send_many(name, ["good", "bad"])
@@ -189,6 +200,7 @@ class JobQueue:
             partitions: ``"*"`` for all, a number, or several.
 
         Example:
+            >>> from queuey.client import Client
             >>> with Client() as client:
             ...     name = client.create_queue().name
             ...     _ = client.send_many(name, ["a", "b"])

@@ -29,7 +29,12 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the service is and which key opens it.
+    """The URL of a service, an application, and its key or token file.
+
+    Example:
+        >>> from queuey.client import Profile
+        >>> Profile(url="http://127.0.0.1:5000", application="queuey", key="secret")
+        Profile(url='http://127.0.0.1:5000', application='queuey', key=...)
 
     Attributes:
         url: Address of the server, or several with commas, with or without ``/v1/<application>/``.

@@ -50,6 +50,7 @@ class Token(msgspec.Struct, frozen=True):
         InvalidArgument: No header can carry the token, or ``expires`` has no time zone.
 
     Example:
+        >>> from queuey.client import Token
         >>> Token("eyJhbGciOi", expires=1_900_000_000)
         Token(token=..., expires=1900000000)
     """

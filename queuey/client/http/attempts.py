@@ -176,7 +176,18 @@ class Patience:
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a client gets time and chance from.
+    """The clock, the pause and the random numbers of a client. Tests replace them.
+
+    Example:
+        >>> from queuey.client import Client, RetryPolicy, Timing
+        >>> pauses = []
+        >>> timing = Timing(sleep=pauses.append, draw=lambda: 1.0)
+        >>> with Client("http://127.0.0.1:1", key="k", retry=RetryPolicy(rounds=3), timing=timing) as client:
+        ...     try:
+        ...         client.hello()
+        ...     except Exception as error:
+        ...         print(type(error).__name__, len(pauses))
+        ConnectionFailed 2
 
     Attributes:
         clock: Monotonic seconds.
@@ -196,7 +207,18 @@ async def _sleep(seconds: float) -> None:
 
 
 class AsyncTiming(msgspec.Struct, frozen=True, kw_only=True):
-    """:class:`Timing` for async code; another event loop than asyncio's gives its own ``sleep``."""
+    """:class:`Timing` for async code; another event loop than asyncio's gives its own ``sleep``.
+
+    Example:
+        >>> import asyncio
+        >>> from queuey.client import AsyncClient, AsyncTiming
+        >>> async def main():
+        ...     timing = AsyncTiming(draw=lambda: 0.0)  # retries do not pause
+        ...     async with AsyncClient(timing=timing) as client:
+        ...         return (await client.hello()).store
+        >>> asyncio.run(main())
+        'sqlite'
+    """
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = _sleep

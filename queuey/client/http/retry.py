@@ -34,7 +34,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         cool_down: Seconds for which a server that failed is avoided while there are others.
 
     Example:
-        >>> hasty, patient = RetryPolicy(rounds=1), RetryPolicy(rounds=20, cap=30, deadline=600)
+        >>> from queuey.client import RetryPolicy
+        >>> patient = RetryPolicy(rounds=20, cap=30, deadline=600)
         >>> patient.rounds, patient.base
         (20, 0.2)
     """
