@@ -5,6 +5,7 @@
     QueueyError
     ├── InvalidRequest            bad input; ``fields`` names what is wrong
     │   ├── TooLarge              a body or a batch over its limit
+    │   ├── KeyReused             another post was made under this idempotency key
     │   └── UnknownCoding         a body that is compressed
     ├── NotAuthenticated          a credential that is not known
     │   ├── NoCredential          none was given, and one is needed
@@ -20,6 +21,7 @@
     │   ├── QueueExists           re-created with other fields; carries the queue
     │   ├── ApplicationExists
     │   ├── OffsetConflict        compare-and-set failed; carries the present offsets
+    │   ├── KeyInUse              a post with this idempotency key is being carried out
     │   ├── ClaimsRefused         the queue's consistency level does not allow claims
     │   └── ClaimLost             messages were handed out again; carries what became of each receipt
     ├── QueueChanged              a cached queue row is out of date; read it again and retry
@@ -77,6 +79,20 @@ class TooLarge(InvalidRequest):
     """A body, message or batch over its limit. Nothing was stored."""
 
     code = "TooLarge"
+
+
+class KeyReused(InvalidRequest):
+    """Another post was made under this idempotency key. Nothing was stored.
+
+    Args:
+        key: The key.
+    """
+
+    code = "IdempotencyKeyReused"
+
+    def __init__(self, key: str) -> None:
+        text = f'Key "{key}" belongs to another post to this queue. Send that one again unchanged, or choose a new key.'
+        super().__init__({"idempotency_key": text})
 
 
 class UnknownCoding(InvalidRequest):
@@ -253,6 +269,26 @@ class OffsetConflict(Conflict):
             if number not in self.applied
         )
         return f"The recorded offset is another than expected: {there}. Somebody else has set it: read it again."
+
+
+class KeyInUse(Conflict):
+    """A post with this idempotency key is being carried out. This one stored nothing.
+
+    Args:
+        key: The key.
+        retry_after: Seconds after which the answer of that post is known, or it can be carried out anew.
+    """
+
+    code = "IdempotencyKeyInUse"
+
+    def __init__(self, key: str, retry_after: int = 1) -> None:
+        super().__init__(key, retry_after)
+        self.key = key
+        self.retry_after = retry_after
+
+    def __str__(self) -> str:
+        """Says what to do."""
+        return f'A post with key "{self.key}" is being carried out. Send it again in {self.retry_after} s.'
 
 
 class ClaimsRefused(Conflict):

@@ -9,6 +9,9 @@ import msgspec
 from queuey import ids
 from queuey.ids import Position
 
+Location = tuple[int, Position]
+"""Partition and position of a message."""
+
 DEFAULT_TTL = 259_200
 """Seconds (3 days)."""
 MAX_TTL = 33_554_432
@@ -109,6 +112,36 @@ class NewMessage(msgspec.Struct, gc=False):
     ttl: int
     meta: Meta | None = None
     delay: float = 0.0
+
+
+class PostKey(msgspec.Struct, frozen=True, gc=False):
+    """The idempotency key of a post: the post is carried out once, however often it is repeated under its key.
+
+    Attributes:
+        text: What the caller named it, unique within the queue; 1 to ``LONGEST_KEY`` characters of ASCII.
+        content: A hash of what is posted: under one key it must be the same each time.
+        seconds: For how long the key is remembered.
+    """
+
+    text: str
+    content: bytes
+    seconds: int
+
+
+LONGEST_KEY = 255
+"""Characters of an idempotency key."""
+
+
+class PostResult(msgspec.Struct, frozen=True, gc=False):
+    """Where the messages of a post with a key are.
+
+    Attributes:
+        locations: Where each is, in the order of the post.
+        replayed: They were stored by an earlier post with this key.
+    """
+
+    locations: list[Location]
+    replayed: bool
 
 
 class Message(msgspec.Struct, gc=False):

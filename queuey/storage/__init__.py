@@ -1,9 +1,10 @@
 """The storage contracts. SQLite and Cassandra implement them; one contract suite runs on both.
 
-A :class:`Store` is seven small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
-:class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`, :class:`Ledger` and :class:`ClaimLogs`. Jobs
-and named messages are further contracts beside these; none of these needs to change for them, because a message is
-always named by ``(queue.qid, partition, position)`` and every read is bounded by a horizon the store reports.
+A :class:`Store` is eight small contracts over one connection: :class:`Catalogue` (queues), :class:`Messages`,
+:class:`KeyedPosts`, :class:`Bulk`, :class:`Applications` (and their keys), :class:`Offsets`, :class:`Ledger` and
+:class:`ClaimLogs`. Jobs and named messages are further contracts beside these; none of these needs to change for them,
+because a message is always named by ``(queue.qid, partition, position)`` and every read is bounded by a horizon the
+store reports.
 
 Rules for every implementation:
 
@@ -26,19 +27,31 @@ from typing import TYPE_CHECKING
 from queuey.storage.contracts.bulk import Bulk
 from queuey.storage.contracts.catalogue import Applications, Catalogue
 from queuey.storage.contracts.claim_logs import ClaimLogs
+from queuey.storage.contracts.keyed_posts import KeyedPosts
 from queuey.storage.contracts.messages import Messages
 from queuey.storage.contracts.progress import Ledger, Offsets
 
 if TYPE_CHECKING:
     from queuey.messages import Acknowledgement, Queue
 
-__all__ = ["IDENTITY", "Applications", "Bulk", "Catalogue", "ClaimLogs", "Ledger", "Messages", "Offsets", "Store"]
+__all__ = [
+    "IDENTITY",
+    "Applications",
+    "Bulk",
+    "Catalogue",
+    "ClaimLogs",
+    "KeyedPosts",
+    "Ledger",
+    "Messages",
+    "Offsets",
+    "Store",
+]
 
 IDENTITY = "identity of the store"
 """The work under which ledgers keep it."""
 
 
-class Store(Catalogue, Messages, Bulk, Applications, Offsets, Ledger, ClaimLogs):
+class Store(Catalogue, Messages, KeyedPosts, Bulk, Applications, Offsets, Ledger, ClaimLogs):
     """One backend, open."""
 
     name: str

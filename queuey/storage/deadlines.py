@@ -24,6 +24,7 @@ _PROMPT = frozenset(
     {
         "begin_append",
         "begin_append_entry",
+        "begin_append_once",
         "cached_queue",
         "claim_time",
         "claims_refusal",

@@ -11,6 +11,7 @@ What promises what:
 * queues, whose rows no process uses longer than C: :mod:`.catalogue.queues`, :mod:`.catalogue.queue_cache`,
   :mod:`.lightweight_transactions`;
 * claim logs: :mod:`.claim_logs`;
+* posts with idempotency keys: :mod:`.keyed_posts`, by the rules of :mod:`.write.post_keys`;
 * what purges and deletes leave: :mod:`.catalogue.pending_deletes`, :mod:`.admin.garbage_collection`;
 * the tables: ``cql/``, :mod:`.admin.migrations`.
 """
@@ -25,7 +26,7 @@ from uuid import uuid4
 from queuey.errors import StoreClosed, StoreUnavailable
 from queuey.messages import Acknowledgement, Queue
 from queuey.storage import Store
-from queuey.storage.cassandra import claim_logs, message_codec
+from queuey.storage.cassandra import claim_logs, keyed_posts, message_codec
 from queuey.storage.cassandra.admin.garbage_collection import GarbageCollector
 from queuey.storage.cassandra.admin.migrations import schema_problem
 from queuey.storage.cassandra.admin.node_settings import acknowledgement_of
@@ -42,6 +43,7 @@ from queuey.storage.cassandra.consistency_levels import ConsistencyLevels
 from queuey.storage.cassandra.driver import Driver, Statement
 from queuey.storage.cassandra.ids.clock import Clock, ClockCheck, ClockWatch
 from queuey.storage.cassandra.ids.id_generator import TICKS_PER_MICROSECOND, IdGenerator, Stamps
+from queuey.storage.cassandra.keyed_posts import CassandraKeyedPosts
 from queuey.storage.cassandra.lightweight_transactions import LightweightTransactions
 from queuey.storage.cassandra.options import CassandraOptions, Level, parse_url
 from queuey.storage.cassandra.read import bucket_index
@@ -49,7 +51,7 @@ from queuey.storage.cassandra.read.bucket_index import BucketIndex
 from queuey.storage.cassandra.read.bulk import CassandraBulk
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.news import News
-from queuey.storage.cassandra.write.writer import MessageWriter
+from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.deadlines import Deadline, bounded
 
 __all__ = ["CassandraOptions", "CassandraStore", "Level", "open_store"]
@@ -69,6 +71,7 @@ PREPARED = (
     queue_cache.FIND,
     bucket_index.SET_LOW_WATERMARK,
     *claim_logs.PREPARED,
+    *keyed_posts.PREPARED,
 )
 """What is sent from threads that must never wait: the writer's, the undo writes', the event loop's, the driver's."""
 
@@ -81,6 +84,7 @@ _BEATS = Statement("SELECT seen_at FROM heartbeats WHERE process = ?")
 class CassandraStore(
     CassandraCatalogue,
     CassandraBulk,
+    CassandraKeyedPosts,
     CassandraApplications,
     CassandraOffsets,
     CassandraLedger,
@@ -114,7 +118,7 @@ class CassandraStore(
         self._clock_check = ClockCheck(clock, options.clock_difference)
         self._watch = ClockWatch(self._driver, clock, self._clock_check, options.heartbeat)
         self._pool = ThreadPoolExecutor(POOL, thread_name_prefix="queuey-store")
-        self._writer = MessageWriter(
+        self._writer = ReservingWriter(
             self._driver,
             options,
             clock,

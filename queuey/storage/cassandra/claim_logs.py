@@ -57,26 +57,26 @@ class AppendsInFlight:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pending: set[Appended] = set()
+        self._pending: set[Callable[[Any, Exception | None], None]] = set()
         self._idle = threading.Event()
         self._idle.set()
         self._closed = False
 
-    def begin(self, done: Appended) -> Appended:
+    def begin(self, done: Callable[[Any, Exception | None], None]) -> Callable[[Any, Exception | None], None]:
         """Returns what is to be told the end of an append; the first that tells it counts.
 
         Raises:
             StoreClosed: The store is closed.
         """
 
-        def tell(applied: bool | None, error: Exception | None) -> None:  # noqa: FBT001 - the contract's
+        def tell(result: object, error: Exception | None) -> None:
             with self._lock:
                 if tell not in self._pending:
                     return
                 self._pending.discard(tell)
                 if not self._pending:
                     self._idle.set()
-            done(applied, error)
+            done(result, error)
 
         with self._lock:
             if self._closed:

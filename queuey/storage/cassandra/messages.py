@@ -25,8 +25,8 @@ from queuey.storage.cassandra.read.bucket_index import MARGIN, BucketIndex, Know
 from queuey.storage.cassandra.read.empty_ranges import EmptyRanges
 from queuey.storage.cassandra.read.news import News
 from queuey.storage.cassandra.read.reading import BucketSource, Extent
+from queuey.storage.cassandra.write.reserving_writer import ReservingWriter
 from queuey.storage.cassandra.write.write_batches import TTL_MARGIN, AppendOperation
-from queuey.storage.cassandra.write.writer import MessageWriter
 from queuey.storage.deadlines import Deadline
 from queuey.storage.scanning import Scanning
 
@@ -51,7 +51,7 @@ class CassandraMessages(Scanning):
     _bucket_index: BucketIndex
     _empty_ranges: EmptyRanges
     _watch: ClockWatch
-    _writer: MessageWriter
+    _writer: ReservingWriter
     _news: News
     _levels: ConsistencyLevels
     _deadline: Deadline

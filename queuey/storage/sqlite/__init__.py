@@ -21,6 +21,7 @@ from queuey.storage.sqlite.catalogue.offsets import SqliteOffsets
 from queuey.storage.sqlite.catalogue.queues import SqliteCatalogue
 from queuey.storage.sqlite.claim_logs import SqliteClaimLogs
 from queuey.storage.sqlite.database import Database
+from queuey.storage.sqlite.keyed_posts import SqliteKeyedPosts
 from queuey.storage.sqlite.options import SqliteOptions
 from queuey.storage.sqlite.read.bulk import SqliteBulk
 from queuey.storage.sqlite.read.news import News
@@ -31,7 +32,16 @@ __all__ = ["SqliteOptions", "SqliteStore", "check", "open_store"]
 
 
 @bounded
-class SqliteStore(SqliteCatalogue, SqliteBulk, SqliteApplications, SqliteOffsets, SqliteLedger, SqliteClaimLogs, Store):
+class SqliteStore(
+    SqliteCatalogue,
+    SqliteBulk,
+    SqliteKeyedPosts,
+    SqliteApplications,
+    SqliteOffsets,
+    SqliteLedger,
+    SqliteClaimLogs,
+    Store,
+):
     """The store contract on SQLite."""
 
     name = "sqlite"

@@ -120,6 +120,16 @@ CREATE TABLE IF NOT EXISTS claim_snapshots (
     named INTEGER NOT NULL,   -- 1: an entry of the log has named it
     PRIMARY KEY (queue_partition, number)
 );
+
+CREATE TABLE IF NOT EXISTS idempotency_keys (
+    qid INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    content BLOB NOT NULL,     -- hash of what was posted
+    locations BLOB NOT NULL,   -- msgpack of partition, ticks and low of each message
+    expires INTEGER NOT NULL,  -- ticks
+    PRIMARY KEY (qid, key)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS idempotency_keys_by_end ON idempotency_keys (expires);
 """
 """Tables that older files do not have. They are made whenever a file is opened, and the format's number stays, because
 older versions of this program know nothing of them and can go on using the file."""

@@ -349,6 +349,7 @@ class Driver:
         *,
         done: Done,
         consistency: str = "QUORUM",
+        serial: str | None = None,
         timeout: float | None = None,
         host: str | None = None,
     ) -> None:
@@ -356,7 +357,7 @@ class Driver:
         try:
             session = self._open_session()
             self.requests += 1
-            request = requests.bound(self._prepare(session, statement), values, consistency, None, pages=False)
+            request = requests.bound(self._prepare(session, statement), values, consistency, serial, pages=False)
             seconds = self._patience(timeout, reads=statement.reads)
             self._send(session, request, seconds, done, reads=statement.reads, host=host)
         except DRIVER_ERRORS as error:

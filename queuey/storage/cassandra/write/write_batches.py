@@ -88,6 +88,7 @@ class AppendOperation:
         "positions",
         "queue",
         "refused",
+        "reserved",
         "written",
     )
 
@@ -109,12 +110,14 @@ class AppendOperation:
         """What was given to the driver."""
         self.refused = False
         """It ended before anything of it was queued."""
+        self.reserved = False
+        """Its ids are made before its caller decides whether they are written, and its caller undoes what fails."""
         self._claim = threading.Lock()
         self._begun = False
 
     def withdraw(self) -> Outcome:
         """Gives up; afterwards nobody is told of the end. Returns what may become of the messages."""
-        self.done = _nobody
+        self.done = nobody
         return self.give_up()
 
     def give_up(self) -> Outcome:
@@ -352,5 +355,5 @@ def slices_of(operation: AppendOperation, items: Sequence[NewMessage]) -> dict[i
     return parts
 
 
-def _nobody(_positions: list[Position] | None, _error: Exception | None) -> None:
+def nobody(_positions: list[Position] | None, _error: Exception | None) -> None:
     """Takes the end of an operation whose caller has given up."""

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 GIVEN_UP = "the caller has given up"
 
 
-class _NotYet(Exception):
+class NotYet(Exception):
     """Something has to be done, in a thread that may wait, before ids can be made."""
 
     def __init__(self, work: Callable[[], object]) -> None:
@@ -105,7 +105,8 @@ class MessageWriter:
         self.undo_writer = UndoWriter(driver, clock)
         self._buffers = PartitionBuffers()
         self._lock = threading.Lock()
-        self._ready: SimpleQueue[PartitionBuffer | None] = SimpleQueue()
+        self._ready: SimpleQueue[PartitionBuffer | Callable[[], None] | None] = SimpleQueue()
+        """What the writer's thread has to see to: buffers, or whatever must be done in it."""
         self._closed = False
         self._idle = threading.Event()
         self._operations: set[AppendOperation] = set()
@@ -129,12 +130,19 @@ class MessageWriter:
             StoreUnavailable: Too many messages wait, the clock is off, Cassandra is not there (``StoreClosed``: the
                 store is shutting down).
         """
-        self._check(len(items))
-        if after is not None:
-            self._generator.admit(after)
         operation = AppendOperation(queue, self._levels.of(queue), len(items), after, done)
         parts = slices_of(operation, items)
         operation.left = len(parts)
+        go = (lambda: self._enqueue(parts)) if parts else lambda: self._answer(operation, [], None)
+        self._accept(operation, items, go)
+        return operation
+
+    def _accept(self, operation: AppendOperation, items: Sequence[NewMessage], go: Callable[[], None]) -> None:
+        """Takes an operation on, and has it ``go`` on once its queue's row and the clock are right."""
+        queue = operation.queue
+        self._check(len(items))
+        if operation.after is not None:
+            self._generator.admit(operation.after)
         with self._lock:
             if self._closed:
                 raise StoreClosed("the store is closed")
@@ -143,17 +151,16 @@ class MessageWriter:
         row = self._rows.get(queue.application, queue.name)
         ttls = {item.ttl for item in items}
         if (
-            not parts
+            not items
             or row is None
             or row.queue.version != queue.version
             or beyond_reach(row, ttls)
             or not self._watch.sound()
         ):
-            if not self._submit(self._enter, operation, parts, ttls):
+            if not self._submit(self._enter, operation, ttls, go):
                 self._end(operation, StoreClosed("the store is closed"))
         else:
-            self._enqueue(parts)
-        return operation
+            go()
 
     def _check(self, count: int) -> None:
         """Refuses at once what would only wait in vain."""
@@ -172,7 +179,7 @@ class MessageWriter:
             return False
         return True
 
-    def _enter(self, operation: AppendOperation, parts: dict[int, OperationPart], ttls: Iterable[int]) -> None:
+    def _enter(self, operation: AppendOperation, ttls: Iterable[int], go: Callable[[], None]) -> None:
         """Makes sure of the clock and the queue's row before anything is queued, in a thread that may wait."""
         try:
             self._watch.require()
@@ -183,10 +190,7 @@ class MessageWriter:
         except Exception as error:  # noqa: BLE001 - its caller gets it
             self._end(operation, error)
         else:
-            if parts:
-                self._enqueue(parts)
-            else:
-                self._answer(operation, [], None)
+            go()
 
     def _enqueue(self, parts: dict[int, OperationPart]) -> None:
         with self._lock:
@@ -204,6 +208,9 @@ class MessageWriter:
 
     def _run(self) -> None:
         while (buffer := self._ready.get()) is not None:
+            if not isinstance(buffer, PartitionBuffer):
+                buffer()
+                continue
             with self._lock:
                 buffer.scheduled = False
                 parts = buffer.take()
@@ -211,7 +218,7 @@ class MessageWriter:
                 self._schedule(buffer)
             try:
                 self._flush(buffer, parts)
-            except _NotYet as later:
+            except NotYet as later:
                 if self._submit(self._prepare, buffer, parts, later.work):
                     continue
                 self._fail(parts, StoreClosed("the store is closed"))
@@ -233,33 +240,50 @@ class MessageWriter:
                 buffer.put(parts, first=True)
         self._landed(buffer)
 
+    def _runs(
+        self, buffer: PartitionBuffer, parts: Sequence[OperationPart], row: Row, now: int
+    ) -> tuple[list[BatchRun], BucketWidths]:
+        """Makes the ids of parts, in buckets that readers know of.
+
+        Raises:
+            NotYet: A bucket must be recorded before; the ids are not used.
+        """
+        bucket_widths = buffer.bucket_widths
+        if bucket_widths is None:
+            bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
+        level = bucket_widths.width_at(self._generator.next_time())
+        runs = [run for part in parts for run in self._generate(part, row, level, now)]
+        self._check_places(buffer, row, {run.time_bucket for run in runs})
+        return runs, bucket_widths
+
+    def _check_age(self, row: Row) -> None:
+        """Makes sure that ids were made by a row that was still young.
+
+        Raises:
+            NotYet: It has to be read again; the ids are not used.
+        """
+        if self._clock.boottime() - row.read_at > self._options.row_age:
+            raise NotYet(lambda: self._rows.young(row.queue.application, row.queue.name))
+
     def _flush(self, buffer: PartitionBuffer, parts: list[OperationPart]) -> None:
         """Makes ids for parts and sends them.
 
         Raises:
-            _NotYet: Something must be done before; nothing was sent.
+            NotYet: Something must be done before; nothing was sent.
         """
         row = self._fresh_row(parts[0].operation.queue)
         ready = self._wanted(parts, row)
         if not ready:
             return
-        bucket_widths = buffer.bucket_widths
-        if bucket_widths is None:
-            bucket_widths = buffer.bucket_widths = BucketWidths(row.home_class)
-        level = bucket_widths.width_at(self._generator.next_time())
         now, minted = self._clock.both()
-        runs = [run for part in ready for run in self._generate(part, row, level, now)]
-        self._check_places(buffer, row, {run.time_bucket for run in runs})
-        if self._clock.boottime() - row.read_at > self._options.row_age:
-            raise _NotYet(lambda: self._rows.young(row.queue.application, row.queue.name))
+        runs, bucket_widths = self._runs(buffer, ready, row, now)
+        self._check_age(row)
         late = [part for part in ready if not part.operation.begin()]
         if late:
             ready = [part for part in ready if part not in late]
             runs = [run for run in runs if run.part not in late]
             self._fail(late, StoreUnavailable(GIVEN_UP))
-        for run in runs:
-            for number, item in enumerate(run.items):
-                run.part.operation.positions[item.index] = run.ticks + number, run.low
+        number_positions(runs)
         in_flights = batches_of(buffer, runs, now, minted)
         bucket_widths.add(sum(len(part.items) for part in ready), sum(part.size for part in ready))
         for in_flight in in_flights:
@@ -272,7 +296,7 @@ class MessageWriter:
     def _fresh_row(self, queue: Queue) -> Row:
         row = self._rows.get(queue.application, queue.name)
         if row is None:
-            raise _NotYet(lambda: self._rows.young(queue.application, queue.name))
+            raise NotYet(lambda: self._rows.young(queue.application, queue.name))
         return row
 
     def _wanted(self, parts: list[OperationPart], row: Row) -> list[OperationPart]:
@@ -313,7 +337,7 @@ class MessageWriter:
         """Makes sure that readers are told of every bucket before an id in it counts.
 
         Raises:
-            _NotYet: Some must be recorded; the ids that were just made are not used.
+            NotYet: Some must be recorded; the ids that were just made are not used.
         """
         missing = [
             time_bucket
@@ -323,7 +347,7 @@ class MessageWriter:
         ]
         if missing:
             consistency = self._levels.of(row.queue).writes
-            raise _NotYet(
+            raise NotYet(
                 lambda: self._bucket_index.record(buffer.qid, buffer.partition, missing, consistency=consistency)
             )
 
@@ -396,6 +420,8 @@ class MessageWriter:
         if operation.error is None:
             self.appended += len(operation.positions)
             self._answer(operation, operation.positions, None)
+        elif operation.doubt and operation.reserved:
+            self._answer(operation, None, InDoubt(str(operation.error)))
         elif operation.doubt:
             self._undo(operation, operation.error)
         else:
@@ -456,6 +482,13 @@ class MessageWriter:
         for operation in left:
             refused = StoreClosed("the store was closed before the write ended", outcome=operation.give_up())
             self._answer(operation, None, refused)
+
+
+def number_positions(runs: Iterable[BatchRun]) -> None:
+    """Tells operations the ids of their messages."""
+    for run in runs:
+        for number, item in enumerate(run.items):
+            run.part.operation.positions[item.index] = run.ticks + number, run.low
 
 
 def beyond_reach(row: Row, ttls: Iterable[int]) -> int:

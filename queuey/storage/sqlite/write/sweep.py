@@ -44,6 +44,8 @@ _REMOVE_LOG = (
     "DELETE FROM {0} WHERE (queue_partition, number) IN "
     "(SELECT queue_partition, number FROM {0} WHERE queue_partition >= ? AND queue_partition < ? LIMIT 100)"
 )
+_OLD_KEYS = "SELECT qid, key, expires FROM idempotency_keys WHERE expires <= ? ORDER BY expires LIMIT 500"
+_KEYS_OF_QUEUE = "SELECT qid, key, expires FROM idempotency_keys WHERE qid = ? LIMIT 500"
 _SHORT, _LONG = 0.004, 0.012
 """Seconds."""
 _MOST_ROWS = 20_000
@@ -145,9 +147,16 @@ class Sweep:
                 for table in ("claims", "claim_snapshots"):
                     while self._rows(_OF_QUEUE.format(table), qid << 8, (qid + 1) << 8):
                         yield self._perform(partial(_remove_log, table, qid))
+                yield from self._forget_keys(_KEYS_OF_QUEUE, qid)
                 yield self._perform(partial(_close_grave, qid))
         while old := self._rows(_OLD_ENTRIES, self._db.clock() - KEPT):
             yield self._perform(partial(_forget_entries, old))
+        yield from self._forget_keys(_OLD_KEYS, self._db.clock())
+
+    def _forget_keys(self, query: str, value: int) -> Iterator[float]:
+        """Removes idempotency keys, those that a query finds again and again."""
+        while found := self._rows(query, value):
+            yield self._perform(partial(_forget_keys, found))
 
     def _clear(self, qp: int, lower: Position, last: int, until: int) -> Iterator[float]:
         """Deletes messages of a partition that expire by ``until``, ids from ``lower`` to the tick ``last``."""
@@ -196,6 +205,12 @@ def _forget_run(run: tuple[int, ...], transaction: Transaction) -> int:
 def _forget_entries(entries: list[tuple[str, int, int]], transaction: Transaction) -> int:
     """Removes entries of the ledger unless they have changed since they were looked at."""
     transaction.connection.executemany("DELETE FROM ledger WHERE (work, piece, changed_ticks) = (?, ?, ?)", entries)
+    return 0
+
+
+def _forget_keys(keys: list[tuple[int, str, int]], transaction: Transaction) -> int:
+    """Removes idempotency keys unless they have been used anew since they were looked at."""
+    transaction.connection.executemany("DELETE FROM idempotency_keys WHERE (qid, key, expires) = (?, ?, ?)", keys)
     return 0
 
 

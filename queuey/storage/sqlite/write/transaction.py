@@ -15,7 +15,7 @@ import msgspec
 from queuey import ids
 from queuey.errors import InvalidRequest
 from queuey.ids import TICKS_PER_SECOND, Position
-from queuey.messages import NewMessage, Queue
+from queuey.messages import NewMessage, PostKey, Queue
 from queuey.storage.sqlite import row_codec
 from queuey.storage.sqlite.connection import Connection
 
@@ -114,11 +114,12 @@ Clock = tuple[int, int, int | None, int]
 
 
 class Append(msgspec.Struct, gc=False):
-    """New messages for one queue, stored all or none."""
+    """New messages for one queue, stored all or none; with a key: once."""
 
     queue: Queue
     items: Sequence[NewMessage]
     after: Position | None = None
+    key: PostKey | None = None
 
 
 class Transaction:

@@ -29,10 +29,12 @@ import msgspec
 
 from queuey.errors import Outcome, QueueyError, StoreClosed, StoreUnavailable
 from queuey.ids import Position
+from queuey.messages import PostResult
 from queuey.storage.deadlines import Deadline
 from queuey.storage.sqlite import connection as driver
 from queuey.storage.sqlite.connection import Connection, DatabaseError
 from queuey.storage.sqlite.options import SqliteOptions
+from queuey.storage.sqlite.write.post_keys import append_once
 from queuey.storage.sqlite.write.transaction import Append, Clock, Transaction
 from queuey.storage.troubles import Trouble
 
@@ -115,10 +117,13 @@ class SqliteWriter:
         positions: list[Position] = self._wait(append, _weight(append))
         return positions
 
-    def begin_append(
-        self, append: Append, done: Callable[[list[Position] | None, Exception | None], None]
-    ) -> Callable[[], Outcome]:
-        """Starts to store messages; see the storage contract."""
+    def append_once(self, append: Append) -> PostResult:
+        """Stores messages under the append's key. Raises what :meth:`perform` raises."""
+        result: PostResult = self._wait(append, _weight(append))
+        return result
+
+    def begin_append(self, append: Append, done: Callable[[Any, Exception | None], None]) -> Callable[[], Outcome]:
+        """Starts to store messages; ``done`` is told what :meth:`append` or :meth:`append_once` returns or raises."""
         operation = _Operation(append, done, _weight(append))
         self._submit(operation)
         return operation.withdraw
@@ -317,7 +322,7 @@ def _apply(operation: _Operation, transaction: Transaction) -> tuple[Any, Except
     work = operation.work
     try:
         if isinstance(work, Append):
-            return transaction.append(work), None
+            return (transaction.append(work) if work.key is None else append_once(transaction, work, work.key)), None
         return transaction.isolated(work), None
     except QueueyError as error:
         return None, error

@@ -1,0 +1,201 @@
+"""What a post with an idempotency key does, step by step: decisions only, no input or output.
+
+A key has one row, changed by compare-and-set. Its states::
+
+                      ┌──(its writer: written in time)──► done       final until the row expires
+    absent ──► pending│
+                 ▲    └──(its writer: failed or late)───┐
+                 │    └──(anybody, after W)─────────────┴► abandoned
+                 └──────────(anybody, once the old messages are removed)──┘
+
+``pending`` and ``abandoned`` name the ids that the messages have, or would have. Three rules make a post that is
+carried out once of this:
+
+1. Only the process that made the ids makes them ``done``, and only if the messages were written within W of their ids.
+   Another one cannot know whether they were: a reader may have passed them.
+2. Messages are removed only after their ids are ``abandoned``, or were found replaced: from then on nobody can make
+   them ``done``.
+3. New ids are put in the place of abandoned ones only after the removal holds at the consistency of the write. A
+   write of the old ids that arrives later is older than the removal and stays without effect.
+
+So at any time one set of ids at most is not removed for good, the one that the row names, wherever processes stop. A
+post that stops leaves a ``pending`` row; the next one with the key abandons it when it is W old. Before that it may
+still be carried out, and the next one is told to come again (:class:`KeyInUse`) and waits for nothing.
+
+A change in doubt is repeated until it is applied or refused, which is safe because each demands the version that it saw
+and sets a new one. If nobody finds out, the post fails with outcome ``unknown``, and the next one meets any of the
+states above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from queuey.errors import KeyInUse, KeyReused, Outcome, StoreUnavailable
+from queuey.messages import Location, PostKey, PostResult
+
+ROUNDS = 8
+"""Rows of others that a post looks at before it gives way."""
+
+State = Literal["pending", "abandoned", "done"]
+
+
+class Run(NamedTuple):
+    """Messages whose ids follow each other tick by tick, in one bucket."""
+
+    partition: int
+    kind: int
+    bucket: int
+    ticks: int
+    low: int
+    number: int
+
+
+class PostedIds(msgspec.Struct, frozen=True, array_like=True):
+    """The ids of a post, in the order of its messages.
+
+    Attributes:
+        made: When they were made (ticks). Ids of delayed messages lie ahead of that.
+        runs: Where they are.
+    """
+
+    made: int
+    runs: list[Run]
+
+    @property
+    def locations(self) -> list[Location]:
+        """Partition and position of each message."""
+        return [(run.partition, (run.ticks + n, run.low)) for run in self.runs for n in range(run.number)]
+
+
+class KeyRow(msgspec.Struct, frozen=True):
+    """What stands for a key. ``version`` is new with each change."""
+
+    state: State
+    content: bytes
+    ids: PostedIds
+    version: int
+
+
+class MadeIds(msgspec.Struct):
+    """Ids that this process has made, with whatever is needed to write the messages."""
+
+    ids: PostedIds
+
+
+# What a post asks to be done, and what it is sent back, or has thrown into it.
+
+
+class MakeIds(NamedTuple):
+    """Make ids, now. Sent back: :class:`MadeIds`."""
+
+
+class Swap(NamedTuple):
+    """Put ``row`` in the place of ``seen``. Sent back: the row that stands there afterwards, None: none does."""
+
+    seen: KeyRow | None
+    row: KeyRow
+
+
+class Write(NamedTuple):
+    """Write the messages. Sent back when all were written within W; raises :class:`StoreUnavailable` otherwise."""
+
+    made: MadeIds
+
+
+class Remove(NamedTuple):
+    """Remove messages. Sent back: the outcome.
+
+    It is ``none`` if the removal holds and, for ``unseen``, no reader can have shown the messages before.
+    """
+
+    ids: PostedIds
+    unseen: bool
+
+
+class TimeLeft(NamedTuple):
+    """Sent back: seconds until these ids are W old, 0 if they are."""
+
+    ids: PostedIds
+
+
+Step = MakeIds | Swap | Write | Remove | TimeLeft
+Steps = Generator[Step, Any, PostResult]
+
+
+def carry_out(key: PostKey, new_version: Callable[[], int]) -> Steps:
+    """Yields the steps of a post and returns its result.
+
+    Raises:
+        KeyReused: The key is that of another post.
+        KeyInUse: Somebody else may be carrying it out.
+        StoreUnavailable: It failed.
+    """
+    seen: KeyRow | None = None
+    for _ in range(ROUNDS):
+        if seen is not None:
+            if seen.content != key.content:
+                raise KeyReused(key.text)
+            if seen.state == "done":
+                return PostResult(seen.ids.locations, replayed=True)
+            if seen.state == "pending":
+                left: float = yield TimeLeft(seen.ids)
+                if left > 0:
+                    raise KeyInUse(key.text, max(1, round(left + 0.5)))
+                seen = yield Swap(seen, _abandoned(seen, new_version()))
+                continue
+            yield from _removed(seen.ids)
+        made: MadeIds = yield MakeIds()
+        mine = KeyRow("pending", key.content, made.ids, new_version())
+        there = yield Swap(seen, mine)
+        if there == mine:
+            done = yield from _written(mine, made, new_version)
+            if done.state == "done" and done.ids == mine.ids:
+                return PostResult(mine.ids.locations, replayed=False)
+            there = done
+        seen = there
+    raise KeyInUse(key.text)
+
+
+def _written(mine: KeyRow, made: MadeIds, new_version: Callable[[], int]) -> Generator[Step, Any, KeyRow]:
+    """Writes the messages of a row that stands there and returns the row that does afterwards: done, or another's."""
+    failure: StoreUnavailable | None = None
+    try:
+        yield Write(made)
+    except StoreUnavailable as error:
+        failure = error
+    row = _abandoned(mine, new_version()) if failure else _done(mine, new_version())
+    try:
+        there: KeyRow | None = yield Swap(mine, row)
+    except StoreUnavailable as error:
+        raise _in_doubt(failure or error) from error
+    if there == row and failure is None:
+        return row
+    if there is None:
+        raise _in_doubt(failure or StoreUnavailable("its idempotency key expired while the post was carried out"))
+    # From here on nobody can make these ids done.
+    outcome: Outcome = yield Remove(mine.ids, unseen=True)
+    if failure is not None and there == row:
+        raise StoreUnavailable(str(failure), outcome=outcome, retry_after=failure.retry_after) from failure
+    return there
+
+
+def _removed(ids: PostedIds) -> Generator[Step, Any, None]:
+    outcome: Outcome = yield Remove(ids, unseen=False)
+    if outcome != "none":
+        raise StoreUnavailable("what an earlier post with this key left could not be removed yet", outcome="unknown")
+
+
+def _abandoned(row: KeyRow, version: int) -> KeyRow:
+    return msgspec.structs.replace(row, state="abandoned", version=version)
+
+
+def _done(row: KeyRow, version: int) -> KeyRow:
+    return msgspec.structs.replace(row, state="done", version=version)
+
+
+def _in_doubt(error: StoreUnavailable) -> StoreUnavailable:
+    return StoreUnavailable(str(error), outcome="unknown", retry_after=error.retry_after)

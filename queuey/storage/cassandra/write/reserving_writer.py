@@ -1,0 +1,169 @@
+"""Writes whose ids are made before it is decided whether they are sent: what posts with idempotency keys need.
+
+The ids are made in the writer's thread, by the rules of every other write. W runs from then on, and what is not sent by
+its end is never sent. States of a reservation::
+
+    waiting ──(ids made)──► reserved ──(write)──► sent ──► stored | failed, to be undone by whoever reserved it
+                               └─────(drop)─────► dropped
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from queuey.errors import Outcome, QueueChanged, QueueNotFound, StoreClosed, StoreUnavailable
+from queuey.ids import Position
+from queuey.messages import NewMessage, Queue
+from queuey.storage.cassandra.write.undo_writes import Undo
+from queuey.storage.cassandra.write.write_batches import (
+    AppendOperation,
+    BatchRun,
+    Done,
+    InFlightBatch,
+    OperationPart,
+    Written,
+    batches_of,
+    nobody,
+    slices_of,
+)
+from queuey.storage.cassandra.write.writer import MessageWriter, NotYet, number_positions
+
+log = logging.getLogger(__name__)
+
+Reserved = Callable[["Reservation | None", Exception | None], None]
+
+
+class Reservation:
+    """An operation whose ids are made, in buckets that readers know of, and of which nothing is sent yet."""
+
+    __slots__ = ("batches", "done", "made_at", "operation", "parts", "runs")
+
+    def __init__(self, operation: AppendOperation, parts: dict[int, OperationPart], done: Reserved) -> None:
+        self.done = done
+        self.operation = operation
+        self.parts = parts
+        self.made_at = 0
+        """When its ids were made (ticks)."""
+        self.runs: list[tuple[int, BatchRun]] = []
+        """With the partition of each."""
+        self.batches: list[InFlightBatch] = []
+
+
+class ReservingWriter(MessageWriter):
+    """The writer, with writes in two steps."""
+
+    def reserve(self, queue: Queue, items: Sequence[NewMessage], done: Reserved, after: Position | None) -> None:
+        """Makes the ids of messages that are to be written, all or none, by :meth:`write`. Never blocks.
+
+        Args:
+            queue: Where they go.
+            items: The messages.
+            done: Told once, from any thread, perhaps before this call returns: what is to be given to :meth:`write` or
+                to :meth:`drop`, or why there is nothing.
+            after: As in :meth:`begin`.
+
+        Raises:
+            InvalidRequest, StoreUnavailable: As :meth:`begin`.
+        """
+        operation = AppendOperation(
+            queue, self._levels.of(queue), len(items), after, lambda _, error: done(None, error)
+        )
+        operation.reserved = True
+        reservation = Reservation(operation, slices_of(operation, items), done)
+        self._accept(operation, items, lambda: self._ready.put(lambda: self._make_ids(reservation)))
+
+    def write(self, reservation: Reservation, done: Done) -> None:
+        """Sends what was reserved; ``done`` is told once, from any thread. Never blocks.
+
+        What fails is not undone: see :meth:`undo`. ``operation.written`` says what was sent.
+        """
+        operation, level = reservation.operation, reservation.operation.level
+        with self._lock:
+            kept = operation in self._operations
+            operation.done = done
+        if not kept or not operation.begin():
+            done(None, StoreClosed("the store is closed"))
+            return
+        if self._clock.boottime() - operation.minted > level.deadline:
+            self._answer(operation, None, StoreUnavailable("the store took too long before it could write"))
+            return
+        with self._lock:
+            for in_flight in reservation.batches:
+                # The buffer in which the ids were made may have been left since.
+                in_flight.buffer = self._buffers.take(in_flight.buffer.qid, in_flight.buffer.partition)
+                in_flight.buffer.flying += 1
+        operation.left = 1
+        for in_flight in reservation.batches:
+            in_flight.depart()
+        for in_flight in reservation.batches:
+            self._send(in_flight, level)
+            self._landed(in_flight.buffer)
+        self._count_down(operation, None, stored=False)
+
+    def drop(self, reservation: Reservation) -> None:
+        """Gives up what was reserved and not sent."""
+        reservation.operation.withdraw()
+        self._answer(reservation.operation, None, None)
+
+    def undo(
+        self, written: Iterable[Written], consistency: str, until: float, answer: Callable[[Outcome], None]
+    ) -> None:
+        """Undoes messages that were, or may have been, written; the outcome is ``none`` if that holds by ``until``."""
+        self.undo_writer.undo(Undo(written, consistency, until, answer))
+
+    def _make_ids(self, reservation: Reservation) -> None:
+        operation = reservation.operation
+        try:
+            self._fill(reservation)
+        except NotYet as later:
+            if not self._submit(self._prepare_again, reservation, later.work):
+                self._answer(operation, None, StoreClosed("the store is closed"))
+        except QueueChanged as error:
+            self._answer(operation, None, error)
+        except Exception as error:
+            log.exception("Ids could not be made.")
+            self._answer(operation, None, StoreUnavailable(f"ids could not be made: {error}"))
+        else:
+            operation.done = nobody
+            reservation.done(reservation, None)
+
+    def _prepare_again(self, reservation: Reservation, work: Callable[[], object]) -> None:
+        """Does what has to be done before ids can be made, then has them made."""
+        try:
+            work()
+        except QueueNotFound as error:
+            self._answer(reservation.operation, None, QueueChanged(str(error)))
+        except Exception as error:  # noqa: BLE001 - its caller gets it
+            self._answer(reservation.operation, None, error)
+        else:
+            self._ready.put(lambda: self._make_ids(reservation))
+
+    def _fill(self, reservation: Reservation) -> None:
+        """Makes the ids of a reservation and its requests, as :meth:`_flush` does.
+
+        Raises:
+            NotYet: Something must be done before; the ids that were just made are not used.
+            QueueChanged: The queue's row is out of date.
+        """
+        operation = reservation.operation
+        row = self._fresh_row(operation.queue)
+        if operation.queue.version != row.queue.version:
+            raise QueueChanged(operation.queue.name)
+        now, minted = self._clock.both()
+        runs, batches, counted = [], [], []
+        for partition, part in reservation.parts.items():
+            with self._lock:
+                buffer = self._buffers.take(operation.queue.qid, partition)
+                if not (buffer.parts or buffer.flying):
+                    self._buffers.leave(buffer)
+            own, bucket_widths = self._runs(buffer, [part], row, now)
+            batches += batches_of(buffer, own, now, minted)
+            counted.append((bucket_widths, part))
+            runs += [(partition, run) for run in own]
+        self._check_age(row)
+        operation.minted = minted
+        reservation.made_at, reservation.runs, reservation.batches = now, runs, batches
+        for bucket_widths, part in counted:
+            bucket_widths.add(len(part.items), part.size)
+        number_positions(run for _, run in runs)

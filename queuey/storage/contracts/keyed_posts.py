@@ -1,0 +1,54 @@
+"""The contract of posts that carry an idempotency key: stored once, however often they are repeated."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from queuey.errors import Outcome
+    from queuey.ids import Position
+    from queuey.messages import NewMessage, PostKey, PostResult, Queue
+
+Done = Callable[["PostResult | None", Exception | None], None]
+"""Told the end of a post: its result, or why there is none."""
+
+
+class KeyedPosts(ABC):
+    """New messages under idempotency keys.
+
+    A key belongs to ``queue.qid``: a purge or a delete forgets it. It is remembered for ``key.seconds`` after its post
+    was carried out.
+
+    Of all posts under one key, in all processes, at most one is carried out; every other one that succeeds has its
+    result, whatever became of the messages since. Where that of one process broke off at any point, the next one
+    finishes it: what the first wrote is removed before anything is stored anew, so that in the end the messages are
+    there once. On a store whose reads stay behind the clock, a reader may in that case see a message that is removed.
+    """
+
+    @abstractmethod
+    def append_once(
+        self, queue: Queue, items: Sequence[NewMessage], key: PostKey, *, after: Position | None = None
+    ) -> PostResult:
+        """Is :meth:`Messages.append`, but finds the messages that were stored under the key before.
+
+        Raises:
+            InvalidRequest: As in ``append``.
+            KeyReused: The key is that of a post with another ``content``.
+            KeyInUse: Somebody else is about to carry this post out, or was until a moment ago.
+            StoreUnavailable: ``outcome`` says what became of the messages: ``none`` that no post under the key has
+                stored them so far. Repeating it with the same key is always safe.
+        """
+
+    @abstractmethod
+    def begin_append_once(
+        self,
+        queue: Queue,
+        items: Sequence[NewMessage],
+        key: PostKey,
+        done: Done,
+        *,
+        after: Position | None = None,
+    ) -> Callable[[], Outcome]:
+        """Starts :meth:`append_once` and returns at once; see :meth:`Messages.begin_append`."""

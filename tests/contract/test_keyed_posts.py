@@ -1,0 +1,265 @@
+"""Posts with idempotency keys: stored once, however often and wherever they are repeated."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+import pytest
+
+from queuey.errors import InvalidRequest, KeyInUse, KeyReused, QueueChanged, StoreClosed, StoreUnavailable
+from queuey.messages import LONGEST_KEY, NewMessage, PostKey, PostResult, Queue, QueueSpec
+from queuey.storage import Store
+from tests.contract.samples import at_once, eventually, make_queue, new, say, shown, shown_bodies
+
+_keys = itertools.count(1)
+
+
+def fresh_key(*, content: bytes = b"content", seconds: int = 3600) -> PostKey:
+    """A key that no other test of this run uses."""
+    return PostKey(f"key-{next(_keys)}", content, seconds)
+
+
+def posted(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
+    """Posts messages under a key."""
+    return store.append_once(queue, [new(body) for body in bodies or ("x",)], key)
+
+
+def begun_once(store: Store, queue: Queue, items: Sequence[NewMessage], key: PostKey) -> Future[PostResult | None]:
+    """Starts a post without waiting for it; the future fails if it is answered twice."""
+    future: Future[PostResult | None] = Future()
+
+    def done(result: PostResult | None, error: Exception | None) -> None:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    store.begin_append_once(queue, items, key, done)
+    return future
+
+
+def patiently(store: Store, queue: Queue, key: PostKey, *bodies: str) -> PostResult:
+    """Posts messages under a key as a client does: again and again while another post is under way."""
+    found: list[PostResult] = []
+
+    def settled() -> bool:
+        try:
+            found.append(posted(store, queue, key, *bodies))
+        except KeyInUse as error:
+            return error.retry_after <= 0
+        return True
+
+    assert eventually(settled, 60)
+    return found[0]
+
+
+def test_repeated(store: Store, other: Store) -> None:
+    """A post that is repeated anywhere finds what was stored before, is marked, and stores nothing."""
+    queue, key = make_queue(store), fresh_key()
+    first = posted(store, queue, key, "a", "b")
+    assert not first.replayed
+    assert [partition for partition, _ in first.locations] == [1, 1]
+    for one in (store, other, store):
+        assert posted(one, queue, key, "a", "b") == PostResult(first.locations, replayed=True)
+    assert [(message.partition, message.position) for message in shown(other, queue)] == first.locations
+    assert shown_bodies(other, queue) == ["a", "b"]
+
+
+def test_batches_of_all_kinds(store: Store, other: Store) -> None:
+    """A batch over several partitions, with delays, TTLs and bytes, is stored whole and found again in its order."""
+    queue, key = make_queue(store, partitions=3), fresh_key()
+    items = [
+        new(f"{n}" if n % 2 else b"\xff%d" % n, partition=n % 3 + 1, delay=n % 5 // 4 * 60.0, ttl=(60, 700_000)[n % 2])
+        for n in range(40)
+    ]
+    first = store.append_once(queue, items, key)
+    assert [partition for partition, _ in first.locations] == [item.partition for item in items]
+    assert [message.body for message in other.fetch(queue, first.locations)] == [item.body for item in items]
+    elsewhere = [new(item.body, partition=(item.partition + 1) % 3 + 1) for item in items]
+    assert other.append_once(queue, elsewhere, key) == PostResult(first.locations, replayed=True)
+    assert sum(info.count for info in store.inspect(queue)[1]) == len(items)
+
+
+def test_largest_batch(store: Store) -> None:
+    """A key may name a thousand messages."""
+    queue, key = make_queue(store, partitions=2), fresh_key()
+    items = [new(str(n), partition=n % 2 + 1) for n in range(1000)]
+    first = store.append_once(queue, items, key)
+    assert store.append_once(queue, items, key) == PostResult(first.locations, replayed=True)
+    assert [message.body for message in store.fetch(queue, first.locations)] == [item.body for item in items]
+
+
+def test_keys_do_not_mix(store: Store) -> None:
+    """Each key of each queue has its own post; messages without a key are not touched."""
+    queues, keys = [make_queue(store) for _ in range(2)], [fresh_key() for _ in range(2)]
+    for queue in queues:
+        say(store, queue, "no key")
+        for key in keys:
+            assert not posted(store, queue, key, key.text).replayed
+        assert shown_bodies(store, queue) == ["no key", *(key.text for key in keys)]
+
+
+def test_any_key(store: Store) -> None:
+    """A key is compared character by character, in its case."""
+    queue = make_queue(store)
+    for text in ("~", "aB", "Ab", "a:b/c?d=e", '"quoted"', " ", "  ", "A" * LONGEST_KEY):
+        key = PostKey(text, b"content", 60)
+        assert not posted(store, queue, key).replayed
+        assert posted(store, queue, key).replayed
+
+
+def test_another_post(store: Store, other: Store) -> None:
+    """Another content under a key is refused everywhere, stores nothing, and leaves the key as it is."""
+    queue, key = make_queue(store), fresh_key()
+    first = posted(store, queue, key, "a")
+    for one in (store, other):
+        with pytest.raises(KeyReused):
+            posted(one, queue, PostKey(key.text, b"another", 3600), "b")
+    assert posted(other, queue, key, "a").locations == first.locations
+    assert shown_bodies(store, queue) == ["a"]
+
+
+def test_after_the_message_is_gone(store: Store) -> None:
+    """A repeated post has its first answer also after somebody has deleted the message."""
+    queue, key = make_queue(store), fresh_key()
+    first = posted(store, queue, key)
+    store.delete(queue, first.locations)
+    assert posted(store, queue, key) == PostResult(first.locations, replayed=True)
+    assert shown(store, queue) == []
+
+
+def test_purged_and_deleted(store: Store) -> None:
+    """A purge and a delete forget the keys of the queue's messages."""
+    queue, key = make_queue(store), fresh_key()
+    posted(store, queue, key, "a")
+    purged = store.purge_queue(queue)
+    assert not posted(store, purged, key, "b").replayed
+    assert shown_bodies(store, purged) == ["b"]
+    store.delete_queue(purged)
+    again = make_queue(store, queue.name)
+    assert not posted(store, again, key, "c").replayed
+    assert shown_bodies(store, again) == ["c"]
+
+
+@pytest.mark.parametrize("change", ["purge", "delete", "update"])
+def test_outdated_queues(store: Store, other: Store, change: str) -> None:
+    """Nothing is stored or found with a queue's row that is out of date."""
+    queue, key = make_queue(store), fresh_key()
+    posted(store, queue, key)
+    changes: dict[str, Callable[[], object]] = {
+        "purge": lambda: other.purge_queue(queue),
+        "delete": lambda: other.delete_queue(queue),
+        "update": lambda: other.update_queue(queue, QueueSpec(ttl=99)),
+    }
+    changes[change]()
+    for one in (key, fresh_key()):
+        with pytest.raises(QueueChanged):
+            posted(store, queue, one)
+    if change == "update":
+        assert posted(store, store.queue(queue.application, queue.name, fresh=True), key).replayed
+
+
+def test_forgotten_in_time(store: Store) -> None:
+    """A key is forgotten some time after its seconds are over, and can be used anew."""
+    queue, key = make_queue(store), fresh_key(seconds=1)
+    first = posted(store, queue, key)
+    found: list[PostResult] = []
+
+    def forgotten() -> bool:
+        found.append(posted(store, queue, key))
+        return not found[-1].replayed
+
+    assert eventually(forgotten, 60)
+    assert all(result.locations == first.locations for result in found[:-1])
+    assert [(message.partition, message.position) for message in shown(store, queue)] == [
+        *first.locations,
+        *found[-1].locations,
+    ]
+
+
+def test_bad_input(store: Store) -> None:
+    """What cannot be stored is refused, and its key stays free."""
+    queue, key = make_queue(store), fresh_key()
+    with pytest.raises(InvalidRequest):
+        store.append_once(queue, [new("a"), new("b", partition=2)], key)
+    with pytest.raises(InvalidRequest):
+        store.append_once(queue, [new("a")], key, after=((1 << 60) - 1, 0))
+    assert shown(store, queue) == []
+    assert not posted(store, queue, key).replayed
+
+
+def test_above_an_id(store: Store, other: Store) -> None:
+    """The ids of a post with a key are above ``after``, as those of any other."""
+    queue = make_queue(store)
+    after = None
+    for n in range(6):
+        result = (store, other)[n % 2].append_once(queue, [new(str(n))], fresh_key(), after=after)
+        after = result.locations[0][1]
+    assert shown_bodies(store, queue) == [str(n) for n in range(6)]
+
+
+def test_racing_posts(store: Store, other: Store) -> None:
+    """Of many posts with one key at once, through several stores, one is carried out; all that succeed agree."""
+    queue = make_queue(store, partitions=2)
+    keys = [fresh_key() for _ in range(3)]
+
+    def post(number: int) -> tuple[PostKey, PostResult]:
+        key = keys[number % 3]
+        return key, patiently((store, other)[number // 3 % 2], queue, key, key.text, f"{key.text} too")
+
+    results = at_once(post, range(18))
+    for key in keys:
+        mine = [result for one, result in results if one == key]
+        assert len({tuple(result.locations) for result in mine}) == 1
+        assert sum(not result.replayed for result in mine) == 1
+    expected = sorted(text for key in keys for text in (key.text, f"{key.text} too"))
+    assert sorted(map(str, shown_bodies(store, queue))) == expected
+
+
+def test_begun_side_by_side(store: Store) -> None:
+    """Posts that are begun together are all answered, each once."""
+    queue, keys = make_queue(store, partitions=2), [fresh_key() for _ in range(30)]
+    futures = [begun_once(store, queue, [new(key.text, partition=n % 2 + 1)], key) for n, key in enumerate(keys)]
+    results = [future.result(60) for future in futures]
+    assert all(result is not None and not result.replayed for result in results)
+    stored = [body for number in (1, 2) for body in shown_bodies(store, queue, number)]
+    assert sorted(map(str, stored)) == sorted(key.text for key in keys)
+
+
+def test_giving_up(store: Store) -> None:
+    """After giving up nothing is answered; the post can be repeated with its key, whatever became of it."""
+    queue = make_queue(store)
+    answered: list[PostKey] = []
+    keys = [fresh_key() for _ in range(20)]
+    for key in keys:
+        give_up = store.begin_append_once(queue, [new(key.text)], key, lambda *_, key=key: answered.append(key))  # type: ignore[misc]
+        before = len(answered)
+        give_up()
+        assert key in answered[:before] or key not in answered
+    for key in keys:
+        patiently(store, queue, key, key.text)
+    assert sorted(map(str, shown_bodies(store, queue))) == sorted(key.text for key in keys)
+
+
+def test_closing(store: Store, open_store: Callable[[], Store]) -> None:
+    """Every post that was begun is answered while its store is closed, and can be repeated elsewhere."""
+    queue = make_queue(store)
+    closing = open_store()
+    assert closing.queue(queue.application, queue.name) == queue
+    keys = [fresh_key() for _ in range(20)]
+    answers = [begun_once(closing, queue, [new(key.text)], key) for key in keys]
+    closer = threading.Thread(target=closing.close)
+    closer.start()
+    for key, answer in zip(keys, answers, strict=True):
+        try:
+            answer.result(60)
+        except StoreUnavailable as error:
+            assert error.outcome in {"none", "unknown"}  # noqa: PT017
+        patiently(store, queue, key, key.text)
+    closer.join()
+    assert sorted(map(str, shown_bodies(store, queue))) == sorted(key.text for key in keys)
+    with pytest.raises(StoreClosed):
+        posted(closing, queue, fresh_key())
