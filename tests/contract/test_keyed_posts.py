@@ -235,7 +235,7 @@ def test_giving_up(store: Store) -> None:
     answered: list[PostKey] = []
     keys = [fresh_key() for _ in range(20)]
     for key in keys:
-        give_up = store.begin_append_once(queue, [new(key.text)], key, lambda *_, key=key: answered.append(key))  # type: ignore[misc]
+        give_up = store.begin_append_once(queue, [new(key.text)], key, lambda *_, key=key: answered.append(key))
         before = len(answered)
         give_up()
         assert key in answered[:before] or key not in answered

@@ -106,13 +106,15 @@ class CassandraKeyedPosts(KeyedPosts):
         """See the contract."""
         items_of.checked(queue, items)
 
+        post = _Post(_Parts(self._driver, self._options, self._clock, self._watch, self._levels, self._writer))
+
         def ended(result: PostResult | None, error: Exception | None) -> None:
             if result is not None and not result.replayed and self._news.watches:
                 keys = {queue.qid << 8 | item.partition for item in items if not item.delay}
                 self._news.watches.wrote(keys, shown=False)
-            done(result, error)
+            if not post.withdrawn:
+                done(result, error)
 
-        post = _Post(_Parts(self._driver, self._options, self._clock, self._watch, self._levels, self._writer))
         return post.begin(queue, items, key, after, self._appends.begin(ended))
 
 
@@ -127,7 +129,7 @@ class _Parts(NamedTuple):
     writer: ReservingWriter
 
 
-class _Made(MadeIds):
+class _Made(MadeIds, frozen=True):
     """Ids that the writer has made."""
 
     reservation: Reservation
@@ -141,7 +143,8 @@ class _Post:
         self._made: _Made | None = None
         """Reserved and not written yet."""
         self._lock = threading.Lock()
-        self._withdrawn = False
+        self.withdrawn = False
+        """Its caller has given up."""
         self._sent = False
 
     def begin(
@@ -160,8 +163,7 @@ class _Post:
 
     def _withdraw(self) -> Outcome:
         with self._lock:
-            self._withdrawn = True
-            self._done = _nobody
+            self.withdrawn = True
             return "unknown" if self._sent else "none"
 
     # From step to step
@@ -213,7 +215,7 @@ class _Post:
     def _write(self, made: MadeIds) -> None:
         assert isinstance(made, _Made)  # noqa: S101 - it was given by _reserved
         with self._lock:
-            if self._withdrawn:
+            if self.withdrawn:
                 raise StoreUnavailable(GIVEN_UP)
             self._sent = True
         self._made = None
@@ -322,8 +324,4 @@ def _ids_of(reservation: Reservation) -> PostedIds:
             runs[-1] = last._replace(number=last.number + 1)
         else:
             runs.append(one)
-    return PostedIds(reservation.made_at, runs)
-
-
-def _nobody(_result: PostResult | None, _error: Exception | None) -> None:
-    """Takes the end of a post whose caller has given up."""
+    return PostedIds(reservation.made_at, tuple(runs))

@@ -63,7 +63,7 @@ class PostedIds(msgspec.Struct, frozen=True, array_like=True):
     """
 
     made: int
-    runs: list[Run]
+    runs: tuple[Run, ...]
 
     @property
     def locations(self) -> list[Location]:
@@ -80,7 +80,7 @@ class KeyRow(msgspec.Struct, frozen=True):
     version: int
 
 
-class MadeIds(msgspec.Struct):
+class MadeIds(msgspec.Struct, frozen=True):
     """Ids that this process has made, with whatever is needed to write the messages."""
 
     ids: PostedIds

@@ -1,0 +1,283 @@
+"""Every history of posts with one idempotency key: a small world, explored state by state.
+
+The posts are the product's own (:func:`carry_out`). The world has one key's row, changed by compare-and-set, messages
+that may reach the store late, readers who pass an id when it is old enough, and processes that stop at any point. What
+may happen next is listed by :func:`_futures`; a state that was reached before is not gone through again.
+
+Time is what has happened: a write is in time only if it returns before a reader passes its id, which stands for W and
+for the longer D. Whoever finds another's row may take it for old at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from msgspec import structs
+
+from queuey.errors import Outcome, QueueyError, StoreUnavailable
+from queuey.messages import PostKey
+from queuey.storage.cassandra.write.post_keys import (
+    KeyRow,
+    MadeIds,
+    MakeIds,
+    PostedIds,
+    Remove,
+    Run,
+    Step,
+    Swap,
+    TimeLeft,
+    Write,
+    carry_out,
+)
+
+MOST = 1000
+MOST_IDS = 3
+"""Ids that the posts before the last one make: two that hinder each other for ever would never come to an end."""
+KEY = PostKey("key", b"content", 60)
+Where = Literal["nowhere", "flying", "there", "removed"]
+Taken = Literal["", "no pending row", "removed unasked", "confirmed by others", "not removed", "late is in time"]
+"""Which mechanism is taken out."""
+
+
+class Failed(NamedTuple):
+    """An answer that is an error."""
+
+    outcome: Outcome
+
+
+class Posted(NamedTuple):
+    """A post that succeeded."""
+
+    ids: tuple[int, ...]
+    replayed: bool
+
+
+class Process(NamedTuple):
+    """A post: the answers to its steps so far, the step that they have led to, and its end."""
+
+    number: int
+    answers: tuple[Any, ...] = ()
+    step: Step = MakeIds()
+    end: Any = None
+    """Posted, the name of an error, ``crashed``; None: it goes on."""
+
+
+class Id(NamedTuple):
+    """What became of a message under one id."""
+
+    where: Where = "nowhere"
+    passed: Literal["", "seen", "missed"] = ""
+    """What a reader found who has passed it."""
+    hidden: bool = False
+    """Its post ended with outcome ``none``."""
+
+
+class World(NamedTuple):
+    """Everything there is. ``floating``: changes of the row that may still take effect."""
+
+    row: KeyRow | None = None
+    ids: tuple[tuple[int, Id], ...] = ()
+    floating: tuple[tuple[int | None, KeyRow], ...] = ()
+    processes: tuple[Process, ...] = ()
+    posts: int = 0
+    faults: int = 0
+    crashes: int = 0
+
+    def id(self, number: int) -> Id:
+        """What became of an id."""
+        return dict(self.ids).get(number, Id())
+
+    def with_id(self, number: int, **fields: Any) -> World:  # noqa: ANN401 - fields of Id
+        """The world with one id changed."""
+        ids = dict(self.ids) | {number: self.id(number)._replace(**fields)}
+        return self._replace(ids=tuple(sorted(ids.items())))
+
+    def with_process(self, process: Process) -> World:
+        """The world with one process changed."""
+        return self._replace(
+            processes=tuple(process if one.number == process.number else one for one in self.processes)
+        )
+
+
+def explore(*, posts: int, faults: int, crashes: int, taken: Taken = "") -> tuple[int, list[str]]:
+    """Goes through every history of some posts at once, and of one more that comes when these have ended.
+
+    Returns:
+        How many states there are, and what is wrong in one of them: the search ends there.
+    """
+    first = World(processes=tuple(Process(n) for n in range(1, posts + 1)), posts=posts, faults=faults, crashes=crashes)
+    seen, todo = {first}, [first]
+    wrong: list[str] = []
+    while todo and not wrong:
+        world = todo.pop()
+        if all(process.end is not None for process in world.processes):
+            if len(world.processes) > posts:
+                wrong += list(_complaints(world))
+                continue
+            world = world._replace(processes=(*world.processes, Process(posts + 1)), faults=0, crashes=0)
+        for future in _futures(world, taken):
+            if future not in seen:
+                seen.add(future)
+                todo.append(future)
+    return len(seen), wrong
+
+
+def _complaints(world: World) -> Iterator[str]:
+    """Says what is wrong when all posts have ended, the last one undisturbed."""
+    last = world.processes[-1].end
+    if not isinstance(last, Posted):
+        yield f"the last post failed: {last}"
+        return
+    alive = tuple(number for number, one in world.ids if one.where in {"there", "flying"})
+    if alive != last.ids:
+        yield f"{last.ids} was acknowledged and {alive} is there"
+    ends = [one.end for one in world.processes if isinstance(one.end, Posted)]
+    if any(end.ids != last.ids for end in ends):
+        yield f"acknowledged differently: {ends}"
+    if sum(not end.replayed for end in ends) > 1:
+        yield f"carried out more than once: {ends}"
+    if world.id(last.ids[0]).passed == "missed":
+        yield f"a reader has missed {last.ids[0]}"
+    if any(one.hidden and one.passed == "seen" for _, one in world.ids):
+        yield "a reader has seen what was answered with outcome none"
+
+
+def _futures(world: World, taken: Taken) -> Iterator[World]:
+    for process in world.processes:
+        if process.end is None:
+            if world.crashes:
+                yield _ended(world, process, "crashed")._replace(crashes=world.crashes - 1)
+            step = process.step
+            for after, answer in _taken_out(world, process, step, taken) or _answers(world, process, step):
+                yield _settled(after, process._replace(answers=(*process.answers, answer)), step)
+    last = len(world.processes) * 10 if len(world.processes) > world.posts else MOST
+    for number, one in world.ids:
+        if one.where == "removed":
+            continue  # It makes no difference any more.
+        if not one.passed and number < last:
+            yield world.with_id(number, passed="seen" if one.where == "there" else "missed")
+        if one.where == "flying":
+            yield world.with_id(number, where="there")
+    for change in world.floating:
+        rest = tuple(one for one in world.floating if one is not change)
+        yield _swapped(world, *change)._replace(floating=rest)
+
+
+def _resumed(process: Process) -> Step:
+    """Returns the step that a process is at."""
+    steps = _started(process)
+    step: Step = next(steps)
+    for answer in process.answers:
+        step = steps.throw(StoreUnavailable("", outcome=answer.outcome)) if _fails(answer) else steps.send(answer)
+    return step
+
+
+def _started(process: Process) -> Any:  # noqa: ANN401 - the steps
+    versions = iter(range(process.number * 100, process.number * 100 + 100))
+    return carry_out(KEY, lambda: next(versions))
+
+
+def _fails(answer: object) -> bool:
+    return isinstance(answer, Failed)
+
+
+def _settled(world: World, process: Process, step: Step) -> World:
+    """Returns the world after a process has had an answer: it has ended, or it is at its next step."""
+    try:
+        return world.with_process(process._replace(step=_resumed(process)))
+    except StopIteration as ended:
+        ids = tuple(position[0] for _, position in ended.value.locations)
+        return _ended(world, process, Posted(ids, ended.value.replayed))
+    except StoreUnavailable as error:
+        if error.outcome == "none" and isinstance(step, Remove):
+            world = world.with_id(step.ids.made, hidden=True)
+        return _ended(world, process, f"unavailable: {error.outcome}")
+    except QueueyError as error:
+        return _ended(world, process, error.code)
+
+
+def _ended(world: World, process: Process, end: object) -> World:
+    """Returns the world with a process at its end. How it came there makes no difference any more."""
+    return world.with_process(Process(process.number, end=end))
+
+
+Answers = Iterator[tuple[World, Any]]
+
+
+def _answers(world: World, process: Process, step: Step) -> Answers:
+    """Yields what a step may do and be answered."""
+    faulty = world._replace(faults=world.faults - 1) if world.faults else None
+    match step:
+        case MakeIds():
+            if len(world.ids) >= MOST_IDS and process.number <= world.posts:
+                return
+            number = process.number * 10 + sum(isinstance(one, MadeIds) for one in process.answers)
+            yield world.with_id(number), MadeIds(PostedIds(number, (Run(1, 0, 0, number, 0, 1),)))
+        case Swap(seen, row):
+            expected = None if seen is None else seen.version
+            after = _swapped(world, expected, row)
+            yield after, after.row
+            if faulty:
+                yield _swapped(faulty, expected, row), Failed("unknown")
+                yield faulty._replace(floating=(*faulty.floating, (expected, row))), Failed("unknown")
+        case Write(made):
+            yield from _writes(world, made.ids.made, faulty)
+        case Remove(ids, unseen):
+            removed = world.with_id(ids.made, where="removed")
+            yield removed, "none" if not (unseen and world.id(ids.made).passed) else "unknown"
+            if faulty:
+                yield faulty, "unknown"
+        case TimeLeft(ids):
+            yield world, 0
+            if not world.id(ids.made).passed and process.number <= world.posts:
+                yield world, 1
+
+
+def _writes(world: World, number: int, faulty: World | None) -> Answers:
+    """A write arrives in time, late, unnoticed, long after its sender has given up, or never."""
+    landed = world if world.id(number).where == "removed" else world.with_id(number, where="there")
+    if not world.id(number).passed:
+        yield landed, None
+    else:
+        yield world, Failed("none")
+        faulty = faulty or world
+    if faulty:
+        yield faulty, Failed("none")
+        yield landed._replace(faults=faulty.faults), Failed("unknown")
+        if world.id(number).where != "removed":
+            yield faulty.with_id(number, where="flying"), Failed("unknown")
+
+
+def _swapped(world: World, expected: int | None, row: KeyRow) -> World:
+    present = None if world.row is None else world.row.version
+    return world._replace(row=row) if present == expected else world
+
+
+def _taken_out(  # noqa: PLR0911 - a return for each mechanism
+    world: World, process: Process, step: Step, taken: Taken
+) -> list[tuple[World, Any]]:
+    """Returns what a step does where the mechanism it is part of is taken out; nothing: it does what it should."""
+    match taken, step:
+        case "no pending row", Swap(_, KeyRow(state="pending") as row) if world.row is None:
+            return [(world, row)]
+        case "no pending row", Swap(_, KeyRow(state="done") as row):
+            return [_applied(_swapped(world, None, row))]
+        case "removed unasked", Swap(KeyRow() as seen, KeyRow(state="abandoned") as row) if not _is_of(process, seen):
+            return [(world, row)]
+        case "confirmed by others", Swap(KeyRow() as seen, KeyRow(state="abandoned") as row):
+            if not _is_of(process, seen) and world.id(seen.ids.made).where == "there":
+                return [_applied(_swapped(world, seen.version, structs.replace(row, state="done")))]
+        case "not removed", Remove(_, False):
+            return [(world, "none")]
+        case "late is in time", Write(made) if world.id(made.ids.made).passed:
+            return [(world.with_id(made.ids.made, where="there"), None)]
+    return []
+
+
+def _applied(world: World) -> tuple[World, KeyRow | None]:
+    return world, world.row
+
+
+def _is_of(process: Process, row: KeyRow) -> bool:
+    return row.ids.made // 10 == process.number

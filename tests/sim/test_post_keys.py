@@ -1,0 +1,31 @@
+"""Posts with one idempotency key: every history of two of them, whatever fails and wherever they stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.post_keys import Taken, explore
+
+
+def test_every_history() -> None:
+    """Two posts at once, a fault and a crash between any steps: the messages are there once, and nobody misses them."""
+    states, wrong = explore(posts=2, faults=1, crashes=1)
+    assert wrong == []
+    assert states > 10_000
+
+
+@pytest.mark.slow
+def test_every_history_with_more_faults() -> None:
+    """The same with two faults and two crashes."""
+    states, wrong = explore(posts=2, faults=2, crashes=2)
+    assert wrong == []
+    assert states > 50_000
+
+
+@pytest.mark.parametrize(
+    "taken", ["no pending row", "removed unasked", "confirmed by others", "not removed", "late is in time"]
+)
+def test_without_a_mechanism(taken: Taken) -> None:
+    """Without any of its mechanisms some history ends badly."""
+    _, wrong = explore(posts=2, faults=1, crashes=1, taken=taken)
+    assert wrong
