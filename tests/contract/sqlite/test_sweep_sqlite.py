@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuey import ids
-from queuey.messages import LogEntry, OffsetChange, Slice
+from queuey.messages import LogEntry, OffsetChange, PostKey, Slice
 from queuey.storage.sqlite import SqliteOptions, SqliteStore, open_store
 from queuey.storage.sqlite import connection as driver
 from tests.backends import APP, Clock
@@ -123,6 +123,9 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
         for entry in range(1, 111):
             assert enter(swept.store, one, LogEntry(entry, b"claim"), partition)
         swept.store.write_snapshot(one, partition, 9, b"nine")
+    for one in (queue, neighbour):
+        for number in range(501):
+            swept.store.append_once(one, [], PostKey(f"key {number}", b"content", 60))
     if how == "purged":
         queue = swept.store.purge_queue(queue)
     else:
@@ -132,9 +135,21 @@ def test_purged_and_deleted_queues_leave_the_file(swept: Swept, how: str) -> Non
     assert swept.store.sweep() == 94
     assert (swept.rows(), swept.rows("pending_deletes")) == (2, 0)
     assert (swept.rows("claims"), swept.rows("claim_snapshots")) == (110, 1)
+    assert swept.rows("idempotency_keys") == 501
     assert swept.rows("offsets") == (1 if how == "purged" else 0)
     assert shown_bodies(swept.store, queue) == ["new"]
     assert shown_bodies(swept.store, neighbour) == ["kept"]
+
+
+def test_old_idempotency_keys(swept: Swept) -> None:
+    """Keys whose time is over leave the file; others stay and are still known."""
+    queue, keys = make_queue(swept.store), [PostKey(str(n), b"content", 60 + n % 2) for n in range(1100)]
+    for key in keys:
+        swept.store.append_once(queue, [], key)
+    swept.clock.advance(60)
+    swept.store.sweep()
+    assert swept.rows("idempotency_keys") == 550
+    assert [swept.store.append_once(queue, [], key).replayed for key in keys[:2]] == [False, True]
 
 
 def test_batches_over_the_edge_of_a_window(swept: Swept) -> None:
