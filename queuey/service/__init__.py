@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 
-from queuey.messages import Queue
+from queuey.messages import Location, Queue
 from queuey.metrics import Metrics
 from queuey.service.claims import ClaimCounts, Claimed, ClaimUseCases, Size
+from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
-from queuey.service.messages import Draft, Location, MessageUseCases
+from queuey.service.messages import MessageUseCases
 from queuey.service.offsets import OffsetUseCases, Progress
 from queuey.service.queue_access import Check, QueueAccess, find_queue
 from queuey.service.queues import Description, Queues

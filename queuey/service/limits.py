@@ -19,6 +19,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_wait: Seconds of one long poll.
         page_bytes: Bytes of bodies in one answer, beyond which it ends.
         default_ttl: Seconds a message lives when neither it nor its queue says.
+        idempotency_ttl: Seconds for which an idempotency key is remembered at most.
         claims_memory: Bytes that a process keeps of all claims together, about.
         max_batch: Messages in one batch.
         max_ids: Ids in one request.
@@ -40,6 +41,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_wait: float = 20.0
     page_bytes: int = 8 * MIB
     default_ttl: int = DEFAULT_TTL
+    idempotency_ttl: int = 86_400
     claims_memory: int = 64 * MIB
 
     max_batch: int = 1000

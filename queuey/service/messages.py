@@ -6,43 +6,23 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-
-import msgspec
+from typing import Any
 
 from queuey import ids
 from queuey.errors import InvalidRequest, Outcome, TooLarge
 from queuey.ids import Position
-from queuey.messages import Message, Meta, NewMessage, Queue
+from queuey.messages import Location, Message, NewMessage, PostKey, PostResult, Queue
 from queuey.metrics import Metrics
 from queuey.partitions import by_key, spread
+from queuey.service.drafts import Draft
 from queuey.service.limits import Limits
+from queuey.service.post_keys import key_of
 from queuey.service.queue_access import QueueAccess
 from queuey.service.ranges import body_bytes
 from queuey.storage import Store
 
-Location = tuple[int, Position]
-"""Partition and position."""
-Begun = Callable[[list[Position] | None, Exception | None], None]
+Begun = Callable[[Any, Exception | None], None]
 """Is told of the end of a post."""
-
-
-class Draft(msgspec.Struct, gc=False):
-    """A message as its producer gives it.
-
-    Attributes:
-        body: ``str`` for text, ``bytes`` for anything else. Never empty.
-        partition: None: chosen, by ``key`` if there is one.
-        ttl: Seconds; None: the queue's, or else the deployment's.
-        key: Messages of one key go to one partition.
-        delay: Seconds until it is due.
-    """
-
-    body: str | bytes
-    ttl: int | None = None
-    partition: int | None = None
-    meta: Meta | None = None
-    delay: float = 0.0
-    key: str | None = None
 
 
 def partition_error(partition: int, queue: Queue) -> str | None:
@@ -100,53 +80,71 @@ class MessageUseCases:
         self._metrics = metrics
         self._sticky = StickyChoice()
 
-    def post(self, access: QueueAccess, drafts: Sequence[Draft], *, after: Position | None = None) -> list[Location]:
+    def post(
+        self, access: QueueAccess, drafts: Sequence[Draft], *, after: Position | None = None, key: str | None = None
+    ) -> PostResult:
         """Stores new messages, all or none.
+
+        With a key it stores them once: a post that is repeated under its key has the result of the first.
 
         If ``after`` is ahead of the clock it waits until the clock is there: a store would go ahead with its ids, and
         with those of everybody else, and other nodes would take ids from here for made up.
 
-        Returns:
-            The partition and position of each, in order.
-
         Raises:
             InvalidRequest: A partition is beyond the queue's; ``after`` lies too far ahead.
+            KeyReused: The key is that of another post.
+            KeyInUse: A post with this key is being carried out.
             StoreUnavailable: ``outcome`` says what became of them.
         """
         if not drafts:
-            return []
+            return PostResult([], replayed=False)
         if after is not None and 0 < (seconds := ahead(after)) <= LONGEST_AHEAD:
             self._stopping.wait(seconds)
 
-        def append(queue: Queue) -> list[Location]:
+        def append(queue: Queue) -> PostResult:
             items = self._addressed(queue, drafts)
-            return self._stored(items, self._store.append(queue, items, after=after))
+            if key is None:
+                return self._stored(items, self._store.append(queue, items, after=after))
+            return self._found(self._store.append_once(queue, items, self._key(key, drafts, items), after=after))
 
         return access.use(append)
 
     def begin_post(
-        self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None
-    ) -> tuple[Callable[[Begun], Callable[[], Outcome]], Callable[[list[Position]], list[Location]]]:
+        self, queue: Queue, drafts: Sequence[Draft], *, after: Position | None = None, key: str | None = None
+    ) -> tuple[Callable[[Begun], Callable[[], Outcome]], Callable[[Any], PostResult]]:
         """Prepares a post that blocks nobody, for a caller who was let in to just this row.
 
         Returns:
             A function that starts it, given whom to tell of its end (see ``Messages.begin_append``), and one that takes
-            its result and returns what ``post`` does. The end may be ``QueueChanged``: then nothing was stored and the
-            caller posts in the ordinary way.
+            what that is told and returns what ``post`` does. The end may be ``QueueChanged``: then nothing was stored
+            and the caller posts in the ordinary way.
 
         Raises:
             InvalidRequest: As in ``post``.
         """
         items = self._addressed(queue, drafts)
-        return (
-            lambda done: self._store.begin_append(queue, items, done, after=after),
-            lambda positions: self._stored(items, positions),
-        )
+        if key is None or not items:
+            return (
+                lambda done: self._store.begin_append(queue, items, done, after=after),
+                lambda positions: self._stored(items, positions),
+            )
+        named = self._key(key, drafts, items)
+        return lambda done: self._store.begin_append_once(queue, items, named, done, after=after), self._found
 
-    def _stored(self, items: Sequence[NewMessage], positions: Sequence[Position]) -> list[Location]:
+    def _key(self, text: str, drafts: Sequence[Draft], items: Sequence[NewMessage]) -> PostKey:
+        return key_of(text, drafts, items, self._limits.idempotency_ttl)
+
+    def _stored(self, items: Sequence[NewMessage], positions: Sequence[Position]) -> PostResult:
         """Counts what was stored, and returns where it is."""
         self._metrics.received(len(positions))
-        return [(item.partition, position) for item, position in zip(items, positions, strict=True)]
+        locations = [(item.partition, position) for item, position in zip(items, positions, strict=True)]
+        return PostResult(locations, replayed=False)
+
+    def _found(self, result: PostResult) -> PostResult:
+        """Counts what was stored under a key, unless that was done before."""
+        if not result.replayed:
+            self._metrics.received(len(result.locations))
+        return result
 
     def put(self, access: QueueAccess, locations: Sequence[Location], draft: Draft) -> None:
         """Writes one body at all the places, creating or overwriting each.

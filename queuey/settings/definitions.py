@@ -131,6 +131,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             le=MAX_TTL,
         ),
     ] = DEFAULT_TTL
+    idempotency_ttl: Annotated[
+        int,
+        Meta(
+            description="Seconds for which the key of a post with an `Idempotency-Key` is remembered: as long as its "
+            "messages live, but at least a minute and at most this.",
+            ge=60,
+            le=604_800,
+        ),
+    ] = 86_400
     max_body: Annotated[int, Meta(description="Largest message body in bytes.", ge=1, le=1 << 30)] = 262_144
     max_batch_bytes: Annotated[
         int, Meta(description="Largest request with several messages in bytes.", ge=1, le=1 << 30)
@@ -285,7 +294,9 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Service": ("host", "port", "tls_cert", "tls_key", "workers", "shutdown_timeout", "profile"),
     "Store": ("store", "deadline"),
     SQLITE: ("data", "sync", "readers"),
-    "Messages and requests": ("default_ttl", "max_body", "max_batch_bytes", "page_bytes", "max_wait"),
+    "Messages and requests": (
+        *("default_ttl", "idempotency_ttl", "max_body", "max_batch_bytes", "page_bytes", "max_wait"),
+    ),
     "Capacity of a worker": ("threads", "connections", "memory", "claims_memory", "wait_slots", "rates"),
     "Users of applications": ("users",),
     "Logs and metrics": ("metrics", "log_level", "log_format"),

@@ -15,6 +15,7 @@ STATUSES: dict[type[Exception], int] = {
     errors.InvalidRequest: 400,
     errors.TooLarge: 413,
     errors.UnknownCoding: 415,
+    errors.KeyReused: 422,
     errors.NotAuthenticated: 401,
     errors.NotAllowed: 403,
     errors.NotFound: 404,
@@ -112,7 +113,7 @@ def _extra(error: Exception, environ: Environ) -> dict[str, Any]:
 
 
 def _headers(error: Exception, status: int) -> tuple[Header, ...]:
-    if status in {429, 503}:
+    if status in {429, 503} or isinstance(error, errors.KeyInUse):
         return (("Retry-After", str(getattr(error, "retry_after", 1))),)
     if isinstance(error, errors.NotAuthenticated):
         return (("WWW-Authenticate", error.challenge),)

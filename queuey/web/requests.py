@@ -53,7 +53,8 @@ WSGI: Environ = {
 }
 """What WSGI promises of every request beside its own. The address is in the Host header."""
 _MEANT = frozenset(
-    b"authorization content-encoding content-type x-ttl x-partition x-message-key x-delay x-after x-encoding".split()
+    b"authorization content-encoding content-type x-ttl x-partition x-message-key x-delay x-after x-encoding "
+    b"idempotency-key".split()
 )
 _HEADER_KEYS = {
     b"content-length": "CONTENT_LENGTH",

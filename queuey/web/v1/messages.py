@@ -14,7 +14,7 @@ import msgspec
 from queuey import ids
 from queuey.errors import InvalidRequest, NotFound
 from queuey.ids import EPOCH_TICKS, TICKS_PER_SECOND, Position
-from queuey.messages import MAX_TTL, Message, Meta, Queue
+from queuey.messages import MAX_TTL, Message, Meta, PostResult, Queue
 from queuey.service import Draft, Limits, Location, Service
 from queuey.service.messages import ahead, partition_error
 from queuey.web import validators
@@ -34,6 +34,7 @@ from queuey.web.responses import (
 )
 from queuey.web.v1 import schemas
 from queuey.web.v1.message_json import last_digits, render_fetched
+from queuey.web.v1.post_keys import REPLAYED, read_key
 from queuey.web.validators import Errors
 
 FETCH_FIELDS = frozenset({"raw"})
@@ -116,8 +117,9 @@ def _header_text(text: str) -> str:
     return text if text.isascii() else "".join(char if char.isascii() else quote(char) for char in text)
 
 
-def _posted(locations: Sequence[Location]) -> Response:
-    return Response(201, render_posted(locations), JSON)
+def _posted(result: PostResult) -> Response:
+    body = render_posted(result.locations)
+    return Response(201, body, JSON, REPLAYED) if result.replayed else Response(201, body, JSON)
 
 
 class MessageViews:
@@ -131,6 +133,7 @@ class MessageViews:
     def post(self, environ: Environ, match: Match) -> Response:
         """Stores one message, or a batch if the body is JSON."""
         access = self._authorization.enter(environ, self._authorization.find(environ, match), "send")
+        key = read_key(environ)
         batch = _is_batch(environ)
         body = self._body(environ, batch=batch)
         try:
@@ -139,7 +142,7 @@ class MessageViews:
             if not access.renew():
                 raise
             drafts, after = self._read(environ, body, access.queue, batch=batch)
-        return _posted(self._messages.post(access, drafts, after=after))
+        return _posted(self._messages.post(access, drafts, after=after, key=key))
 
     def begin_post(self, environ: Environ, match: Match) -> Begun:
         """Is ``post`` without blocking."""
@@ -148,13 +151,14 @@ class MessageViews:
         queue = self._authorization.enter_at_once(environ, match, "send")
         batch = _is_batch(environ)
         try:
+            key = read_key(environ)
             drafts, after = self._read(environ, self._body(environ, batch=batch), queue, batch=batch)
         except InvalidRequest:
             raise WouldBlock from None  # it may be the row that is wrong
         if after is not None and ahead(after) > 0:
             raise WouldBlock
-        begin, stored = self._messages.begin_post(queue, drafts, after=after)
-        return begin, lambda positions: _posted(stored(positions))
+        begin, stored = self._messages.begin_post(queue, drafts, after=after, key=key)
+        return begin, lambda found: _posted(stored(found))
 
     def _body(self, environ: Environ, *, batch: bool) -> bytes:
         return read_body(environ, self._limits.max_batch_bytes if batch else self._limits.max_body)

@@ -8,7 +8,7 @@ from queuey import __version__
 from queuey.service import Limits
 from queuey.web import openapi
 from queuey.web.openapi import JSON, Content, Operation, Parameter, ResponseSpec
-from queuey.web.v1 import schemas
+from queuey.web.v1 import post_keys, schemas
 
 APP = "/v1/{app}"
 QUEUE = APP + "/{queue}"
@@ -97,6 +97,11 @@ POST_HEADERS = (
     _header("X-Delay", "Seconds until the message is due", _number(0, 33554432, kind="number")),
     AFTER,
     ENCODING,
+    _header(
+        "Idempotency-Key",
+        "Names this post: repeated under its key it stores nothing, and has the answer of the first",
+        _pattern(f"({post_keys.PATTERN})"),
+    ),
 )
 RANGE_PARAMETERS = (
     _query(
@@ -151,9 +156,10 @@ ERRORS = {
     401: ResponseSpec(FAILURE, {"WWW-Authenticate": "The scheme of credentials"}),
     403: ResponseSpec({**PLAIN, **PROBLEM}),
     404: ResponseSpec({**FAILURE, **PLAIN}),
-    409: ResponseSpec(FAILURE),
+    409: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again, where that is of use"}),
     413: ResponseSpec(FAILURE),
     415: ResponseSpec(FAILURE, {"Accept-Encoding": "`identity`: bodies are taken as they are"}),
+    422: ResponseSpec(FAILURE),
     429: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
     500: ResponseSpec(FAILURE),
     503: ResponseSpec(FAILURE, {"Retry-After": "Seconds after which to try again"}),
@@ -234,11 +240,14 @@ MESSAGE_OPERATIONS = (
         method="POST",
         path=QUEUE,
         summary="Post messages, one with any body or a batch as JSON",
-        about=KEPT_HEADERS,
+        about=f"{KEPT_HEADERS} With an Idempotency-Key: 409, a post with that key is being carried out; 422, the key "
+        "is that of another post.",
         parameters=POST_HEADERS,
         body={JSON: schemas.MessagesToPost, "*/*": {}},
-        success={201: ResponseSpec({JSON: schemas.Posted})},
-        errors=WITH_BODY,
+        success={
+            201: ResponseSpec({JSON: schemas.Posted}, {"Idempotent-Replayed": "`true`: stored before, by this key"})
+        },
+        errors=(*WITH_BODY, 409, 422),
     ),
     Operation(
         method="GET",

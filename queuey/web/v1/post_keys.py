@@ -1,0 +1,39 @@
+"""The request header ``Idempotency-Key``: a name for a post, so that it can be repeated without storing twice."""
+
+from __future__ import annotations
+
+import re
+
+from queuey.errors import InvalidRequest
+from queuey.messages import LONGEST_KEY
+from queuey.web import validators
+from queuey.web.responses import Environ, Header
+
+REPLAYED: Header = ("Idempotent-Replayed", "true")
+"""Marks the answer to a post that was carried out before."""
+
+PATTERN = r'[!#-+\--:<-\[\]-~]{1,255}|"(?:[ !#-\[\]-~]|\\["\\]){1,255}"'
+"""A bare key has no quotation marks, commas, semicolons and backslashes: of several headers it would be made of all.
+
+A quoted one is a string of structured header fields (RFC 9651). Both name the same key.
+"""
+_KEY = re.compile(PATTERN)
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def read_key(environ: Environ) -> str | None:
+    """Returns the key of a post; None: it has none.
+
+    Raises:
+        InvalidRequest: It has one that is none.
+    """
+    value: str | None = environ.get("HTTP_IDEMPOTENCY_KEY")
+    if value is None:
+        return None
+    text = value.strip()
+    if _KEY.fullmatch(text) is None:
+        problem = (
+            f'"{validators.show(text)}" is no key: 1 to {LONGEST_KEY} characters of visible ASCII without ",;\\ are, '
+        )
+        raise InvalidRequest({"idempotency_key": problem + "or any ASCII in quotation marks"})
+    return _ESCAPED.sub(r"\1", text[1:-1]) if text[0] == '"' else text

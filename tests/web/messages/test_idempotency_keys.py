@@ -1,0 +1,217 @@
+"""Posting with an Idempotency-Key: once, however often the request is repeated."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+import pytest
+
+from queuey.errors import KeyInUse, QueueChanged
+from queuey.service import Limits
+from queuey.storage import Store
+from tests.backends import Clock
+from tests.interposed_store import InterposedStore
+from tests.web.caller import Caller, Reply
+from tests.web.gateway_calls import Request, running
+
+MARK = "Idempotent-Replayed"
+
+
+def keyed(caller: Caller, queue: str, body: str = "x", key: str = "a", **headers: str) -> Reply:
+    """Posts one message under a key."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return caller("POST", queue, body, headers={"Idempotency-Key": key, **named})
+
+
+def test_repeated(owner: Caller) -> None:
+    """A repeated post has the status and body of the first, and a mark; the message is there once."""
+    owner.create("q", partitions=50)
+    first = keyed(owner, "q", "hello")
+    assert first.status == 201
+    assert MARK not in first.headers
+    for _ in range(5):
+        again = keyed(owner, "q", "hello")
+        assert (again.status, again.json) == (201, first.json)
+        assert again.headers[MARK] == "true"
+    assert owner.get("q", partitions="*").bodies == ["hello"]
+
+
+def test_batch(owner: Caller) -> None:
+    """A batch is one post: all of its messages are stored once, and the same places come back in order."""
+    owner.create("q", partitions=20)
+    items = [{"body": {"n": n}, "ttl": n % 2 * 60 + 60, "delay": n % 3 // 2 * 30} for n in range(40)]
+    first = owner.batch("q", *items, Idempotency_Key="batch")
+    again = owner.batch("q", *items, Idempotency_Key="batch")
+    assert first.status == 201
+    assert (again.json, again.headers[MARK]) == (first.json, "true")
+    assert owner.get("q/info").json["count"] == 40
+
+
+def test_empty_batch(owner: Caller) -> None:
+    """An empty batch uses no key."""
+    owner.create("q")
+    for _ in range(2):
+        assert owner.batch("q", Idempotency_Key="a").json == {"status": "ok", "messages": []}
+    assert MARK not in keyed(owner, "q").headers
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"body": "y"},
+        {"X_TTL": "60"},
+        {"X_Partition": "2"},
+        {"X_Message_Key": "customer"},
+        {"X_Delay": "5"},
+        {"X_Header_Kind": "b"},
+        {"Content_Type": "text/html"},
+        {"body": '"x"', "X_Encoding": "json"},
+        {"body": '{"messages": [{"body": "x"}, {"body": "x"}]}', "Content_Type": "application/json"},
+    ],
+    ids=str,
+)
+def test_another_post(owner: Caller, other: dict[str, str]) -> None:
+    """Another post under a key is 422 whatever it differs in, and stores nothing; the key stays with the first."""
+    owner.create("q", partitions=2)
+    first = keyed(owner, "q")
+    refused = keyed(owner, "q", **({"body": "x"} | other))
+    if other.get("body") == '"x"':  # The text of a JSON string is that text.
+        assert refused.headers[MARK] == "true"
+        return
+    assert refused.status == 422
+    assert list(refused.errors) == ["idempotency_key"]
+    assert keyed(owner, "q").json == first.json
+    assert owner.get("q", partitions="1,2").bodies == ["x"]
+
+
+def test_the_same_post_written_differently(owner: Caller) -> None:
+    """What says the same in other words is the same post: spaces in JSON, the order of fields, an empty header."""
+    owner.create("q")
+    kind = {"Content-Type": "application/json", "Idempotency-Key": "a"}
+    owner("POST", "q", '{"messages":[{"body":"x","ttl":60}]}', headers=kind)
+    again = owner("POST", "q", '{"messages": [ {"ttl": "60", "body": "x"} ]}', headers=kind | {"X-After": ""})
+    assert again.headers[MARK] == "true"
+    assert owner.get("q").bodies == ["x"]
+
+
+def test_forms_of_a_key(owner: Caller) -> None:
+    """A key may be bare or in quotation marks, and is the same then; case counts."""
+    owner.create("q")
+    keyed(owner, "q", key="8e03978e-40d5-43dd-bc93-6894a57f9324")
+    assert MARK in keyed(owner, "q", key='"8e03978e-40d5-43dd-bc93-6894a57f9324"').headers
+    assert MARK not in keyed(owner, "q", key="8E03978E-40D5-43DD-BC93-6894A57F9324").headers
+    assert MARK not in keyed(owner, "q", key='"a \\"b\\" \\\\, c;"').headers
+    assert MARK in keyed(owner, "q", key=' "a \\"b\\" \\\\, c;" ').headers
+    assert MARK not in keyed(owner, "q", key="~" * 255).headers
+    assert MARK not in keyed(owner, "q", key=f'"{"~" * 254}{chr(92)}""').headers
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["", " ", '""', '"', 'a"b', '"a', "a,b", '"a","b"', '"a";b=1', "a b", "a\\b", '"a\\b"', "a" * 256, '"\t"', "\x7f"],
+)
+def test_what_is_no_key(owner: Caller, key: str) -> None:
+    """What is no key is refused by its name, and nothing is stored."""
+    owner.create("q")
+    refused = keyed(owner, "q", key=key)
+    assert refused.status == 400
+    assert list(refused.errors) == ["idempotency_key"]
+    assert owner.get("q").bodies == []
+
+
+def test_bad_requests_use_no_key(owner: Caller) -> None:
+    """A request that is refused leaves its key free."""
+    owner.create("q")
+    assert keyed(owner, "q", X_TTL="soon").status == 400
+    assert keyed(owner, "q", X_Partition="9").status == 400
+    assert MARK not in keyed(owner, "q").headers
+
+
+def test_keys_belong_to_a_queue(owner: Caller) -> None:
+    """The same key names another post in another queue, and after a purge."""
+    for name in ("one", "two"):
+        owner.create(name)
+        assert MARK not in keyed(owner, name).headers
+    owner("DELETE", "one/messages")
+    assert MARK not in keyed(owner, "one").headers
+    assert owner.get("one").bodies == ["x"]
+
+
+def test_after_the_message_was_deleted(owner: Caller) -> None:
+    """A repeated post has the first answer also when the message is gone."""
+    owner.create("q")
+    first = keyed(owner, "q")
+    owner("DELETE", f"q/{first.messages[0]['key']}")
+    assert keyed(owner, "q").json == first.json
+    assert owner.get("q").bodies == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [({"X_TTL": "1"}, 60), ({"X_TTL": "100"}, 100), ({"X_TTL": "50", "X_Delay": "49.5"}, 100), ({}, 86_400)],
+)
+def test_life_of_a_key(owner: Caller, clock: Clock, headers: dict[str, str], seconds: int) -> None:
+    """A key is known as long as the message lives, at least a minute and at most what the setting says."""
+    owner.create("q")
+    keyed(owner, "q", **headers)
+    clock.advance(seconds - 1)
+    assert MARK in keyed(owner, "q", **headers).headers
+    clock.advance(1)
+    assert MARK not in keyed(owner, "q", **headers).headers
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """Few messages in a batch."""
+    return Limits(max_batch=50)
+
+
+def test_in_use(owner: Caller, between: InterposedStore) -> None:
+    """While a post with the key is under way another is 409 with Retry-After, in both forms of errors."""
+    owner.create("q")
+
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise KeyInUse("a", 3)
+
+    between.instead(Store.append_once, refuse)
+    for accept in ("application/json", "application/problem+json"):
+        refused = keyed(owner, "q", Accept=accept)
+        assert (refused.status, refused.headers["Retry-After"]) == (409, "3")
+        assert "3 s" in refused.text
+
+
+def test_on_the_event_loop(app: Any, owner: Caller, between: InterposedStore) -> None:  # noqa: ANN401 - Pyramid's router
+    """Small posts with a key are handled without a thread, and repeated after the queue's row has changed."""
+    owner.create("q")
+    threads: list[str] = []
+    between.before(Store.append_once, lambda: threads.append("one"))
+    key = [("idempotency-key", '"one"')]
+
+    def answers(*requests: Request) -> list[Reply]:
+        async def work(gateway: Any) -> list[Reply]:  # noqa: ANN401
+            return [await request.to(gateway) for request in requests]
+
+        found: list[Reply] = running(app)(work)
+        return found
+
+    first, again, other, bad = answers(
+        Request(body=b"x", headers=key),
+        Request(body=b"x", headers=key),
+        Request(body=b"y", headers=key),
+        Request(body=b"y", headers=[("idempotency-key", "a"), ("idempotency-key", "b")]),
+    )
+    assert [first.status, again.status, other.status, bad.status] == [201, 201, 422, 400]
+    names = [{name.lower(): value for name, value in reply.headers.items()} for reply in (first, again)]
+    assert [MARK.lower() in found for found in names] == [False, True]
+    assert first.body == again.body
+    assert threads == []
+
+    def change(*_: object, **__: object) -> NoReturn:
+        between.passing(Store.begin_append_once)
+        raise QueueChanged("q")
+
+    between.instead(Store.begin_append_once, change)
+    [repeated] = answers(Request(body=b"x", headers=key))
+    assert repeated.body == first.body
+    assert [message["body"] for message in json.loads(owner.get("q").body)["messages"]] == ["x"]
