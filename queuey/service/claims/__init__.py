@@ -27,6 +27,7 @@ from queuey.service.claims.news import ClaimNews
 from queuey.service.claims.partition_log import PartitionLog
 from queuey.service.claims.requests import Kind, LookRequest, ReleaseAllRequest, Request, SettleRequest
 from queuey.service.claims.runtime import Done, Runtime, ThreadRuntime
+from queuey.service.claims.turns import Turns
 from queuey.service.claims.upkeep import Upkeep
 from queuey.service.limits import Limits
 from queuey.service.queue_access import QueueAccess
@@ -36,10 +37,6 @@ from queuey.storage import Store
 __all__ = ["ClaimCounts", "ClaimUseCases", "Claimed", "Size"]
 
 T = TypeVar("T")
-HOLD = 0.004
-"""Seconds for which claims begin at the same partition, so that they share an entry."""
-AVOIDED = 1.0
-"""Seconds for which a partition where another process is at work comes last."""
 _PAGE = 1000
 
 
@@ -101,8 +98,7 @@ class ClaimUseCases:
         self._logs = LogCache(self._make, limits.claims_memory)
         self._back = ClaimNews(store, self._logs, self._runtime, self._timing)
         self._news = News(self._back.watch, for_all=False)
-        self._turn = 0
-        self._turn_ends = 0.0
+        self._turns = Turns(self._runtime.boottime, self._runtime.jitter)
 
     def _make(self, key: Key, after: Callable[[PartitionLog], None]) -> PartitionLog:
         def rested(log: PartitionLog) -> None:
@@ -156,7 +152,7 @@ class ClaimUseCases:
             done(found, error)
 
         poll = Poll(limit, ttl, min(max_bytes or self._limits.page_bytes, self._limits.page_bytes))
-        return Claiming(self._logs, queue, order, poll, told).start()
+        return Claiming(self._logs, self._turns, queue, order, poll, told).start()
 
     def claim(
         self,
@@ -200,20 +196,14 @@ class ClaimUseCases:
                 raise InvalidRequest({"partitions": text})
 
     def _order(self, queue: Queue, partitions: Sequence[int] | None) -> Sequence[int]:
-        """Returns partitions in the order in which they are asked: from a rotating one on, busy ones last."""
-        numbers: Sequence[int] = (
-            range(1, queue.partitions + 1) if partitions is None else list(dict.fromkeys(partitions))
-        )
-        if len(numbers) <= 1:
-            return numbers
-        now = self._runtime.boottime()
-        if now >= self._turn_ends:
-            self._turn += 1
-            self._turn_ends = now + HOLD
-        at = self._turn % len(numbers)
-        turned = [*numbers[at:], *numbers[:at]]
-        turned.sort(key=lambda number: self._logs.refused((queue.qid, number)) > now - AVOIDED)
-        return turned
+        """Returns partitions in the order in which they are asked."""
+        if partitions is not None and len(partitions) == 1:
+            return partitions
+        order = self._turns.order(queue.qid, queue.partitions, lambda number: self._logs.refused((queue.qid, number)))
+        if partitions is None:
+            return order
+        wanted = set(partitions)
+        return [number for number in order if number in wanted]
 
     # Receipts
 

@@ -14,6 +14,7 @@ from queuey.messages import Message, Queue
 from queuey.service.claims.log_cache import LogCache
 from queuey.service.claims.requests import PollRequest
 from queuey.service.claims.runtime import Done
+from queuey.service.claims.turns import Turns
 
 
 class Claimed(msgspec.Struct, gc=False):
@@ -36,14 +37,18 @@ class Claiming:
 
     Args:
         logs: Of this process.
+        turns: Told of partitions that have nothing.
         queue: The row.
         partitions: In the order in which they are asked.
         poll: What is wanted.
         done: Told of the end.
     """
 
-    def __init__(self, logs: LogCache, queue: Queue, partitions: Sequence[int], poll: Poll, done: Done) -> None:
+    def __init__(  # noqa: PLR0913 - what a claim is
+        self, logs: LogCache, turns: Turns, queue: Queue, partitions: Sequence[int], poll: Poll, done: Done
+    ) -> None:
         self._logs = logs
+        self._turns = turns
         self._queue = queue
         self._partitions = partitions
         self._poll = poll
@@ -88,6 +93,7 @@ class Claiming:
             ]
             self._done(found, None)
             return
+        self._turns.passed(self._queue.qid, number)
         self._at += 1
         if self._at < len(self._partitions):
             self._ask()
