@@ -69,6 +69,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to append an entry that is in doubt."""
 WORTH = 500
 """Messages that a cursor must pass for an entry of its own."""
+LONG = 1 << 16
+"""Bytes of entries that take several milliseconds to be applied."""
 Work = Generator[Call, Any, Any]
 
 
@@ -433,23 +435,29 @@ class PartitionLog:
         tokens: dict[int, int] = {}
         while True:
             page: LogPage = yield self._read_log(queue, state.number + 1, newest=newest)
-            if page.snapshot is not None and page.snapshot.number > state.number:
-                state = State.decode(page.snapshot.body)
-                self._length.read(len(page.snapshot.body))
             before = state.number
-            for one in page.entries:
-                if one.number > state.number:
-                    entry = decode_entry(one.body)
-                    tokens[one.number] = entry.token
-                    self._apply(state, one, entry)
+            apply = partial(self._apply_page, state, page, tokens)
+            state = (yield partial(self._runtime.block, apply)) if _is_long(page) else apply()
             if state.number >= page.last:
                 break
-            if state.number == before and page.snapshot is None:
+            if state.number == before:
                 text = f"ends at {page.last}, and entry {before + 1} is missing"
                 raise StoreIncompatible(f"The claim log of partition {self._partition} {text}.")
         self.state = state
         self._current = began
         return tokens
+
+    def _apply_page(self, state: State, page: LogPage, tokens: dict[int, int]) -> State:
+        """Applies what was read to a state; returns it, or the one that a snapshot begins."""
+        if page.snapshot is not None and page.snapshot.number > state.number:
+            state = State.decode(page.snapshot.body)
+            self._length.read(len(page.snapshot.body))
+        for one in page.entries:
+            if one.number > state.number:
+                entry = decode_entry(one.body)
+                tokens[one.number] = entry.token
+                self._apply(state, one, entry)
+        return state
 
     def _apply(self, state: State, one: LogEntry, entry: Entry) -> None:
         new = [place for _, places in entry.claims for place in places if place > state.cursor]
@@ -556,14 +564,24 @@ class PartitionLog:
         """Writes a snapshot if it is time; the next entry names it."""
         if not self._length.is_due():
             return
-        number, body = self.state.number, self.state.encode()
+        state = self.state
         self._length.begun()
-        work = partial(self._store.write_snapshot, queue, self._partition, number, body)
+
+        def write() -> int:
+            body = state.encode()
+            self._store.write_snapshot(queue, self._partition, state.number, body)
+            return len(body)
+
         try:
-            yield partial(self._runtime.block, work)
+            length = yield partial(self._runtime.block, write)
         except QueueyError:
             return
-        self._length.written(number, len(body))
+        self._length.written(state.number, length)
+
+
+def _is_long(page: LogPage) -> bool:
+    """Tells whether applying a page takes so long that others should not wait for it."""
+    return page.snapshot is not None or sum(len(one.body) for one in page.entries) > LONG
 
 
 def too_late() -> StoreUnavailable:

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 from queuey import ids
@@ -19,7 +20,7 @@ from queuey.storage import Store
 Done = Callable[[Any, Exception | None], None]
 """Is told a result or an error, once."""
 THREADS = 8
-"""For reads of a store that blocks. Appends hold none."""
+"""For calls of a store that block. Appends hold none."""
 
 _BOOTTIME = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 _logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def submit(self, work: Callable[[], None]) -> None:
-        """Has some work done soon, in another thread."""
+        """Has some work done soon, in another thread; it must not block."""
 
     @abstractmethod
     def later(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
@@ -50,7 +51,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def block(self, work: Callable[[], Any], done: Done) -> None:
-        """Does what may take long, and tells its result; only within what was handed to :meth:`submit`."""
+        """Has done what may take long, and tells its result."""
 
     def token(self) -> int:
         """Returns a random number of 63 bits."""
@@ -62,7 +63,9 @@ class Runtime(ABC):
 
 
 class ThreadRuntime(Runtime):
-    """A few threads of this process, and the store's clock. They are started when they are needed.
+    """One thread that decides, a few for calls that block, and the store's clock. Threads start when they are needed.
+
+    Decisions are short and hold the interpreter lock all the time: several threads would only wait for each other.
 
     Args:
         store: Whose clock counts.
@@ -70,7 +73,9 @@ class ThreadRuntime(Runtime):
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-claims")
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-claims-block")
+        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._started = threading.Lock()
         self._timers = Timers()
 
     def now(self) -> int:
@@ -83,26 +88,44 @@ class ThreadRuntime(Runtime):
 
     def submit(self, work: Callable[[], None]) -> None:
         """See the base class."""
-        try:
-            self._pool.submit(_logged, work)
-        except RuntimeError:
-            # Either the process is ending and takes no work any more, or it cannot start a thread; then those that it
-            # has do the work.
-            if threading.main_thread().is_alive():
-                _logger.exception("no thread could be started for claims")
+        self._work.put(work)
+        if self._started.acquire(blocking=False):
+            try:
+                threading.Thread(target=self._decide, name="queuey-claims", daemon=True).start()
+            except RuntimeError:
+                self._started.release()
+                _note_missing()
 
     def later(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
-        """See the base class. A thread of the pool does it."""
+        """See the base class. It is done where submitted work is."""
         return self._timers.add(seconds, lambda: self.submit(work))
 
     def block(self, work: Callable[[], Any], done: Done) -> None:
-        """See the base class. This thread does it."""
+        """See the base class. A thread of the pool does it."""
         try:
-            result = work()
-        except Exception as error:  # noqa: BLE001 - whoever waits is told
-            done(None, error)
-        else:
-            done(result, None)
+            self._pool.submit(_tell, work, done)
+        except RuntimeError:
+            _note_missing()
+
+    def _decide(self) -> None:
+        while True:
+            _logged(self._work.get())
+
+
+def _note_missing() -> None:
+    """Notes that a thread could not be started; the work waits for one. It also happens when the process is ending."""
+    if threading.main_thread().is_alive():
+        _logger.exception("no thread could be started for claims")
+
+
+def _tell(work: Callable[[], Any], done: Done) -> None:
+    """Does some work and tells its result."""
+    try:
+        result = work()
+    except Exception as error:  # noqa: BLE001 - whoever waits is told
+        done(None, error)
+    else:
+        done(result, None)
 
 
 class Timers:
