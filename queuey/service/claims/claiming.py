@@ -44,7 +44,7 @@ class Claiming:
         done: Told of the end.
     """
 
-    def __init__(  # noqa: PLR0913 - what a claim is
+    def __init__(
         self, logs: LogCache, turns: Turns, queue: Queue, partitions: Sequence[int], poll: Poll, done: Done
     ) -> None:
         self._logs = logs

@@ -8,6 +8,7 @@ import logging
 import secrets
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +75,7 @@ class ThreadRuntime(Runtime):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="queuey-claims-block")
-        self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._started = threading.Lock()
         self._timers = Timers()
 
@@ -91,10 +92,12 @@ class ThreadRuntime(Runtime):
         self._work.put(work)
         if self._started.acquire(blocking=False):
             try:
-                threading.Thread(target=self._decide, name="queuey-claims", daemon=True).start()
+                threading.Thread(target=_decide, args=(self._work,), name="queuey-claims", daemon=True).start()
             except RuntimeError:
                 self._started.release()
                 _note_missing()
+            else:
+                weakref.finalize(self, self._work.put, None)
 
     def later(self, seconds: float, work: Callable[[], None]) -> Callable[[], None]:
         """See the base class. It is done where submitted work is."""
@@ -107,15 +110,18 @@ class ThreadRuntime(Runtime):
         except RuntimeError:
             _note_missing()
 
-    def _decide(self) -> None:
-        while True:
-            _logged(self._work.get())
+
+def _decide(queue: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Does the work that comes until the runtime is gone."""
+    while (work := queue.get()) is not None:
+        _logged(work)
+        del work  # It may be what keeps the runtime.
 
 
 def _note_missing() -> None:
     """Notes that a thread could not be started; the work waits for one. It also happens when the process is ending."""
     if threading.main_thread().is_alive():
-        _logger.exception("no thread could be started for claims")
+        _logger.error("no thread could be started for claims")
 
 
 def _tell(work: Callable[[], Any], done: Done) -> None:
